@@ -1,4 +1,4 @@
-"""Quiet TensorFlow, and JAX that compiles cheaply, before any test imports them."""
+"""Configure TensorFlow, JAX, and pytest before any test imports a backend."""
 
 import collections
 import gc
@@ -12,8 +12,8 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 if os.environ.get("KERAS_BACKEND") == "jax":
-    # The tests compile thousands of small programs and run each once, so optimising them does not
-    # pay; what is compiled again (another seed, other class ids) is found in a folder.
+    # The tests compile thousands of small programs and run each one once, so optimization does not
+    # pay. A folder caches programs that are compiled repeatedly (other seeds or class ids).
     compiled = tempfile.TemporaryDirectory(prefix="keras_dml_jax_")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled.name)
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
@@ -23,9 +23,9 @@ if os.environ.get("KERAS_BACKEND") == "jax":
 
 
 def pytest_configure(config):
-    """Graphs as they were written, in the quick tests: most run once, and are not worth it.
+    """Turn off TensorFlow's graph optimizer in the quick tests: most graphs run only once.
 
-    The longer checks run them as TensorFlow optimises them.
+    The longer checks run graphs with the optimizer.
     """
     collects_only = config.getoption("numprocesses", None)
     if "not slow" in config.option.markexpr and not collects_only:
@@ -35,7 +35,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """Python's collector need not walk TensorFlow's objects, and those of the tests, each time."""
+    """Freeze all objects so far, so that the garbage collector skips TensorFlow and the tests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -43,12 +43,12 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of many alike cases the quick tests take the first; the longer checks all others.
+    """Mark all but the first of many similar cases as slow or thorough.
 
-    Those are one set of arguments of each loss, and as many cases of a test as its mark
-    `quick_cases(n)` says. On JAX, which compiles each test anew, `slow_on_jax` are longer checks.
-    Of those that are slow the gate has the first, or as many as `gate_cases(n)` says; the thorough
-    checks have all.
+    The quick tests run one set of arguments for each loss. If a test has the mark `quick_cases(n)`,
+    they run its first n cases. On JAX, which compiles each test separately, tests marked
+    `slow_on_jax` are slow. The gate runs the first slow case of a test, or the first n if it has
+    the mark `gate_cases(n)`. The thorough checks run all cases.
     """
     first, seen, in_gate = {}, collections.Counter(), collections.Counter()
     for item in items:
@@ -72,17 +72,17 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
-    """What a test draws without a seed is the same whenever it runs, and after whatever.
+    """Seed each test, so that unseeded draws do not depend on the order of the tests.
 
-    Keras' initializers draw their seeds from Python's; TensorFlow's own would clear its caches.
+    Keras' initializers draw their seeds from `random`. Seeding TensorFlow would clear its caches.
     """
     random.seed(0)
     np.random.seed(0)
 
 
 @pytest.fixture(autouse=True)
-def _dtype_policy_of_its_own():
-    """A run that a test starts in this process sets the policy for all that follow: taken back."""
+def _restored_dtype_policy():
+    """Restore the dtype policy, which a run in this process may change."""
     from keras import config  # after the environment above
 
     before = config.dtype_policy()

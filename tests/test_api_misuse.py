@@ -1,6 +1,6 @@
-"""What the public functions say of arguments that make no sense: right, or refused by name.
+"""Nonsensical arguments of the public functions: a right answer, or an error with the name.
 
-The losses' constructors have tests of their own, in `keras_dml/test_checks.py`.
+The constructors of the losses have their tests in `keras_dml/_common/test_checks.py`.
 """
 
 import inspect
@@ -115,7 +115,7 @@ EXAMPLES = {
     find_bad_images: {"table": TABLE},
     load_dataset: {"name": "no_such_dataset"},
 }  # fmt: skip
-"""Arguments that are right, of each callable that is tried; or a name that is looked up last."""
+"""For each callable that is tried: valid arguments, or a name that is looked up later."""
 
 WRONG = {
     "None": None, "a string": "x", "nan": np.nan, "infinity": np.inf, "a bool": True, "-1": -1,
@@ -129,13 +129,13 @@ WRONG = {
     "1,000 numbers": list(range(1_000)), "a sparse tensor": tf.sparse.from_dense(Z),
 }  # fmt: skip
 NOT_FINITE = ("nan", "infinity", "NaN in it", "infinity in it", "2^70", "ids of 2^62")
-"""What an answer that is not finite is right of: margins whose squares are beyond float32, too."""
+"""Inputs for which an infinite answer is right, such as margins with squares beyond float32."""
 
 LEFT_OUT = ("name", "reduction", "dtype", "kwargs", "input_context")
 
 
 def numbers_in(value):
-    """The floats of an answer, however it is packed."""
+    """Return the floats of an answer of any structure."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -147,7 +147,7 @@ def numbers_in(value):
 
 
 def fault_of(function, right, name, wrong):
-    """How a call with a wrong argument ends, and what is wrong with that or None."""
+    """Call with a wrong argument; return the end of the call, and the fault in it or None."""
     try:
         answer = function(**{**right, name: WRONG[wrong]})
     except (ArgumentError, PipelinesArgumentError) as error:
@@ -183,20 +183,20 @@ def cases_of_functions():
 
 
 @pytest.mark.parametrize("shape", [(7,), (8, 3), (2, 8), (1, 8), (8, 1, 1), (0,)])
-def test_weights_of_another_shape_than_the_images(shape):
+def test_weights_with_a_wrong_shape(shape):
     said = rf"sample_weight must be .* Received: sample_weight.shape=.*{shape[0]}.* for 8 images"
     with pytest.raises(ArgumentError, match=said):
         losses.ContrastiveLoss()(IDS[:8], Z[:8], sample_weight=np.ones(shape))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (8,), (8, 1)])
-def test_weights_of_the_images_shape(shape):
+def test_weights_with_a_valid_shape(shape):
     loss = losses.ContrastiveLoss()
     doubled = float(loss(IDS[:8], Z[:8], sample_weight=np.full(shape, 2.0)))
     assert doubled == pytest.approx(2 * float(loss(IDS[:8], Z[:8])))
 
 
-def test_a_variable_is_its_value_and_has_a_gradient():
+def test_a_variable_works_like_its_value_and_has_a_gradient():
     loss = losses.ContrastiveLoss()
     variable = keras.Variable(Z)
     with tf.GradientTape(persistent=True) as tape:
@@ -219,7 +219,7 @@ def cases_of_losses():
     ]
 
 
-# A prime, so that every kind of wrong value comes, and every function.
+# A prime, so that the sample includes every kind of wrong value and every function.
 steps = pytest.mark.parametrize(
     "step",
     [11, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.thorough])],
@@ -228,12 +228,12 @@ steps = pytest.mark.parametrize(
 
 
 @steps
-def test_arguments_that_make_no_sense(step, capsys, tmp_path, monkeypatch):
+def test_nonsensical_arguments(step, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # an index is saved as "x"
     check(cases_of_functions()[::step], "calls with a wrong argument", capsys)
 
 
 @steps
-def test_losses_of_targets_that_make_no_sense(step, capsys):
+def test_nonsensical_targets_of_losses(step, capsys):
     what = "calls of losses with wrong targets or embeddings"
     check(cases_of_losses()[::step], what, capsys)

@@ -1,4 +1,4 @@
-"""The steps of CONTRIBUTING.md, carried out on a copy of the project as they are written there."""
+"""The steps of CONTRIBUTING.md, run literally on a copy of the project."""
 
 import collections
 import os
@@ -22,14 +22,14 @@ STEP = re.compile(
 
 
 def section(title):
-    """The part of CONTRIBUTING.md under this heading."""
+    """Return the part of CONTRIBUTING.md under this heading."""
     parts = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     (found,) = [part for part in parts if part.startswith(f"{title}\n")]
     return found
 
 
 def carry_out(title, root):
-    """Does in `root` what the section says; the files that it touched."""
+    """Follow the steps of a section in `root` and return the changed files."""
     text, touched = section(title), []
     steps = list(STEP.finditer(text))
     assert text.count("```") == 2 * len(steps), "a block is no step: see STEP for their wording"
@@ -53,7 +53,7 @@ def carry_out(title, root):
 
 
 def copied(root):
-    """The project without what git ignores, in a folder."""
+    """Copy the project without ignored files to a folder."""
     for name in ("keras_dml", "pipelines", "experiments", "tests", "docs"):
         ignored = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
@@ -63,9 +63,9 @@ def copied(root):
 
 
 def python(root, *words):
-    """What `python WORDS` prints in the copy; it must succeed."""
-    # The copy first, wherever this project is installed: a relative path would follow a command
-    # into other folders.
+    """Run `python WORDS` in the copy, which must succeed, and return its output."""
+    # The copy comes first, wherever this project is installed. A relative path would follow a
+    # command into other folders.
     environment = {**os.environ, "PYTHONPATH": str(root)}
     run = subprocess.run(
         [sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True
@@ -75,7 +75,7 @@ def python(root, *words):
 
 
 def passed(output):
-    """Which tests passed, as `-rA` lists them, and in how many cases."""
+    """Return the passed tests from the output of `-rA`, with their number of cases."""
     return collections.Counter(re.findall(r"^PASSED .*?::(\w+)", output, re.MULTILINE))
 
 
@@ -113,7 +113,7 @@ def test_walkthrough_loss(with_angular):
     chosen = "(angular or Angular) and not coincident and not precision and not finite"
     words = ("-m", "pytest", "-rA", "-n", "0", "-m", "not thorough", "-k", chosen)
     tried = passed(python(with_angular, *words, *tests))
-    # Nothing of the tests names the loss, so that each has found it by itself.
+    # No test names the loss, so each test has found it by itself.
     assert set(tried) >= {
         "test_value_parts_and_gradient_match_the_loops",
         "test_degenerate_batches_match_the_loops",
@@ -152,17 +152,15 @@ def test_walkthrough_loss_everywhere(with_angular):
     assert "| `angular` | `AngularLoss(alpha=45.0)` |" in (with_angular / guide).read_text()
     words = ("-m", "pytest", "-rA", "-n", "0", "-m", "slow or not slow", "-k")
     readme = passed(python(with_angular, *words, "table", "tests/test_readme.py"))
-    assert set(readme) == {"test_the_table_of_the_losses_is_that_of_their_source"}
+    assert set(readme) == {"test_the_table_of_losses_matches_the_source"}
     tests = ("tests/keras_dml/_backend/test_distribute.py", "tests/keras_dml/losses")
-    tests += ("tests/experiments/test_recipes.py",)
     assert set(passed(python(with_angular, *words, "angular or Angular", *tests))) >= {
-        "test_the_weights_are_those_of_one_device",
-        "test_the_weights_on_four_devices_are_those_of_one",
-        "test_the_logs_are_those_of_one_device",
-        "test_two_workers_hold_the_weights_of_one_process_for_every_loss",
-        "test_compiled_by_xla_it_trains_to_the_same",
+        "test_the_weights_equal_one_device",
+        "test_the_weights_on_four_devices_equal_one_device",
+        "test_the_logs_equal_one_device",
+        "test_two_workers_equal_one_process_for_every_loss",
+        "test_xla_gives_the_same_weights",
         "test_fit_under_mixed_precision",
-        "test_two_steps_of_every_recipe",
     }
 
 

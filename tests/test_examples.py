@@ -1,4 +1,4 @@
-"""Every public class and function has `Examples` in its docstring, and each of them runs."""
+"""Every public class and function has `Examples` in its docstring, and all of them run."""
 
 import ast
 import doctest
@@ -25,7 +25,7 @@ MODULES = (
 )
 # They compute with NumPy, or little.
 AT_ONCE = ("keras_dml.retrieval", "keras_dml.optimizers")
-# What trains, compiles or exports: seconds each.
+# They train, compile, or export, and take seconds each.
 LONG = {
     "keras_dml.callbacks.RetrievalEvaluation",
     "keras_dml.export.check_export",
@@ -38,7 +38,7 @@ LONG = {
 
 
 def public(module):
-    """Name -> class or function that a module gives."""
+    """Return name -> class or function of a module's public names."""
     of_it = importlib.import_module(module)
     every = {name: getattr(of_it, name) for name in of_it.__all__}
     return {
@@ -52,7 +52,7 @@ EVERY = {name: value for module in MODULES for name, value in public(module).ite
 
 
 def example_of(value):
-    """The code of the docstring's `Examples`, dedented; None where there is none."""
+    """Return the code of the docstring's `Examples`, dedented, or None if it has no examples."""
     lines = (inspect.getdoc(value) or "").splitlines()
     if "Examples:" not in lines:
         return None
@@ -62,7 +62,7 @@ def example_of(value):
 
 
 def statements(code):
-    """(source, what it is to print) of each: at a prompt, or plain code, which prints nothing."""
+    """Return (source, expected output) pairs; plain code without prompts expects no output."""
     if ">>>" in code:
         return [(one.source, one.want) for one in doctest.DocTestParser().get_examples(code)]
     return [(code, "")]
@@ -70,7 +70,7 @@ def statements(code):
 
 @pytest.fixture(scope="module")
 def given():
-    """Names that an example may take as given: what its reader has by then."""
+    """Names that an example may use because the reader has defined them by then."""
     import keras
     import tensorflow as tf
     from tiny_transformer import tiny_transformer
@@ -95,7 +95,7 @@ def given():
 
 
 def run(name, given):
-    """Run an example among the names of its module; None, or what went wrong."""
+    """Run an example in the namespace of its module; return None or the failure."""
     value = EVERY[name]
     names = {**vars(sys.modules[inspect.unwrap(value).__module__]), **given}
     checker = doctest.OutputChecker()
@@ -121,7 +121,7 @@ def test_every_public_class_and_function_has_an_example():
     assert len(EVERY) > 100 and set(EVERY) >= LONG
     lacking = [name for name, value in EVERY.items() if not example_of(value)]
     assert lacking == []
-    # Of a few lines, and nothing that is never run.
+    # Short, and without code that never runs.
     codes = {name: example_of(value) for name, value in EVERY.items()}
     assert [name for name, code in codes.items() if "+SKIP" in code] == []
     assert [name for name, code in codes.items() if len(statements(code)) > 7] == []
@@ -149,7 +149,7 @@ def test_long_examples_run(name, given, tmp_path, monkeypatch):
     assert run(name, given) is None
 
 
-def test_an_example_that_does_not_run_is_found(given, monkeypatch):
+def test_a_broken_example_is_found(given, monkeypatch):
     def of(code):
         def function(): ...
 

@@ -1,4 +1,4 @@
-"""Imports run one way: who may know whom. Read from the source, imports within functions too."""
+"""Rules for imports between rooms, checked in the source, including imports within functions."""
 
 import ast
 import functools
@@ -8,8 +8,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("keras_dml", "pipelines", "experiments")
-# Which rooms of `experiments` each room may import, besides itself, keras_dml and pipelines; all
-# may use the recipes. Commands, the modules beside the rooms, may import any room.
+# For each room of `experiments`: the rooms that it may import in addition to itself, keras_dml, and
+# pipelines. All rooms may import the recipes. Commands (modules outside of rooms) may import all.
 ROOMS = {
     "options": set(),
     "recipes": set(),
@@ -22,7 +22,7 @@ ROOMS = {
     "exporting": {"options", "evaluation", "pages", "training"},
     "tuning": {"options", "evaluation", "pages", "training"},
 }
-# Packages of others that belong into one place.
+# Third-party packages that only one place may import.
 PLACES = {
     "jinja2": "experiments.pages",
     "tensorflow_datasets": "pipelines",
@@ -43,7 +43,7 @@ PLACES = {
 
 
 def modules():
-    """Path and name of each module."""
+    """Yield the path and the name of each module."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
@@ -55,28 +55,28 @@ def is_module(name):
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def nodes(tree, typing_alone):
-    """All nodes of a tree; those that only type checkers see if `typing_alone` says so."""
+def nodes(tree, with_typing):
+    """Yield all nodes of a tree, with those under `if TYPE_CHECKING` only if `with_typing`."""
     yield tree
     for child in ast.iter_child_nodes(tree):
         guarded = isinstance(tree, ast.If) and child in tree.body
-        if guarded and not typing_alone and ast.unparse(tree.test).endswith("TYPE_CHECKING"):
+        if guarded and not with_typing and ast.unparse(tree.test).endswith("TYPE_CHECKING"):
             continue
-        yield from nodes(child, typing_alone)
+        yield from nodes(child, with_typing)
 
 
-def imports(path, module="", typing_alone=True):
-    """Names of the modules that a file imports, as far as they can be told to be modules.
+def imports(path, module="", with_typing=True):
+    """Yield the names of the modules that a file imports.
 
     `from a import b` is a.b if that is a module of ours, else a. `importlib.import_module("a")`
     and `runpy.run_module("a")` count too.
 
     Args:
         path: the file.
-        module: its name, which relative imports begin from.
-        typing_alone: whether imports under `if TYPE_CHECKING` count.
+        module: its module name, the base of relative imports.
+        with_typing: whether imports under `if TYPE_CHECKING` count.
     """
-    for node in nodes(ast.parse(path.read_text()), typing_alone):
+    for node in nodes(ast.parse(path.read_text()), with_typing):
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
@@ -101,18 +101,18 @@ def within(name, package):
 
 
 def room(name):
-    """The room of a module of `experiments`; "" for a command and for the package itself."""
+    """Return the room of a module in `experiments`; "" for a command and for the package."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
 
 
 @functools.cache
-def offences():
-    """(who, whom, the rule that it breaks)."""
-    return list(_offences())
+def violations():
+    """Return (importer, imported module, broken rule) for each violation."""
+    return list(_violations())
 
 
-def _offences():
+def _violations():
     for path, module in modules():
         for imported in imports(path, module):
             for rule, broken in (
@@ -125,7 +125,7 @@ def _offences():
                  within(module, "keras_dml._common")
                  and imported.startswith(("keras", "tensorflow", "jax", "torch"))
                  and not within(imported, "keras_dml._common")
-                 and module != "keras_dml._common.extras"),  # within functions
+                 and module != "keras_dml._common.extras"),  # including functions
                 ("the losses are written with keras.ops",
                  within(module, "keras_dml.losses") and within(imported, "tensorflow")),
                 *(
@@ -150,13 +150,13 @@ def test_every_folder_of_experiments_is_a_room():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_imports_run_one_way(package):
-    found = [offence for offence in offences() if within(offence[0], package)]
+def test_imports_follow_the_rules(package):
+    found = [violation for violation in violations() if within(violation[0], package)]
     assert not found, "\n".join(f"{who} imports {whom}: {rule}" for who, whom, rule in found)
 
 
-def circles(edges):
-    """The sets of two modules or more that reach each other, each sorted; edges: name -> names."""
+def cycles(edges):
+    """Return sets of modules that import each other in a cycle, sorted; edges: name -> names."""
 
     def reached(start):
         seen, left = set(), [start]
@@ -172,30 +172,30 @@ def circles(edges):
     return sorted(sorted(names) for names in found if len(names) > 1)
 
 
-def test_no_modules_import_each_other():
-    # Within functions too: there an import could hide a circle.
+def test_imports_have_no_cycles():
+    # Includes imports within functions, which could hide a cycle.
     ours = {module for _, module in modules()}
     edges = {
-        module: {other for other in imports(path, module, typing_alone=False) if other in ours}
+        module: {other for other in imports(path, module, with_typing=False) if other in ours}
         for path, module in modules()
     }
     assert edges["keras_dml.retrieval.index"] >= {"keras_dml.retrieval.files"}
-    assert circles(edges) == []
+    assert cycles(edges) == []
 
 
-def test_circles_are_found(tmp_path):
+def test_cycles_are_found(tmp_path):
     edges = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d"}, "e": {"f"}, "f": {"e", "a"}}
-    assert circles(edges) == [["b", "c"], ["e", "f"]]
+    assert cycles(edges) == [["b", "c"], ["e", "f"]]
     path = tmp_path / "module.py"
     path.write_text(
         "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
         "def f():\n    if typing.TYPE_CHECKING:\n        import c\n    import d\n"
     )
-    assert set(imports(path, typing_alone=False)) == {"b", "d"}
+    assert set(imports(path, with_typing=False)) == {"b", "d"}
     assert set(imports(path)) == {"a", "b", "c", "d"}
 
 
-def test_no_test_imports_another():
+def test_tests_do_not_import_each_other():
     for path in (ROOT / "tests").rglob("*.py"):
         for imported in imports(path):
             names = imported.split(".")

@@ -1,4 +1,4 @@
-"""What a loss declares once is all that it needs: an oracle, a recipe, arguments that are tried."""
+"""A new loss only needs one declaration each of its oracle, recipe, and arguments to try."""
 
 import pytest
 from loss_cases import CASES
@@ -11,7 +11,7 @@ every_loss = pytest.mark.parametrize("name", losses.LOSSES)
 
 
 @every_loss
-def test_it_has_an_oracle_that_tries_every_argument_beside_its_default(name):
+def test_each_oracle_tries_a_non_default_value_of_every_argument(name):
     cases = [case for case in CASES if case.name == name]
     assert cases, f"no function in tests/support/oracles.py has the decorator @oracle({name!r})"
     assert cases[0].arguments == {}
@@ -28,7 +28,7 @@ def test_it_has_an_oracle_that_tries_every_argument_beside_its_default(name):
 
 
 @every_loss
-def test_it_has_a_recipe_on_the_built_in_dataset(name):
+def test_each_loss_has_a_recipe_on_the_built_in_dataset(name):
     assert f"glyphs_{name}.flags" in recipes.names(), (
         f"experiments/recipes/glyphs/glyphs_{name}.flags is missing"
     )
@@ -38,5 +38,5 @@ def test_it_has_a_recipe_on_the_built_in_dataset(name):
     assert f"--loss={name}" in lines
 
 
-def test_every_oracle_is_of_a_loss():
+def test_every_oracle_belongs_to_a_loss():
     assert {case.name for case in CASES} == set(losses.LOSSES)

@@ -1,4 +1,4 @@
-"""What is installed: the wheel, the console script, and both in a user's own project."""
+"""The installed package: the wheel, the console script, and both in a user's project."""
 
 import configparser
 import pathlib
@@ -22,22 +22,22 @@ TOP_LEVEL = {
 OURS = ("keras_dml", "pipelines", "experiments")
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
-# What the console script of setup.cfg does, without having been installed.
+# Does the same as the console script of setup.cfg, without an installation.
 SCRIPT = ["-P", "-c", "import sys; from experiments.__main__ import main; sys.exit(main())"]
 THEIRS = "raise SystemExit('the project\\'s own, not ours')\n"
 
 
 @pytest.fixture
 def project(tmp_path):
-    """A user's project with packages that are called as ours are."""
+    """Make a user's project whose packages have the same names as ours."""
     for name in ("experiments", "pipelines"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(THEIRS)
     return tmp_path
 
 
-def test_a_wheel_holds_every_file_of_the_packages(tmp_path):
-    # An earlier one, as of a fresh Python 3.11, makes no wheels without a package of that name.
+def test_the_wheel_contains_every_file_of_the_packages(tmp_path):
+    # A setuptools as old as in a new Python 3.11 needs the package `wheel` to build wheels.
     pytest.importorskip("setuptools", minversion="77")
     source = tmp_path / "source"
     for name in OURS:
@@ -69,7 +69,7 @@ def test_a_wheel_holds_every_file_of_the_packages(tmp_path):
     ]  # fmt: skip
 
 
-def test_the_top_level_holds_what_belongs_there():
+def test_the_top_level_contains_only_known_files():
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.splitlines()
@@ -78,7 +78,7 @@ def test_the_top_level_holds_what_belongs_there():
     assert {line.split("/")[0] for line in listed if not line.startswith(".")} == TOP_LEVEL
 
 
-def test_the_version_stands_in_one_place():
+def test_the_version_is_defined_once():
     assert SETUP["metadata"]["version"] == "attr: keras_dml.__version__"
     # A literal, which the build reads without importing Keras.
     text = (ROOT / "keras_dml" / "__init__.py").read_text()
@@ -86,19 +86,19 @@ def test_the_version_stands_in_one_place():
     assert f"\n## {keras_dml.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_readme_asks_for_extras_that_there_are():
+def test_the_extras_in_the_readme_exist():
     extras = set(SETUP["options.extras_require"])
     texts = [(ROOT / name).read_text() for name in ("README.md", "BUILD.md")]
     texts += [path.read_text() for path in (ROOT / "docs" / "pages").rglob("*.md")]
     code = [path.read_text() for name in OURS for path in (ROOT / name).rglob("*.py")]
     asked = re.findall(r"pip install [^\n`]*(?:\.|keras-dml)\[([\w,]+)\]", "\n".join(texts + code))
-    asked = [words for words in asked if words != "extra"]  # as a docstring has it
+    asked = [words for words in asked if words != "extra"]  # as in a docstring
     asked += re.findall(r"needing\(\"(\w+)\"", "\n".join(code))
     assert {"run", "test", "serve", "search", "tensorflow", "benchmark"} <= set(asked)
     assert {extra for words in asked for extra in words.split(",")} <= extras
 
 
-def test_the_console_script_is_what_is_tried_here():
+def test_these_tests_run_the_console_script_of_setup_cfg():
     assert SETUP["options.entry_points"]["console_scripts"].strip() == (
         "keras-dml = experiments.__main__:main"
     )
@@ -121,7 +121,7 @@ def test_without_a_command_the_overview_is_printed(project):
     assert "keras-dml run --flagfile=glyphs.flags" in done.stdout and "  recipes " in done.stdout
 
 
-def test_recipes_are_listed_with_their_scores(project):
+def test_the_list_of_recipes_shows_their_scores(project):
     done = run_in(project, [*SCRIPT, "recipes", "glyphs"])
     assert done.returncode == 0, done.stderr
     (line,) = re.findall(r"^glyphs .*", done.stdout, re.MULTILINE)
@@ -139,7 +139,7 @@ def test_recipes_are_listed_with_their_scores(project):
         (["run", "--no_such_flag=1"], "no_such_flag"),
     ],
 )
-def test_a_mistake_is_one_line(project, words, said):
+def test_a_user_error_is_one_line(project, words, said):
     done = run_in(project, [*SCRIPT, *words])
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
@@ -147,7 +147,7 @@ def test_a_mistake_is_one_line(project, words, said):
 
 
 @pytest.mark.parametrize("words", [[*SCRIPT, "run"], ["-m", "experiments.run"]])
-def test_without_the_extra_run_a_command_is_one_line(tmp_path, words):
+def test_a_command_without_the_extra_run_prints_one_line(tmp_path, words):
     done = run_without(("PIL", "tqdm"), [*words, "--flagfile=glyphs.flags"], tmp_path)
     assert done.returncode == 2
     assert done.stderr == "error: the commands need PIL, tqdm: pip install 'keras-dml[run]'\n"
@@ -158,8 +158,8 @@ DIGITS = ["--dataset=digits", "--weights=none", "--backbone=small_convnet", "--i
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_package_that_a_dataset_needs_is_one_line(tmp_path):
-    # There when the command starts, and does not load.
+def test_a_dataset_that_lacks_its_package_prints_one_line(tmp_path):
+    # Importable when the command starts, but it fails to load.
     words = ["-c", "import sys; sys.modules['sklearn.datasets'] = None; sys.argv = sys.argv[1:]; "
              "from experiments import run; from experiments.options.command_line import "
              "run_command; sys.exit(run_command(run.main))", "run", *DIGITS]  # fmt: skip
@@ -170,7 +170,7 @@ def test_a_package_that_a_dataset_needs_is_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_keras_dml_works_beside_packages_of_the_same_names(project):
+def test_keras_dml_works_in_a_project_with_packages_of_the_same_names(project):
     program = (
         "import keras_dml, numpy; "
         "print(keras_dml.metrics.recall_at_k(numpy.eye(4), [0, 0, 1, 1], [1, 3])); "
@@ -183,7 +183,7 @@ def test_keras_dml_works_beside_packages_of_the_same_names(project):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_runs_of_compare_are_ours(project):
+def test_compare_starts_our_runs(project):
     words = ["compare", "--recipes=glyphs.flags", "--dataset=folder", "--output_dir=out"]
     done = run_in(project, [*SCRIPT, *words])
     assert done.returncode == 2, done.stderr
@@ -192,8 +192,8 @@ def test_the_runs_of_compare_are_ours(project):
 
 
 @pytest.mark.parametrize("on_path", [True, False])
-def test_what_benchmarks_start_is_ours(project, on_path):
-    # A checkout may be found through the parent's own path alone.
+def test_benchmarks_start_our_package(project, on_path):
+    # A checkout may be importable through the parent's path only.
     find = (
         ""
         if on_path
@@ -208,7 +208,7 @@ def test_what_benchmarks_start_is_ours(project, on_path):
 
 
 def test_the_gate_installs_versions_that_setup_cfg_allows():
-    """Otherwise the gate cannot resolve them, and a release elsewhere decides what it tests."""
+    """Otherwise the gate cannot resolve them, or another package's release decides its versions."""
     pinned = {}
     for line in (ROOT / ".ci" / "constraints.txt").read_text().splitlines():
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""The contract with those who import the packages: `__all__`, and documentation for all of it."""
+"""The public API: `__all__` of each package, and documentation of all names in it."""
 
 import ast
 import functools
@@ -26,7 +26,7 @@ MODULES = ["keras_dml.callbacks", "keras_dml.export", "keras_dml.optimizers"]
 
 @functools.cache
 def _documented_constants():
-    """Names of the modules' constants with a docstring of their own behind them."""
+    """Return the names of the modules' constants that have a docstring."""
     found = set()
     for path in [path for name in TOP for path in (ROOT / name).rglob("*.py")]:
         for statement, after in itertools.pairwise(ast.parse(path.read_text("utf-8")).body):
@@ -41,7 +41,7 @@ def _documented_constants():
 
 
 def _undocumented(owner, name, value):
-    """What of a public name lacks a docstring: itself, or methods that it defines."""
+    """Return what lacks a docstring: a public name, or the methods that it defines."""
     if inspect.ismodule(value) or not callable(value):
         return []
     lacking = [] if inspect.getdoc(value) else [f"{owner}.{name}"]
@@ -57,7 +57,7 @@ def _undocumented(owner, name, value):
 
 
 @pytest.mark.parametrize("package", PACKAGES + MODULES)
-def test_all_is_there_and_documented(package):
+def test_all_public_names_exist_and_are_documented(package):
     module = importlib.import_module(package)
     assert inspect.getdoc(module)
     assert isinstance(module.__all__, list)
@@ -84,7 +84,7 @@ def test_a_name_without_a_docstring_is_found():
     assert _undocumented("here", "function", lambda: None) == ["here.function"]
 
 
-def test_the_packages_are_those_that_there_are():
+def test_the_list_of_packages_is_complete():
     assert {"keras_dml", "keras_dml.losses", "pipelines.images", "experiments.training"} < set(
         PACKAGES
     )

@@ -1,4 +1,4 @@
-"""What README and guides promise: their blocks, their commands, the import cost."""
+"""The README and the guides: their code blocks, commands, links, and the import cost."""
 
 import importlib
 import importlib.util
@@ -27,7 +27,7 @@ def blocks(path, language):
 
 
 def documents():
-    """Those with Python, but for those whose blocks all stand in another one too."""
+    """Return the pages with Python, without pages whose only block is part of another page."""
     found = {path: blocks(path, "python") for path in [ROOT / "README.md", *GUIDES]}
     several = [path for path in found if len(found[path]) > 1]
     whole = {block for path in several for block in found[path]}
@@ -55,7 +55,7 @@ def between(value, least, most):
     return check
 
 
-# What a block must have done, by words that one block holds.
+# For words that occur in exactly one block: a check of the block's result.
 DONE = {
     "print(keras_dml.metrics.recall_at_k(model": falls("model", 0.98),
     "metrics=[positives]": between(last_of("positives_per_anchor"), 2.999, 3.001),
@@ -73,7 +73,7 @@ DONE = {
 
 
 def check_parts(said):
-    """Tightness and contrastive of the guide's three cases."""
+    """Check tightness and contrastive part of the guide's three cases."""
     spot, spread, classes = (list(map(float, re.findall(r"-?[\d.]+$|-?[\d.]+(?=,)", line)))
                              for line in said.splitlines())  # fmt: skip
     assert spot[0] < spread[0] and classes[0] < spread[0]
@@ -85,14 +85,14 @@ def check_nats(bound):
 
 
 def check_shards(names):
-    """The nearest of all, as one index finds them."""
+    """Check that the shards' neighbors equal the neighbors of a single index."""
     whole = names["retrieval"].ExactIndex(names["embeddings"]).search(names["queries"], names["k"])
     assert (names["scores"] - whole[1] < 1e-5).all()
 
 
 @pytest.fixture
 def readers_folder(tmp_path, monkeypatch):
-    """What a reader has before reading: photographs."""
+    """A folder with photographs, which a reader has before reading."""
     import numpy as np
     from PIL import Image
 
@@ -107,8 +107,8 @@ def readers_folder(tmp_path, monkeypatch):
 
 
 def marked(path):
-    # The gate runs the loop of `devices` on two devices (test_clipping.py). Blocks of
-    # `keras` take a minute or two; tests of their classes train each of them.
+    # The gate runs the loop of `devices` on two devices (test_clipping.py). Blocks of `keras` take
+    # one to two minutes, and the tests of its classes train each of the models.
     thorough = [pytest.mark.thorough] if path.stem in ("devices", "keras") else []
     return pytest.param(path, marks=[pytest.mark.slow, *thorough], id=path.stem)
 
@@ -144,7 +144,7 @@ def test_the_training_loop_of_a_backend_lowers_the_loss(backend):
     assert last < first
 
 
-def test_what_a_block_must_have_done_is_of_one_block():
+def test_each_check_matches_exactly_one_block():
     code = {block for path in [ROOT / "README.md", *GUIDES] for block in blocks(path, "python")}
     for words in DONE:
         assert len([block for block in code if words in block]) == 1, words
@@ -156,7 +156,7 @@ def test_the_first_block_of_the_readme_has_six_lines():
 
 
 def commands():
-    """(page, command, its words) of all blocks."""
+    """Return (page, command, its words) of all blocks."""
     for path in [ROOT / "README.md", *GUIDES]:
         for block in blocks(path, "sh"):
             for line in block.replace("\\\n", " ").splitlines():
@@ -169,7 +169,7 @@ def commands():
     list(commands()),
     ids=lambda value: value if type(value) is str else None,
 )
-def test_the_commands_are_understood(page, name, words):
+def test_the_commands_parse(page, name, words):
     module = importlib.import_module(f"experiments.{name}")
     (options,) = [
         value
@@ -179,14 +179,14 @@ def test_the_commands_are_understood(page, name, words):
     parse(options, [name, *words])
 
 
-def test_links_lead_to_files():
+def test_links_point_to_files():
     for name in ("README.md", "BUILD.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text()):
             assert (ROOT / target).is_file(), f"{name}: {target}"
 
 
-def test_names_of_the_guides_are_there():
-    """`losses.CircleLoss` in a table of another library's names is ours, where it is so."""
+def test_names_in_the_guides_exist():
+    """In a table of another library's names, `losses.CircleLoss` is ours only if it exists here."""
     text = (ROOT / "docs" / "pages" / "guides" / "migrating.md").read_text()
     ours = "\n".join(row.split(" | ")[1] for row in text.splitlines() if row.count(" | ") == 2)
     found = re.findall(
@@ -200,7 +200,7 @@ def test_names_of_the_guides_are_there():
         assert hasattr(importlib.import_module(module), name), f"{package}.{name}"
 
 
-def test_there_are_two_commands():
+def test_the_readme_starts_with_two_commands():
     commands = [line for line in README.splitlines() if line.startswith("python3 -m venv")]
     assert len(commands) == 2
     assert commands[0].endswith("-m experiments.run --flagfile=glyphs.flags")
@@ -208,7 +208,7 @@ def test_there_are_two_commands():
 
 
 @pytest.mark.slow
-def test_the_import_is_light():
+def test_the_import_is_fast():
     program = (
         "import time; started = time.process_time(); import keras, sys, tensorflow\n"
         "before = set(sys.modules); began = time.process_time(); import keras_dml\n"
@@ -222,12 +222,12 @@ def test_the_import_is_light():
     heavy = {"scann", "tensorflow_datasets", "matplotlib", "PIL", "pipelines", "experiments"}
     assert not heavy & set(modules.split())
     assert "keras_dml.retrieval" not in modules.split()
-    # 0.3 s where Keras and TensorFlow take 4 s, and it takes 0.03 of theirs. As a share, since
-    # seconds are another number on every machine and beside every other test.
+    # The import takes 0.3 s, and Keras with TensorFlow 4 s. The limit is a share of that, because
+    # seconds depend on the machine and on tests that run at the same time.
     assert float(share) < 0.075
 
 
-def test_what_needs_tensorflow_says_so_in_its_first_line():
+def test_modules_that_need_tensorflow_declare_it_in_their_first_line():
     for package in ("keras_dml", "pipelines"):
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text()
@@ -235,7 +235,7 @@ def test_what_needs_tensorflow_says_so_in_its_first_line():
                 assert "TensorFlow" in text.splitlines()[0], path
 
 
-def test_the_pieces_import_one_way():
+def test_the_packages_import_in_one_direction():
     forbidden = {
         "keras_dml": r"pipelines|experiments|absl|tensorflow_datasets|matplotlib",
         "pipelines": r"keras_dml(?!\._common)|experiments|absl|scann",
@@ -243,11 +243,11 @@ def test_the_pieces_import_one_way():
     for package, names in forbidden.items():
         for path in (ROOT / package).rglob("*.py"):
             found = re.findall(rf"^\s*(?:from|import) ({names})\b", path.read_text(), re.MULTILINE)
-            if path.name != "glyphs.py":  # draws with the fonts that matplotlib ships
+            if path.name != "glyphs.py":  # matplotlib's bundled fonts draw it
                 assert not found, f"{path}: {found}"
 
 
-def test_the_table_of_the_losses_is_that_of_their_source():
+def test_the_table_of_losses_matches_the_source():
     from keras_dml.losses.__main__ import with_table
 
     guide = LOSSES_GUIDE.read_text()

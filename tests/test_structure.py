@@ -1,4 +1,4 @@
-"""The figures of `.ci/structure.py`, on a small project whose figures are known."""
+"""The numbers of `.ci/structure.py` on a small project with known numbers."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ SCRIPT = pathlib.Path(__file__).parents[1] / ".ci" / "structure.py"
 
 
 @pytest.mark.slow
-def test_the_figures_of_a_small_project(tmp_path):
+def test_the_numbers_of_a_small_project(tmp_path):
     files = {
         "keras_dml/__init__.py": "def long(a, b, c, d, e, f, g):\n    x = 1\n    return x\n",
         "pipelines/__init__.py": "",
@@ -37,7 +37,7 @@ def test_the_figures_of_a_small_project(tmp_path):
     assert found["modules without a test file of their name"] == ["1", "1"]
 
 
-def test_a_folder_that_is_no_checkout(tmp_path):
+def test_a_folder_outside_a_checkout(tmp_path):
     run = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr.startswith("error: no checkout of the project")

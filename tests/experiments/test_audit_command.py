@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from synthetic_photographs import catalogue, photographs
+from synthetic_photographs import catalog, photographs
 from tiny_run import TINY
 
 from experiments import audit
@@ -75,7 +75,7 @@ def test_limits_and_their_exit_code(file, capsys):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_duplicates_between_the_sets_of_a_file(tmp_path, capsys):
-    pictures = photographs(catalogue(4, seed=1), 3, seed=1)
+    pictures = photographs(catalog(4, seed=1), 3, seed=1)
     paths = []
     for number, pixels in enumerate(pictures):
         paths.append(tmp_path / f"{number}.png")

@@ -8,7 +8,7 @@ import signal
 
 import numpy as np
 import pytest
-from kills import Undisturbed, kill, killed_as_it_may
+from kills import Undisturbed, ended_as_allowed, kill
 from small_commands import SmallCommand
 from tiny_run import TINY
 from trials import Tally, seeds
@@ -180,7 +180,7 @@ def test_a_killed_export_leaves_the_previous_or_the_new_export(
         now = files(path)
         if alive := process.left_alive():
             tally.fail(seed, f"{how}: children are left: {alive}")
-        elif not killed_as_it_may(ended, number):
+        elif not ended_as_allowed(ended, number):
             tally.fail(seed, f"{how}: ended with {ended.code}: {ended.output[-3000:]}")
         elif "old" in now and now != old:
             tally.fail(seed, f"{how}: the previous export has changed")

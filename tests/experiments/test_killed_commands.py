@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from kills import Undisturbed, kill, killed_as_it_may
+from kills import Undisturbed, ended_as_allowed, kill
 from left_behind import differences, left_behind
 from trials import Tally, seeds
 
@@ -23,7 +23,7 @@ def trial(command, commands, folder, whole, seed, tally):
         ended = process.wait()
         if alive := process.left_alive():
             tally.fail(seed, f"{how}: children are left: {alive}")
-        if not killed_as_it_may(ended, number):
+        if not ended_as_allowed(ended, number):
             tally.fail(seed, f"{how}: ended with {ended.code}: {ended.output[-3000:]}")
             return
     ended = command.run(commands, folder)

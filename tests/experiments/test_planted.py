@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from synthetic_photographs import catalogue, photographs
+from synthetic_photographs import catalog, photographs
 
 from experiments import audit
 from experiments.benchmarks.audit import CHANGES, PHOTOS, PLANTED, plant, score
@@ -21,7 +21,7 @@ def photographed(tmp_path_factory):
     """A dataset of 8 classes with 12 image files each."""
     folder = tmp_path_factory.mktemp("photographed")
     labels = np.repeat(np.arange(8), 12)
-    for number, pixels in enumerate(photographs(catalogue(8, seed=0), 12, seed=0)):
+    for number, pixels in enumerate(photographs(catalog(8, seed=0), 12, seed=0)):
         large = Image.fromarray(pixels).resize((160, 120), Image.Resampling.BICUBIC)
         large.save(folder / f"{number}.png")
     paths = [folder / f"{number}.png" for number in range(96)]

@@ -1,4 +1,4 @@
-"""Our replacements of tensorflow-addons 0.23 against its own numbers (peers/goldens.npz)."""
+"""Our replacements of tensorflow-addons 0.23 against stored results (peers/goldens.npz)."""
 
 import keras
 import numpy as np
@@ -47,10 +47,10 @@ def check(name, function, labels, predictions):
         assert value == 0.0
         assert (gradient == 0.0).all()
         return
-    # Sums over positives and negatives cancel, in an order that each backend chooses.
+    # Sums over positives and negatives cancel, in an order that depends on the backend.
     assert value == pytest.approx(float(GOLDENS[f"{PEER}/{name}/value"]), rel=2e-6, abs=2e-6)
     if name.startswith("ties/") and not name.startswith(("ties/hard", "ties/soft")):
-        # No derivative exists, and what the original's masks make of it depends on the whole row.
+        # No derivative exists, and the original's masks make it depend on the whole row.
         assert np.isfinite(gradient).all()
         return
     np.testing.assert_allclose(gradient, theirs, atol=2e-5 * np.abs(theirs).max() + 1e-6)
@@ -59,13 +59,13 @@ def check(name, function, labels, predictions):
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("batch", ADDONS_BATCHES)
 @pytest.mark.parametrize("case", ADDONS_CASES)
-def test_the_originals_value_and_gradient(case, batch):
+def test_value_and_gradient_of_the_original(case, batch):
     function, arguments = ADDONS_CASES[case][0], arguments_of(case)
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
 
 
-def test_the_original_is_nan_where_ours_is_zero():
+def test_our_loss_is_zero_where_the_original_is_nan():
     names = [name for name in GOLDENS if name.startswith(PEER) and name.endswith("value")]
     undefined = [name for name in names if np.isnan(GOLDENS[name]).any()]
     assert undefined
@@ -116,7 +116,7 @@ def test_contrastive_of_the_documentation():
 
 
 @pytest.mark.slow
-def test_a_users_script_trains_to_the_same_losses():
+def test_a_users_script_reaches_the_same_losses():
     layers = [keras.layers.Dense(16, "relu"), keras.layers.Dense(8)]
     model = keras.Sequential([keras.Input((10,)), *layers, keras.layers.UnitNormalization()])
     for number, layer in enumerate(layers, 1):
@@ -135,7 +135,7 @@ def test_a_users_script_trains_to_the_same_losses():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_comes_back_as_it_came(dtype):
+def test_half_precision_is_returned_in_the_same_dtype(dtype):
     ids, z = GOLDENS["inputs/small/ids"], GOLDENS["inputs/small/z"]
     half = ops.cast(z, dtype)
     for name, function in CLASSES.items():
@@ -276,7 +276,7 @@ def test_contrastive_labels_as_a_column_are_not_broadcast():
 )
 @pytest.mark.gate_cases(4)
 @pytest.mark.parametrize("name", [*CLASSES, "npairs_loss"])
-def test_shapes_that_are_half_known(name, shape):
+def test_partly_known_shapes(name, shape):
     import tensorflow as tf
 
     function, ids = getattr(addons, name), np.array([0, 0, 1, 1, 2, 2])
@@ -308,6 +308,6 @@ def test_shapes_that_are_half_known(name, shape):
         (lambda: addons.contrastive_loss(np.zeros(3), np.ones(4)), r"one label for each.*\(3,\)"),
     ],
 )
-def test_labels_of_wrong_shapes(call, message):
+def test_labels_with_wrong_shapes(call, message):
     with pytest.raises(ValueError, match=message):
         call()

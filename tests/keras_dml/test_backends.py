@@ -1,7 +1,7 @@
-"""What other tests do not see of JAX and PyTorch: several devices, files, export by TensorFlow.
+"""Checks of JAX and PyTorch that other tests lack: several devices, files, and export.
 
-Each in processes of its own, where the backend is the one that is asked for; what else runs on all
-three is marked `any_backend`.
+Each check needs processes with the right backend. Tests that run on all three backends in one
+process have the mark `any_backend`.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def run(backend, *words, **environment):
-    """The last line that `python WORDS` prints on a backend."""
+    """Return the last line that `python WORDS` prints on a backend."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     done = subprocess.run(
@@ -37,7 +37,7 @@ def run(backend, *words, **environment):
     return done.stdout.strip().splitlines()[-1]
 
 
-# In a process each: RankMI, what is trained in another way than a loss, and the losses in turn.
+# One process each: RankMI, other kinds of training, and the losses, distributed in turn.
 GROUPS = 6
 SPREAD = {
     "RankMI": ["rankmi"],
@@ -55,7 +55,7 @@ EIGHT = "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("cases", SPREAD.values(), ids=SPREAD)
-def test_eight_devices_of_jax_train_to_what_one_does(cases):
+def test_eight_devices_of_jax_equal_one_device(cases):
     words = ["-m", "tests.support.spread_training", *cases]
     found = json.loads(run("jax", *words, XLA_FLAGS=EIGHT, **CHEAP))
     assert found["devices"] == 8 and list(found["cases"]) == cases
@@ -90,7 +90,7 @@ np.savez(second, *model.get_weights())
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_a_file_of_one_backend_goes_on_in_another(backend, tmp_path):
+def test_training_continues_on_another_backend(backend, tmp_path):
     half = tmp_path / "half.keras"
     for name in ("tensorflow", backend):
         run(name, "-c", f"{TRAIN}\nprint('trained')", half, tmp_path / f"{name}.npz")
@@ -172,7 +172,7 @@ except ValueError as error:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_tensorflow_exports_what_another_backend_has_trained(backend, tmp_path):
+def test_tensorflow_exports_models_of_another_backend(backend, tmp_path):
     said = run(backend, "-c", EXPORT, tmp_path / "saved")
     assert said.startswith("model must have layers whose classes are in a module that can be ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]

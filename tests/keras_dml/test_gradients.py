@@ -1,4 +1,4 @@
-"""Gradients that cannot be differentiated again: refused, and first-order use is unaffected."""
+"""Gradients that cannot be differentiated twice: refused, with unchanged first derivatives."""
 
 import keras
 import numpy as np
@@ -45,7 +45,7 @@ def test_a_persistent_tape_over_a_function(mode, inside):
 
 
 @modes
-def test_two_tapes_of_which_each_differentiates_once(mode):
+def test_two_tapes_that_each_differentiate_once(mode):
     cubes, x = mode(cube), tf.constant(POINT)
     with tf.GradientTape() as outer:
         outer.watch(x)
@@ -60,7 +60,7 @@ def test_two_tapes_of_which_each_differentiates_once(mode):
 
 @modes
 @pytest.mark.parametrize("whole", [eager, tf.function, compiled])
-def test_a_map_and_a_condition(mode, whole):
+def test_vectorized_map_and_conditional(mode, whole):
     cubes, x = mode(cube), tf.constant(POINT)
 
     @whole
@@ -75,7 +75,7 @@ def test_a_map_and_a_condition(mode, whole):
 
 
 def of_rate(x, watches_x=True):
-    """The derivative, with respect to a rate, of a step along the gradient."""
+    """Differentiate a step along the gradient with respect to its rate."""
     rate = tf.constant(0.5)
     with tf.GradientTape() as outer:
         outer.watch([rate, x] if watches_x else rate)
@@ -103,13 +103,13 @@ def second(x, compute=lambda x: cube(x)):
     return outer.gradient(first, x)
 
 
-def test_a_second_derivative_names_a_way_out():
+def test_the_error_of_a_second_derivative_suggests_a_solution():
     with pytest.raises(SecondDerivativeError, match="not supported here: use differences"):
         second(tf.constant(POINT))
 
 
 @pytest.mark.parametrize("mode", [tf.function, compiled])
-def test_a_second_derivative_of_a_function_or_within_one(mode):
+def test_a_second_derivative_of_or_inside_a_function(mode):
     errors = tf.errors.UnimplementedError, tf.errors.InvalidArgumentError
     for compute in (lambda x: second(x, mode(cube)), mode(second)):
         with pytest.raises(errors, match="SecondDerivative"):

@@ -1,4 +1,4 @@
-"""`import keras_dml` with Keras, NumPy and one backend: what works, and what the rest says."""
+"""`import keras_dml` with only Keras, NumPy, and one backend: features, and errors of the rest."""
 
 import importlib.util
 import json
@@ -72,7 +72,7 @@ ERRORS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_it_works_without_all_else_and_says_what_to_install(backend, tmp_path):
+def test_it_works_without_extras_and_names_the_extras_to_install(backend, tmp_path):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     done = run_without(OTHERS, ["-c", WORKS], tmp_path, KERAS_BACKEND=backend)
@@ -106,7 +106,7 @@ except TypeError as error:
 
 
 @pytest.mark.slow
-def test_another_backend_loads_no_tensorflow_where_there_is_one(tmp_path):
+def test_another_backend_does_not_load_an_installed_tensorflow(tmp_path):
     done = run_without((), ["-c", ON_JAX], tmp_path, KERAS_BACKEND="jax")
     assert done.returncode == 0, done.stderr
     loaded, refused = done.stdout.splitlines()
@@ -114,7 +114,7 @@ def test_another_backend_loads_no_tensorflow_where_there_is_one(tmp_path):
     assert refused.startswith("preprocessing must be a function from image bytes to an image.")
 
 
-def test_the_packages_that_load_themselves_are_seen():
+def test_optional_packages_are_detected():
     assert {"addons", "export", "retrieval", "losses"} <= set(dir(keras_dml))
     assert keras_dml.export.export_saved_model and keras_dml.addons.TripletSemiHardLoss
     with pytest.raises(AttributeError, match="'keras_dml' has no attribute 'loses'"):
@@ -123,7 +123,7 @@ def test_the_packages_that_load_themselves_are_seen():
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 @pytest.mark.parametrize("scale", [1.0, 1e-20, 3e37])
-def test_numpy_finds_what_tensorflow_finds(metric, scale, monkeypatch):
+def test_numpy_and_tensorflow_find_the_same(metric, scale, monkeypatch):
     random = np.random.default_rng(0)
     rows = random.integers(-2, 3, (300, 4)).astype("float32")  # many ties, copies, zeros
     rows[:20] = -0.0
@@ -142,7 +142,7 @@ def test_numpy_finds_what_tensorflow_finds(metric, scale, monkeypatch):
 
 
 def test_numpy_computes_in_float64(monkeypatch):
-    """Far from the origin float32 products would lose the differences."""
+    """Far from the origin, float32 products would lose the differences."""
     monkeypatch.setattr(products, "_tensorflow", lambda: None)
     rows = np.random.default_rng(1).normal(size=(50, 8)) + 1e4
     rows32 = rows.astype("float32").astype("float64")

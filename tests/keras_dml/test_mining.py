@@ -1,4 +1,4 @@
-"""Which pairs a strategy leaves, by loops; that losses see them, and count no others."""
+"""The pairs that a strategy keeps, compared with loops; losses use and count only these pairs."""
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ def similar_alone(similarities, positive, negative):
 
 
 def masks_of_loops(strategy, s, positive, negative):
-    """The masks that a strategy leaves, one anchor at a time."""
+    """Compute the masks of a strategy, one anchor at a time."""
     left = np.zeros((2, *s.shape), bool)
     for i, row in enumerate(s):
         p, n = list(np.flatnonzero(positive[i])), list(np.flatnonzero(negative[i]))
@@ -58,7 +58,7 @@ STRATEGIES = [
 
 @pytest.mark.parametrize(("strategy", "name"), STRATEGIES, ids=lambda each: str(each))
 @pytest.mark.parametrize("sizes", [(5, 1, 3, 2), (4,), (1, 1, 1)])
-def test_masks_are_those_of_the_loops(strategy, name, sizes):
+def test_masks_match_the_loops(strategy, name, sizes):
     ids, z = batch(seed=3, sizes=sizes)
     pairs = Pairs.of_batch(ids, normalize(keras.ops.convert_to_tensor(z)))
     s = np.asarray(pairs.similarities())
@@ -106,7 +106,7 @@ def test_a_strategy_that_keeps_all_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", MINED)
-def test_nothing_left_is_zero_with_a_zero_gradient(name):
+def test_no_pairs_give_zero_loss_and_gradient(name):
     ids, z = batch(seed=1)
     none = losses.get(name, mining=lambda s, positive, negative: (s > 2, s > 2))
     value, gradient = value_and_gradient(none, ids, z, "float32")
@@ -114,7 +114,7 @@ def test_nothing_left_is_zero_with_a_zero_gradient(name):
     np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
 
 
-def test_the_mined_pairs_are_the_losses_pairs():
+def test_losses_only_use_the_mined_pairs():
     ids, z = batch(seed=5, sizes=(4, 3, 2, 1))
     for mined, other in [
         (losses.TripletLoss(0.3, mining=mining.Hard()), losses.TripletLoss(0.3, triplets="hard")),
@@ -130,7 +130,7 @@ def test_the_mined_pairs_are_the_losses_pairs():
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-def test_means_count_what_is_left(normalized):
+def test_means_only_count_the_mined_pairs(normalized):
     ids, z = batch(seed=2)
     f = oracles.unit(z) if normalized else z
     squared = np.array([[np.sum((a - b) ** 2) for b in f] for a in f])
@@ -161,7 +161,7 @@ def test_means_count_what_is_left(normalized):
     assert np.count_nonzero(kept) == same_zero.any(1).sum()
 
 
-def test_a_memory_is_mined_too():
+def test_mining_in_a_memory():
     ids, z = batch(seed=6, sizes=(3, 3, 2))
     rng = np.random.default_rng(1)
     memory = Memory(
@@ -197,7 +197,7 @@ def test_configuration_round_trip(name, strategy):
 
 
 @pytest.mark.parametrize("bad", ["hard", 3, mining.Hard, [mining.Hard(), None]])
-def test_what_is_no_strategy_is_refused(bad):
+def test_invalid_strategies_are_refused(bad):
     with pytest.raises(TypeError, match=r"mining must be a strategy.*Received: mining="):
         losses.ContrastiveLoss(mining=bad)
 
@@ -209,6 +209,6 @@ def test_what_is_no_strategy_is_refused(bad):
         (lambda s, positive, negative: (positive[:2], negative), r"\(2, 11\), \(11, 11\)"),
     ],
 )
-def test_a_function_that_gives_no_masks_is_refused(function, given):
+def test_a_function_that_returns_no_masks_is_refused(function, given):
     with pytest.raises(ValueError, match=f"mining must give two masks.*{given}"):
         losses.ContrastiveLoss(mining=function)(*batch())

@@ -1,4 +1,4 @@
-"""The optimizers against NumPy loops in float64, and inside Keras' saving and training."""
+"""The optimizers against NumPy loops in float64, and in Keras' saving and training."""
 
 import math
 
@@ -14,7 +14,7 @@ DECAY = 0.3
 
 
 def layer_with_variables(seed=0):
-    """A dense layer and a batch norm: a kernel, a bias, a scale and an offset, none of them 0."""
+    """Return a model with a nonzero kernel, bias, scale, and offset."""
     rng = np.random.default_rng(seed)
     inputs = keras.Input((3,))
     x = keras.layers.Dense(4, name="dense")(inputs)
@@ -24,7 +24,7 @@ def layer_with_variables(seed=0):
 
 
 def gradients(variables, seed=1):
-    """Gradients of each step for each variable."""
+    """Return the gradients of each step for each variable."""
     rng = np.random.default_rng(seed)
     return [[rng.normal(size=v.shape).astype("float32") for v in variables] for _ in range(STEPS)]
 
@@ -64,7 +64,7 @@ def adam_loop(w, gradients, rate, decay, beta_1=0.9, beta_2=0.999, epsilon=1e-7)
 @pytest.mark.parametrize(
     ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.99, True)]
 )
-def test_sgd_follows_the_loop_and_decays_kernels_alone(momentum, nesterov):
+def test_sgd_matches_the_loop_and_decays_only_kernels(momentum, nesterov):
     variables = layer_with_variables().trainable_variables
     before = [v.numpy() for v in variables]
     steps = gradients(variables)
@@ -79,7 +79,7 @@ def test_sgd_follows_the_loop_and_decays_kernels_alone(momentum, nesterov):
         np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_adam_follows_the_loop_and_decays_kernels_alone():
+def test_adam_matches_the_loop_and_decays_only_kernels():
     variables = layer_with_variables().trainable_variables
     before = [v.numpy() for v in variables]
     steps = gradients(variables)
@@ -132,7 +132,7 @@ def test_coupled_decay_is_not_keras_decoupled_decay():
     assert (lost_coupled > 4 * lost_decoupled).all()
 
 
-def test_without_decay_and_multipliers_it_is_keras_own():
+def test_without_decay_and_multipliers_it_equals_keras():
     ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
     steps = gradients(ours)
     after = run(optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipnorm=1.0), ours, steps)
@@ -142,12 +142,12 @@ def test_without_decay_and_multipliers_it_is_keras_own():
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_a_multiplier_is_a_learning_rate_of_its_own(kind):
+def test_a_multiplier_is_a_separate_learning_rate(kind):
     model = layer_with_variables()
     variables = model.trainable_variables
     before = [v.numpy() for v in variables]
     steps = gradients(variables)
-    factors = dict(zip([v.path for v in variables], (0.25, 0.0, 3.0)))  # none for the fourth
+    factors = dict(zip([v.path for v in variables], (0.25, 0.0, 3.0)))  # no factor for the fourth
     make = optimizers.SGD if kind == "sgd" else optimizers.Adam
     after = run(
         make(0.02, coupled_weight_decay=DECAY, learning_rate_multipliers=factors), variables, steps
@@ -175,7 +175,7 @@ def test_multipliers_names_the_trainable_variables_of_a_part():
     assert optimizers.multipliers(model.get_layer("dense"), 0.1) == {}
 
 
-def test_multipliers_of_a_backbone_inside_another_model_also_when_saved(tmp_path):
+def test_multipliers_of_a_nested_backbone_before_and_after_saving(tmp_path):
     backbone = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="pretrained")])
     inputs = keras.Input((3,))
     model = keras.Model(inputs, keras.layers.Dense(2, name="new")(backbone(inputs)))
@@ -189,7 +189,7 @@ def test_multipliers_of_a_backbone_inside_another_model_also_when_saved(tmp_path
         assert moved == [False, False, True, True]
 
 
-def test_warm_cosine_follows_the_formula():
+def test_warm_cosine_matches_the_formula():
     rate, total, warmup = 0.02, 500, 100
     schedule = optimizers.WarmCosine(rate, total)
     for i in (0, 1, 50, 98, 99, 100, 101, 250, 499):
@@ -223,7 +223,7 @@ def test_the_schedule_drives_the_optimizer():
 
 
 @pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
-def test_the_configuration_comes_back(make):
+def test_the_configuration_round_trip(make):
     optimizer = make(
         optimizers.WarmCosine(0.1, 50, 5),
         coupled_weight_decay=1e-4,
@@ -240,7 +240,7 @@ def test_the_configuration_comes_back(make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_a_saved_model_takes_the_same_next_step(kind, tmp_path):
+def test_a_loaded_model_takes_the_same_next_step(kind, tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(8, 3)), rng.normal(size=(8, 4))
     model = layer_with_variables()
@@ -267,7 +267,7 @@ def test_a_saved_model_takes_the_same_next_step(kind, tmp_path):
 
 
 def test_it_works_inside_a_loss_scale_optimizer():
-    """Scaled gradients come unscaled to the decay; a step with an infinite one changes nothing."""
+    """Gradients are unscaled before the decay; a step with an infinite one changes nothing."""
     variables = layer_with_variables().trainable_variables
     before = [v.numpy() for v in variables]
     steps = gradients(variables)
@@ -303,7 +303,7 @@ def test_it_trains_under_mixed_float16():
 
 @pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
 @pytest.mark.parametrize("decay", [-1e-4, math.nan, math.inf, None, "0.1"])
-def test_a_decay_that_is_no_number_above_0(make, decay):
+def test_invalid_decay(make, decay):
     message = (
         r"coupled_weight_decay must be a number of at least 0\. Received: coupled_weight_decay="
     )
@@ -311,25 +311,25 @@ def test_a_decay_that_is_no_number_above_0(make, decay):
         make(0.1, coupled_weight_decay=decay)
 
 
-def test_keras_own_weight_decay_is_refused():
+def test_the_weight_decay_of_keras_is_refused():
     message = r"use coupled_weight_decay here, or .*\. Received: weight_decay=0\.01"
     with pytest.raises(ValueError, match=message):
         optimizers.SGD(0.1, weight_decay=0.01)
 
 
 @pytest.mark.parametrize("factor", [-1.0, math.nan, None])
-def test_a_factor_that_is_no_number_above_0(factor):
+def test_invalid_factor(factor):
     message = r"learning_rate_multipliers\['a/kernel'\] must be a number of at least 0\. Received"
     with pytest.raises(ValueError, match=message):
         optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": factor})
 
 
-def test_multipliers_that_are_no_dict():
+def test_multipliers_must_be_a_dict():
     with pytest.raises(TypeError, match=r"must be a dict from variable path .* Received: .*=0\.1"):
         optimizers.Adam(0.1, learning_rate_multipliers=0.1)
 
 
-def test_a_factor_for_a_variable_that_is_not_there():
+def test_a_factor_for_an_unknown_variable():
     model = layer_with_variables()
     optimizer = optimizers.SGD(0.1, learning_rate_multipliers={"dens/kernel": 0.1})
     message = r"must name trainable variables .* 'dense/kernel'\. Received: .*'dens/kernel'.* none"
@@ -354,7 +354,7 @@ def test_warm_cosine_bad_input(arguments, message):
         optimizers.WarmCosine(*arguments)
 
 
-def test_adamw_is_keras_own_without_multipliers():
+def test_adamw_without_multipliers_equals_keras():
     ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
     steps = gradients(ours)
     schedule = optimizers.WarmCosine(0.05, STEPS, 2)
@@ -366,7 +366,7 @@ def test_adamw_is_keras_own_without_multipliers():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_adamw_decays_kernels_alone_at_the_rate_of_each():
+def test_adamw_decays_only_kernels_at_their_rates():
     variables = layer_with_variables().trainable_variables
     before = [v.numpy() for v in variables]
     steps = gradients(variables)
@@ -387,7 +387,7 @@ def test_adamw_decays_kernels_alone_at_the_rate_of_each():
         np.testing.assert_allclose(after[i], w, rtol=1e-5, atol=1e-6)
 
 
-def test_rmsprop_is_keras_own_with_coupled_decay():
+def test_rmsprop_equals_keras_plus_coupled_decay():
     ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
     steps = gradients(ours)
     run(optimizers.RMSprop(0.01, momentum=0.5, coupled_weight_decay=DECAY), ours, steps)
@@ -400,7 +400,7 @@ def test_rmsprop_is_keras_own_with_coupled_decay():
 
 
 @pytest.mark.slow
-def test_an_average_of_the_weights_takes_their_place_at_the_end_of_fit():
+def test_averaged_weights_replace_the_weights_at_the_end_of_fit():
     model = layer_with_variables()
     steps = []
 
@@ -420,7 +420,7 @@ def test_an_average_of_the_weights_takes_their_place_at_the_end_of_fit():
         assert np.abs(last - expected).max() > 1e-4
 
 
-def test_without_an_update_there_is_no_average_to_take():
+def test_without_an_update_the_weights_stay_unchanged():
     model = layer_with_variables()
     before = model.get_weights()
     optimizer = optimizers.SGD(0.1, use_ema=True)
@@ -432,11 +432,11 @@ def test_without_an_update_there_is_no_average_to_take():
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
-def test_an_optimizer_holds_the_variables_that_keras_own_holds(name):
-    """And none of the model's: they would be saved twice, and no earlier checkpoint would fit."""
+def test_an_optimizer_tracks_the_same_variables_as_keras(name):
+    """It must not track the model's variables: they would be saved twice, and break checkpoints."""
     held = []
     for module in (optimizers, keras.optimizers):
-        keras.backend.clear_session()  # names count from the beginning
+        keras.backend.clear_session()  # restart the numbering of names
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="model")
         optimizer = getattr(module, name)(0.01)
         optimizer.build(model.trainable_variables)

@@ -1,4 +1,4 @@
-"""Retrieval at the end of an epoch, and the callbacks that go by its names."""
+"""Retrieval metrics at the end of an epoch, and callbacks that monitor them."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ class Batches(keras.utils.PyDataset):
         return VALIDATION[part], LABELS[part], np.ones(8)
 
 
-def test_the_logs_hold_what_the_metrics_say():
+def test_the_logs_match_the_metrics():
     shuffled = tf.data.Dataset.from_tensor_slices((VALIDATION, LABELS[:, None])).shuffle(24)
     kinds = [
         (VALIDATION, LABELS),
@@ -70,7 +70,7 @@ def test_the_logs_hold_what_the_metrics_say():
     assert logs["val_recall@24"] == [1.0, 1.0]
 
 
-def test_checkpoints_and_early_stopping_go_by_its_names(tmp_path):
+def test_checkpoints_and_early_stopping_can_monitor_it(tmp_path):
     wanted = [0.3, 0.8, 0.5, 0.4, 0.9]
 
     class Scripted(RetrievalEvaluation):
@@ -86,13 +86,13 @@ def test_checkpoints_and_early_stopping_go_by_its_names(tmp_path):
     logs = fit(model, [evaluation, keep, stop], epochs=5)
     assert logs["val_recall@1"] == [0.3, 0.8, 0.5, 0.4]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-0.30.keras", "2-0.80.keras"]
-    # The weights of the second epoch are back.
+    # The second epoch's weights are restored.
     wanted.append(0.0)
     assert evaluation.evaluate()["val_map@r"] == pytest.approx(logs["val_map@r"][1])
 
 
 @pytest.mark.slow
-def test_every_so_many_epochs_and_after_the_last():
+def test_every_third_epoch_and_the_last():
     seen = []
     watch = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.append("val_recall@1" in logs)
@@ -101,7 +101,7 @@ def test_every_so_many_epochs_and_after_the_last():
     assert seen == [False, False, True, False, True]
 
 
-def test_a_model_with_a_classifier_names_its_embeddings():
+def test_a_model_with_a_classifier_needs_embedding_model():
     keras.utils.set_random_seed(0)
     inputs = keras.Input([5])
     embeddings = keras.layers.Dense(3, name="embedding")(inputs)
@@ -117,7 +117,7 @@ def test_a_model_with_a_classifier_names_its_embeddings():
 
 
 @pytest.mark.slow
-def test_broken_embeddings_give_nan_and_leave_the_rest_to_others():
+def test_nan_embeddings_give_nan_scores_without_an_error():
     model = network()
     model.get_layer("embedding").bias.assign([np.nan, 0, 0])
     logs = fit(model, [RetrievalEvaluation((VALIDATION, LABELS))], epochs=1)
@@ -127,7 +127,7 @@ def test_broken_embeddings_give_nan_and_leave_the_rest_to_others():
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_two_replicas_and_another_backend():
-    """In processes of their own."""
+    """Each case needs a separate process."""
     here = os.path.dirname(__file__)
     replicas = (
         "import tensorflow as tf\n"
@@ -175,7 +175,7 @@ def test_bad_arguments(arguments, error, message):
         RetrievalEvaluation(**{"dataset": (VALIDATION, LABELS), **arguments})
 
 
-def test_what_does_not_fit_fails_before_the_first_epoch():
+def test_unsuitable_data_fails_before_the_first_epoch():
     model = network()
     for dataset, message in (
         ([], "dataset must hold images. Received: no batch"),

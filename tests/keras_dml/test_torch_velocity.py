@@ -20,7 +20,7 @@ def apply(optimizer, variables, gradients):
 
 
 def trained(optimizer, variables, steps):
-    """The weights after each step."""
+    """Return the weights after each step."""
     reached = []
     for gradients in steps:
         apply(optimizer, variables, gradients)
@@ -29,7 +29,7 @@ def trained(optimizer, variables, steps):
 
 
 def torch_loop(w, gradients, rates, momentum, nesterov=False, decay=0.0):
-    """Weights after each step of `v ← μ v + g` and `w ← w − rate · (g + μ v)`, in float64."""
+    """Return weights after each step of `v ← μ v + g`, `w ← w − rate · (g + μ v)`, in float64."""
     velocity, reached = np.zeros_like(w), []
     for g, rate in zip(gradients, rates, strict=True):
         g = g + decay * w
@@ -46,7 +46,7 @@ def golden():
 
 
 @pytest.mark.parametrize("case", peer.CASES)
-def test_the_weights_are_pytorchs_under_warm_up_decay_and_a_factor(case, golden):
+def test_the_weights_match_pytorch_with_warm_up_decay_and_a_factor(case, golden):
     layer = keras.layers.Dense(4)
     layer.build((None, 3))
     layer.set_weights([golden["kernel"], golden["bias"]])
@@ -99,18 +99,18 @@ def test_both_velocities_are_equal_at_a_constant_rate(golden):
     np.testing.assert_allclose(reached["torch"], reached["keras"], rtol=1e-5, atol=1e-5)
 
 
-def test_a_saved_optimizer_keeps_its_velocity_and_one_without_is_keras():
+def test_a_saved_optimizer_keeps_its_velocity_which_defaults_to_keras():
     optimizer = optimizers.SGD(0.1, momentum=0.9, velocity="torch")
     saved = keras.saving.serialize_keras_object(optimizer)
     assert keras.saving.deserialize_keras_object(json.loads(json.dumps(saved))).velocity == "torch"
-    # Versions before this argument saved configurations without it.
+    # Versions without this argument saved configurations without it.
     del saved["config"]["velocity"]
     assert keras.saving.deserialize_keras_object(saved).velocity == "keras"
     assert optimizers.SGD(0.1).velocity == "keras"
 
 
 def test_a_resumed_training_takes_the_same_steps(tmp_path):
-    """The velocity comes back from the file, and the schedule continues."""
+    """The velocity is restored from the file, and the schedule continues."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(8, 3)).astype("float32"), rng.normal(size=(8, 4)).astype("float32")
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])

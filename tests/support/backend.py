@@ -1,7 +1,7 @@
-"""A loss on whichever backend Keras runs: its value, gradient and parts, and compiled.
+"""A loss on the current backend of Keras: its value, gradient, and parts, eager and compiled.
 
-JAX compiles each operation anew for each shape, so there whole calls are compiled: one compilation
-in place of a hundred. Called directly, a loss runs operation by operation on both backends.
+JAX compiles each operation again for each shape. For this reason, whole calls are compiled on JAX:
+one compilation in place of a hundred. If called directly, a loss runs operation by operation.
 """
 
 import keras
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def value_and_gradient(loss, class_ids, embeddings, dtype="float64", **call):
-    """The loss as a float and its gradient as an array, for embeddings of this dtype."""
+    """Return the loss as a float and its gradient as an array, for embeddings of this dtype."""
     z = keras.ops.convert_to_tensor(np.asarray(embeddings), dtype=dtype)
     if keras.backend.backend() == "jax":
         import jax
@@ -33,9 +33,9 @@ def value_and_gradient(loss, class_ids, embeddings, dtype="float64", **call):
 
 
 def parts(loss, class_ids, embeddings):
-    """The tightness and the contrastive part as arrays."""
+    """Return the tightness and the contrastive part as arrays."""
 
-    def call(class_ids, embeddings):  # a new function each time: JAX keeps what it has compiled
+    def call(class_ids, embeddings):  # new each time: JAX caches compiled functions
         return loss.parts(class_ids, embeddings)
 
     if keras.backend.backend() == "jax":
@@ -46,13 +46,13 @@ def parts(loss, class_ids, embeddings):
 
 
 def compiled(loss):
-    """The loss inside a compiled graph."""
+    """Compute the loss inside a compiled graph."""
     if keras.backend.backend() == "jax":
         import jax
 
         return jax.jit(loss)
     if keras.backend.backend() == "torch":
-        return loss  # which has none
+        return loss  # PyTorch has no graphs
     import tensorflow as tf
 
     return tf.function(loss)

@@ -1,11 +1,11 @@
-"""Batches, a small model and a softmax that the tests of several losses share."""
+"""Batches, a small model, and a softmax, shared by the tests of several losses."""
 
 import keras
 import numpy as np
 
 
 def batch(seed=0, sizes=(5, 1, 3, 2), dimensions=6):
-    """Unequal classes (one of a single image), shuffled; features of very unequal lengths."""
+    """Return shuffled, unequal classes (one of a single image), with features of unequal length."""
     rng = np.random.default_rng(seed)
     ids = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     z = rng.normal(size=(len(ids), dimensions)) * rng.uniform(0.2, 1.2, size=(len(ids), 1))

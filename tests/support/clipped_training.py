@@ -1,6 +1,7 @@
-"""Trains with clipped gradients on several devices and prints the weights: `test_clipping.py`.
+"""Train with clipped gradients on several devices and print the weights, for `test_clipping.py`.
 
-A process of its own, as `distributed_training.py`: the CPU is split before TensorFlow starts.
+Needs its own process for the reason in `distributed_training.py`: the CPU must be split before
+TensorFlow starts.
 """
 
 import json
@@ -16,12 +17,12 @@ import keras_dml
 from keras_dml import losses, models, optimizers
 from tests.support import distributed_training as shared
 
-# Small enough to act at every step, and to act otherwise on the parts of two replicas.
+# Small enough to clip every step, and to clip the parts of two replicas differently.
 CLIPPINGS = {"clipnorm": 0.05, "global_clipnorm": 0.1, "clipvalue": 0.01}
 
 
 def ours(path, **clipping):
-    """Momentum, coupled decay, a rate of its own for the head."""
+    """Return our SGD with momentum, coupled decay, and a separate learning rate for the head."""
     factors = {path: 0.1}
     return optimizers.SGD(
         0.5,
@@ -33,25 +34,25 @@ def ours(path, **clipping):
 
 
 def plain(path, **clipping):
-    """Keras' SGD."""
+    """Return Keras' SGD."""
     return keras.optimizers.SGD(0.5, **clipping)
 
 
 def several_optimizers(path, **clipping):
-    """Found variable by variable, when they are built."""
+    """Return optimizers that Keras assigns variable by variable at build time."""
     found = {"kernel": keras.optimizers.SGD(0.5, **clipping), "bias": keras.optimizers.SGD(0.1)}
     return keras.optimizers.MultiOptimizer(lambda variable: found[variable.name])
 
 
 def scaled(path, **clipping):
-    """Gradients of 1,024 times the size, as mixed precision has them."""
+    """Return an optimizer for gradients scaled by 1,024, as in mixed precision."""
     return keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.5, **clipping), initial_scale=1024.0, dynamic_growth_steps=2
     )
 
 
 def decoupled(path, **clipping):
-    """Keras' own decay."""
+    """Return an optimizer with Keras' decoupled decay."""
     return keras.optimizers.AdamW(0.01, weight_decay=0.1, **clipping)
 
 
@@ -77,12 +78,12 @@ WITH_ALL = ("ours", "keras_sgd")
 
 
 def clippings(case):
-    """The clippings that are tried; one is enough where all take the same way."""
+    """Return the clippings to try; one is enough where all use the same code path."""
     return [*CLIPPINGS] if case in WITH_ALL else ["global_clipnorm"]
 
 
 def train(strategy, case, **clipping):
-    """The weights after some steps of `fit`."""
+    """Return the weights after some steps of `fit`."""
     cls, optimizer = CASES[case]
     with strategy.scope():
         keras.utils.set_random_seed(1)
@@ -97,7 +98,7 @@ def train(strategy, case, **clipping):
 
 
 def refusals(strategy):
-    """What `compile` and `fit` say of what several replicas cannot do."""
+    """Return the errors of `compile` and `fit` for unsupported cases on several replicas."""
     accumulating = {"gradient_accumulation_steps": 2}
     sgd = keras.optimizers.SGD
     tried = {
@@ -121,7 +122,7 @@ def refusals(strategy):
             try:
                 attempt()
                 found[name] = "nothing"
-            except Exception as error:  # whatever it is: the test looks at it
+            except Exception as error:  # any exception: the test checks it
                 found[name] = f"{type(error).__name__}: {error}"
     return found
 
@@ -146,7 +147,7 @@ def rankmi_model():
 
 
 def overflow(strategy):
-    """Weights after a step whose gradient is infinite on the last replica alone."""
+    """Return the weights after a step whose gradient is infinite only on the last replica."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         inputs = keras.Input((2,))
@@ -166,7 +167,7 @@ def overflow(strategy):
 
 
 def custom_loop(strategy, text):
-    """The weights and the values of the loss after the loop that the guide to devices shows."""
+    """Return the weights and the losses after the training loop of the guide to devices."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         names = {"model": keras.Model(*shared.network(), name="net")}
@@ -177,7 +178,7 @@ def custom_loop(strategy, text):
 
 
 def custom_loop_text():
-    """The example of a loop of one's own in the guide to devices."""
+    """Return the text of the custom training loop in the guide to devices."""
     text = (pathlib.Path(__file__).parents[2] / "docs/pages/guides/devices.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (found,) = [block for block in blocks if "GradientTape" in block]
@@ -185,7 +186,7 @@ def custom_loop_text():
 
 
 def main(devices):
-    """Everything on so many devices, as JSON; on one as well if they are two."""
+    """Return all results on `devices` devices as JSON; if that is 2, on one device, too."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * devices,
@@ -206,7 +207,7 @@ def main(devices):
         loop = custom_loop(strategy, custom_loop_text())
         found[count] = {"runs": runs, "loop": loop, "overflow": overflow(strategy)}
     if devices == 2:
-        # Last: what fails amid a step would take the strategy's messages with it.
+        # Last, because an error during a step consumes the strategy's messages.
         found["refusals"] = refusals(strategies[2])
     print(json.dumps(found))
 

@@ -1,4 +1,4 @@
-"""Files that are no longer what was written: cut, changed, of something else, gone."""
+"""Damage files: cut, change, replace, or delete them."""
 
 import pathlib
 
@@ -20,7 +20,7 @@ def _another_byte(data, generator, other):
 
 
 def _zeros(data, generator, other):
-    """A page of zeros, as a machine that went down may leave it."""
+    """Write a page of zeros, which a machine can leave after a crash."""
     start = int(generator.integers(len(data)))
     length = min(int(generator.integers(1, 4097)), len(data) - start)
     return data[:start] + bytes(length) + data[start + length :]
@@ -55,19 +55,19 @@ _KINDS = {
 
 
 def files_of(folder):
-    """All files below a folder that hold anything, by their paths there, in order."""
+    """Return the paths of all nonempty files below a folder, sorted."""
     folder = pathlib.Path(folder)
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size)
     return [path.relative_to(folder).as_posix() for path in found]
 
 
 def damage(folder, generator, names=None):
-    """Damage one file, drawn by `generator`; which and how, as words that begin with its name.
+    """Damage a file that `generator` chooses; return its name and the damage as text.
 
     Args:
-        folder: of the files.
-        generator: `numpy.random.Generator`; what is done is a function of it and the folder.
-        names: those to draw from, paths in the folder. None: `files_of`.
+        folder: folder of the files.
+        generator: `numpy.random.Generator`; with the folder, it determines the damage.
+        names: paths in the folder to choose from. None: `files_of`.
     """
     folder = pathlib.Path(folder)
     names = files_of(folder) if names is None else names

@@ -1,4 +1,4 @@
-"""Programs of the tests' support in processes of their own, and how far apart results are."""
+"""Run the support programs in processes, and compare their results."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def printed(program, *words):
-    """What `tests.support.PROGRAM` prints as its last line, read as JSON; else its own words."""
+    """Return the last line of `tests.support.PROGRAM` as JSON; show its output if it fails."""
     command = [sys.executable, "-m", f"tests.support.{program}", *map(str, words)]
     done = subprocess.run(
         command, cwd=local_workers.ROOT, capture_output=True, text=True, timeout=600
@@ -19,6 +19,6 @@ def printed(program, *words):
 
 
 def difference(a, b):
-    """The largest difference of two lists of weights, relative to the largest weight."""
+    """Return the largest difference of two lists of weights, relative to the largest weight."""
     a, b = (np.concatenate([np.ravel(w) for w in weights]) for weights in (a, b))
     return np.abs(a - b).max() / np.abs(a).max()

@@ -1,8 +1,9 @@
-"""Trains on one device and on several and prints what came out as JSON, for `test_distribute.py`.
+"""Train on one device and on several, and print the results as JSON, for `test_distribute.py`.
 
-`python -m tests.support.distributed_training DEVICES` splits the CPU into logical devices, which
-can only be done before TensorFlow starts, and would stay for every other test. With `TF_CONFIG` it
-is one of several workers, one device each; `more` trains the cases that the quick tests leave out.
+`python -m tests.support.distributed_training DEVICES` splits the CPU into logical devices. The
+split must happen before TensorFlow starts, and would affect all other tests, so it needs a process.
+With `TF_CONFIG`, the process is one of several workers with one device each. `more` trains the
+cases that the quick tests leave out.
 """
 
 import json
@@ -25,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from loss_cases import NON_DEFAULT
 
 BATCH, STEPS, SIZE, CLASSES = 24, 5, 6, 4
-# Loss, its arguments, recipe of the optimizer: each loss as its oracle declares it, and each of the
+# Loss, its arguments, optimizer recipe: each loss as its oracle declares it, and each of the
 # other recipes.
 CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT} | {
     "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
@@ -63,19 +64,19 @@ RECIPES = {
         ema_momentum=0.5,
     ),
 }
-# Losses whose parts are recorded too.
+# Losses whose parts are recorded, too.
 WITH_PARTS = ("contrastive", "ce", "quadruplet")
-# Images to embed, a number that no batch size and no number of replicas divides.
+# Images to embed: no batch size and no number of replicas divides this number.
 IMAGES = 23
 
 
 def first_of(loss):
-    """The first case of a loss."""
+    """Return the first case of a loss."""
     return next(case for case, (name, *_) in CASES.items() if name == loss)
 
 
 def batches():
-    """Neighbouring rows are of different classes: many positive pairs lie across two replicas."""
+    """Return batches in which neighboring rows differ in class: positive pairs span replicas."""
     rng = np.random.default_rng(0)
     class_ids = np.stack([rng.permutation(np.arange(BATCH) % CLASSES) for _ in range(STEPS)])
     images = rng.normal(size=(STEPS, BATCH, SIZE, SIZE, 1)).astype("float32")
@@ -89,7 +90,7 @@ def batches():
 
 
 def network(*more):
-    """Input and output of a small net; `more` layers come behind its convolution."""
+    """Return input and output of a small net; `more` layers come after its convolution."""
     inputs = keras.Input((SIZE, SIZE, 1))
     x = keras.layers.Conv2D(8, 3, activation="tanh")(inputs)
     for layer in (*more, keras.layers.Flatten(), keras.layers.Dense(CLASSES, name="head")):
@@ -98,7 +99,7 @@ def network(*more):
 
 
 def fitted(model, **arguments):
-    """Weights and logs after `STEPS` steps of `fit`."""
+    """Return weights and logs after `STEPS` steps of `fit`."""
     history = model.fit(batches(), shuffle=False, verbose=0, **arguments).history
     return {
         "weights": [w.tolist() for w in model.get_weights() if w.dtype.kind == "f"],
@@ -107,7 +108,7 @@ def fitted(model, **arguments):
 
 
 def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False, **compiling):
-    """A loss in `fit`, in a model that was built in the strategy's scope; perhaps its parts too."""
+    """Train a loss in `fit`, in a model built in the strategy's scope; optionally log its parts."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         model = model(*network(), name="net")
@@ -119,7 +120,7 @@ def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False
 
 
 def train_rankmi(strategy, steps_per_execution=1):
-    """RankMI's alternation."""
+    """Train RankMI's alternation."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         statistics = models.StatisticsNetwork(hidden=8, depth=1, seed=2)
@@ -132,7 +133,7 @@ def train_rankmi(strategy, steps_per_execution=1):
 
 
 def train_dropout(strategy):
-    """A classifier behind dropout."""
+    """Train a classifier with dropout."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         embedding = keras.Model(*network(), name="net")
@@ -143,7 +144,7 @@ def train_dropout(strategy):
 
 
 def train_proxies(strategy):
-    """A loss that exchanges sums, over a head of several centers with a regulariser and a rate."""
+    """Train a loss that exchanges sums, with centers, a regularizer, and a faster proxy rate."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         embedding = keras.Model(*network(), name="net")
@@ -159,7 +160,7 @@ def train_proxies(strategy):
 
 
 def train_memory(strategy, steps_per_execution=1, chunk_size=None):
-    """A loss against a memory of two batches and a half, which is filled anew from the first."""
+    """Train against a memory of two and a half batches, filled from an empty start."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         model = keras.Model(*network(), name="net")
@@ -175,7 +176,7 @@ def train_memory(strategy, steps_per_execution=1, chunk_size=None):
 
 
 def train_chunks(strategy, chunk_size=None):
-    """A classifier behind dropout, in chunks of each replica's part of the batch or at once."""
+    """Train a classifier with dropout, in chunks of each replica's part of the batch or at once."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         embedding = keras.Model(*network(), name="net")
@@ -195,7 +196,7 @@ def train_chunks(strategy, chunk_size=None):
 
 
 def train_batch_norm(strategy, synchronized):
-    """Batch norm's moving mean on each replica of this worker, before and after averaging."""
+    """Return batch norm's moving mean per replica of this worker, before and after averaging."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
         norm = keras.layers.BatchNormalization(momentum=0.5, synchronized=synchronized)
@@ -210,7 +211,7 @@ def train_batch_norm(strategy, synchronized):
 
 
 def gathered(strategy):
-    """What each replica gets of rows `[2, 1]` numbered by replica, and the gradient of a sum."""
+    """Return what each replica gathers of rows `[2, 1]`, and the gradient of a weighted sum."""
     replicas = strategy.num_replicas_in_sync
 
     @tf.function
@@ -232,7 +233,7 @@ def gathered(strategy):
 
 
 def unequal_rows(strategy, known):
-    """The error when replica r gathers 2 + r rows."""
+    """Return the error when replica r gathers 2 + r rows."""
     shape = [None, 1]
     rows = strategy.experimental_distribute_values_from_function(
         lambda context: tf.zeros([2 + context.replica_id_in_sync_group, 1])
@@ -249,7 +250,7 @@ def unequal_rows(strategy, known):
 
 
 def embedded(strategy):
-    """Embeddings (the images' means) for several batch sizes, one image after the other."""
+    """Return embeddings (the images' means) for several batch sizes, in image order."""
     with strategy.scope():
         inputs = keras.Input((8, 8, 3))
         model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(inputs))
@@ -261,13 +262,13 @@ def embedded(strategy):
     for embedder in embedders.values():
         embedder(table)
     again = {size: embedder(table)[:, 0].tolist() for size, embedder in embedders.items()}
-    # As an evaluation goes on that was stopped after five images.
+    # Like an evaluation that resumes after five images.
     rest = TableEmbedder(model, transform, 3).batches(table, first_row=5)
     return again | {"rest": [*range(5), *np.concatenate(list(rest))[:, 0].tolist()]}
 
 
 def train_without_gathering(strategy):
-    """What comes out if each replica sees the pairs among its own images only."""
+    """Train so that each replica only sees the pairs among its own images."""
     pairs.gather_candidates = reductions.gather_candidates = lambda x: (x, 0)
     try:
         return train(strategy, *CASES[first_of("contrastive")])
@@ -276,7 +277,7 @@ def train_without_gathering(strategy):
 
 
 def devices(count):
-    """A strategy of so many devices of this process."""
+    """Return a strategy over this many devices of this process."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
     )
@@ -285,7 +286,7 @@ def devices(count):
 
 
 def on_logical_devices(count):
-    """The quick cases on so many devices; on one as well if they are two."""
+    """Train the quick cases on `count` devices; if `count` is 2, on one device, too."""
     many = devices(count)
     results = {"many": everything(many)}
     if count == 2:
@@ -299,7 +300,7 @@ def on_logical_devices(count):
 
 
 def more_on_logical_devices(count):
-    """The other cases on so many devices; on one as well if they are two."""
+    """Train the other cases on `count` devices; if `count` is 2, on one device, too."""
     many = devices(count)
     results = {"many": {**trained(many, more_cases()), **trained_otherwise(many)}}
     if count == 2:
@@ -311,37 +312,37 @@ def more_on_logical_devices(count):
 
 
 def everything(strategy):
-    """The quick cases by their names, and what is no loss in `fit`."""
+    """Train the quick cases, by name, and RankMI's model."""
     found = trained(strategy, quick_cases())
     return {**found, "rankmi_model": train_rankmi(strategy)}
 
 
 def trained(strategy, cases):
-    """These cases by their names."""
+    """Train these cases and return their results by name."""
     return {
         case: train(strategy, *CASES[case], parts=CASES[case][0] in WITH_PARTS) for case in cases
     }
 
 
 def quick_cases():
-    """What the quick tests train: the losses whose oracle says so."""
+    """Return the cases of the quick tests: losses whose oracle is marked as quick."""
     return [str(case) for case in NON_DEFAULT if case.quick]
 
 
 def more_cases():
-    """What the longer checks alone train."""
+    """Return the cases that only the longer checks train."""
     return [case for case in CASES if case not in quick_cases()]
 
 
 def as_worker_of(cases):
-    """What one of several workers gets of these cases."""
+    """Return the results of these cases on one of several workers."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     found = {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
     return {**found, **trained_otherwise(strategy)}
 
 
 def trained_otherwise(strategy):
-    """What is no loss in a plain model; on many devices the last in chunks, on one at once."""
+    """Train wrappers and heads; in chunks only where there are several replicas."""
     chunk_size = 5 if strategy.num_replicas_in_sync > 1 else None
     return {
         "proxies": train_proxies(strategy),
@@ -352,7 +353,7 @@ def trained_otherwise(strategy):
 
 
 def as_worker():
-    """What one of several workers gets."""
+    """Return the results of the quick tests on one of several workers."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     distributed = {"model": models.DistributedModel}
     cases = {case: train(strategy, *CASES[case], **distributed) for case in quick_cases()}

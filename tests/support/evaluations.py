@@ -1,4 +1,4 @@
-"""A tiny run that evaluates after every step, as a process: what it holds after each, as JSON."""
+"""A tiny run that evaluates after every step, as a process; prints its memory as JSON."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from experiments.training.callbacks import EvaluateAndSave
 
 
 def main(photos, folder, evaluations, leak):
-    """Runs it; `leak` kilobytes of each evaluation are held on to."""
+    """Run it; keep `leak` kilobytes per evaluation allocated."""
     held, leaked = [], []
 
     def on_epoch_end(self, epoch, logs=None):

@@ -1,8 +1,8 @@
-"""Commands as processes of their own that begin at once: forked where all is imported already.
+"""Run commands in processes that start at once: forked from a process with all imports done.
 
-`python -m experiments.run` takes seconds until it does anything. `ForkedCommands` starts a process
-that imports what commands import and forks it for each command; what is forked runs the command
-as `python -m` does, to the end of its interpreter, in a session of its own.
+`python -m experiments.run` takes seconds to start. `ForkedCommands` starts a process that imports
+the commands' dependencies, and forks this process for each command. The fork runs the command as
+`python -m` does, up to the end of its interpreter, in a new session.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-# Everything that a command imports while it runs; not the commands, which `runpy` brings.
+# All modules that a command imports while it runs, except the commands, which `runpy` imports.
 _IMPORTED = (
     "experiments.evaluation.model_embeddings",
     "experiments.searching.folder_embeddings",
@@ -35,11 +35,11 @@ _SECONDS_BETWEEN_LOOKS = 0.01
 
 
 class Ended:
-    """How a command ended.
+    """The end of a command.
 
     Attributes:
-        code: its exit code; minus the number of the signal that ended it.
-        output: what it wrote on stdout and stderr.
+        code: its exit code, or minus the number of the signal that ended it.
+        output: its text on stdout and stderr.
     """
 
     def __init__(self, code, output):
@@ -53,7 +53,7 @@ class Ended:
 
     @property
     def problem(self):
-        """Why no command may end so, whatever was done to its files; None where it may."""
+        """Why a command must never end like this, even with damaged files, or None if it may."""
         if self.code < 0:
             return f"ended by {signal.Signals(-self.code).name}: {self.output[-2000:]}"
         for word in ("Traceback (most recent call last)", "internal error"):
@@ -63,20 +63,20 @@ class Ended:
 
     @property
     def refused(self):
-        """The line of a refusal; None where it was none."""
+        """The line of a refusal, or None if the command did not refuse."""
         errors = [line for line in self.said if line.startswith("error: ")]
         return errors[0] if self.code == 2 and len(errors) == 1 else None
 
 
 class Command:
-    """One that runs."""
+    """A running command."""
 
     def __init__(self, server, pid, output):
         self._server, self.pid, self._output = server, pid, output
         self.began = time.monotonic()
 
     def sleep(self, seconds):
-        """Wait, at most until it ends; whether it still runs."""
+        """Wait, at most until the command ends; return whether it still runs."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if self._server.code(self.pid, min(left, _SECONDS_BETWEEN_LOOKS)) is not None:
@@ -84,12 +84,12 @@ class Command:
         return self._server.code(self.pid, 0) is None
 
     def send(self, number):
-        """A signal."""
+        """Send a signal."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def wait(self, longest=_LONGEST):
-        """`Ended`; one that hangs is killed, and an error."""
+        """Wait for the end and return `Ended`; kill a command that hangs and raise an error."""
         if self.sleep(longest):
             os.killpg(self.pid, signal.SIGKILL)
             raise TimeoutError(f"no end after {longest} s: {self._read()[-2000:]}")
@@ -99,7 +99,7 @@ class Command:
         return pathlib.Path(self._output).read_text(errors="replace")
 
     def left_alive(self, patience=5.0):
-        """Processes of its session that do not end with it."""
+        """Return the processes of its session that survive it."""
         end = time.monotonic() + patience
         while (alive := _of_session(self.pid)) and time.monotonic() < end:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -117,10 +117,10 @@ def _of_session(session):
 
 
 class ForkedCommands:
-    """A process that waits for commands. Ends with a `with` statement.
+    """A process that waits for commands, to use as a context manager.
 
     Args:
-        folder: where what commands print is kept, one file for each.
+        folder: where the output of commands is stored, one file for each.
     """
 
     def __init__(self, folder):
@@ -141,7 +141,7 @@ class ForkedCommands:
         self._process.wait(60)
 
     def start(self, module, *arguments, setup=""):
-        """Start `python -m module`; `setup` is Python that the process runs before."""
+        """Start `python -m module`; the process runs the Python code in `setup` first."""
         self._count += 1
         output = self._folder / f"output-{self._count}.txt"
         words = {"module": module, "arguments": list(map(str, arguments)), "setup": setup}
@@ -152,11 +152,11 @@ class ForkedCommands:
         return Command(self, line[1], output)
 
     def run(self, module, *arguments, setup=""):
-        """`Ended` of a command."""
+        """Run a command and return `Ended`."""
         return self.start(module, *arguments, setup=setup).wait()
 
     def code(self, pid, timeout):
-        """The exit code, or None while it runs."""
+        """Return the exit code, or None while the command runs."""
         while pid not in self._codes and (line := self._line(timeout)):
             self._codes[line[1]] = line[2]
             timeout = 0
@@ -175,7 +175,7 @@ class ForkedCommands:
 
 
 def _serve():
-    """Fork a process for each line of stdin; say on stdout when it has begun and how it ended."""
+    """Fork a process for each line of stdin; report its start and its end on stdout."""
     for name in _IMPORTED:
         __import__(name)
     told = os.dup(1)
@@ -191,7 +191,7 @@ def _serve():
 
     signal.signal(signal.SIGCHLD, reap)
     for line in sys.stdin:
-        # Told of before it can end: the signal waits.
+        # Report the start before the command can end: the signal handler waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if not pid:
@@ -203,7 +203,7 @@ def _serve():
 
 
 def _become(command):
-    """What `python -m module arguments` is, in a session of its own."""
+    """Turn this process into `python -m module arguments` in a new session."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
@@ -217,7 +217,7 @@ def _become(command):
 
 
 if __name__ == "__main__":
-    # Not this folder, which is no package of anybody's.
+    # Remove this folder, which is not part of any package.
     sys.path.pop(0)
     if (given := _serve()) is not None:
         _become(given)

@@ -1,6 +1,6 @@
-"""Clients of the search page that are slow, broken or up to something: each a function of a seed.
+"""Clients of the search page that are slow, broken, or hostile: each a function of a seed.
 
-What they send is written byte by byte onto a socket, since no library would send it.
+They write their bytes directly to a socket, because no HTTP library sends such requests.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ import struct
 
 from photo_search import png
 
-_SECONDS = 0.25  # of silence after which no answer is expected any more
+_SECONDS = 0.25  # seconds of silence after which the client stops waiting for an answer
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d\d\d) ")
 
 
 def send(port, data, name="photo.png", k=3, timeout=60):
-    """Status and JSON of an upload as a browser sends it, over a connection of its own."""
+    """Upload an image as a browser does, over a new connection; return the status and the JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=timeout)
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     connection.request("POST", f"/search?k={k}", _form(data, name), headers)
@@ -39,7 +39,7 @@ def _form(data, name="photo.png", boundary="x", field="image"):
 
 
 def _request(line, *headers, body=b"", host="localhost"):
-    """The bytes of a request; without a Host header if `host` is None."""
+    """Return the bytes of a request. If `host` is None, omit the Host header."""
     lines = [line, *([] if host is None else [f"Host: {host}"]), *headers]
     return "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape") + body
 
@@ -53,10 +53,10 @@ def _post(body, *headers, host="localhost", length=None):
 
 
 class Client:
-    """One after the other of many hostile clients of a server; `held` connections stay open.
+    """A series of hostile clients of one server, some of which keep connections open.
 
     Args:
-        port: of the server.
+        port: port of the server.
     """
 
     def __init__(self, port):
@@ -64,10 +64,10 @@ class Client:
         self.held = []
 
     def attack(self, seed):
-        """What client number `seed` does; (what it was, all bytes that came back)."""
+        """Run client number `seed`; return its kind and all bytes of the answer."""
         kind = KINDS[seed % len(KINDS)]
         rng = random.Random(seed)
-        # Of those that earlier clients left open some go on a little, and some go away.
+        # Some connections that earlier clients left open send one more byte, and some close.
         rng.shuffle(self.held)
         for connection in self.held[:5]:
             with contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ class Client:
         return kind.__name__.strip("_").replace("_", " "), kind(self, rng)
 
     def close(self):
-        """Go away."""
+        """Close the open connections."""
         for connection in self.held:
             connection.close()
 
@@ -85,7 +85,7 @@ class Client:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def say(self, *pieces, hold=False):
-        """Send pieces, as far as the server takes them; what it answered."""
+        """Send pieces as far as the server accepts them, and return the answer."""
         connection = self.connect()
         with contextlib.suppress(OSError):
             for piece in pieces:
@@ -103,7 +103,7 @@ class Client:
 
 
 def statuses(answer):
-    """The status codes in what came back."""
+    """Return the status codes in an answer."""
     return [int(code) for code in _STATUS.findall(answer)]
 
 
@@ -111,13 +111,13 @@ KINDS = []
 
 
 def _kind(attack):
-    """One of the kinds of clients: (client, random) -> bytes that came back."""
+    """Register a kind of client: a function (client, random) -> bytes of the answer."""
     KINDS.append(attack)
     return attack
 
 
 @_kind
-def _half_a_head(client, rng):
+def _incomplete_head(client, rng):
     whole = _request("GET / HTTP/1.1", "Accept: */*", "Cookie: " + "x" * rng.randrange(3000))
     for _ in range(rng.choice([1, 10, 99])):
         client.say(whole[: rng.randrange(1, len(whole) - 2)], hold=True)
@@ -125,7 +125,7 @@ def _half_a_head(client, rng):
 
 
 @_kind
-def _half_a_body(client, rng):
+def _incomplete_body(client, rng):
     body = _form(png(rng.randrange(5)))
     whole = _post(body, length=len(body) + rng.choice([0, 1000, 2**24]))
     for _ in range(rng.choice([1, 10, 99])):
@@ -134,7 +134,7 @@ def _half_a_body(client, rng):
 
 
 @_kind
-def _a_large_half_body(client, rng):
+def _large_incomplete_body(client, rng):
     client.say(_post(_form(bytes(rng.randrange(2**20, 2**22))), length=2**24), hold=True)
     return b""
 
@@ -147,7 +147,7 @@ def _many_connections(client, rng):
 
 
 @_kind
-def _a_length_that_is_none(client, rng):
+def _invalid_length(client, rng):
     lengths = [
         "1" + "0" * 12,
         "9" * 40,
@@ -170,14 +170,14 @@ def _a_length_that_is_none(client, rng):
 
 
 @_kind
-def _a_length_that_lies(client, rng):
+def _wrong_length(client, rng):
     body = _form(png(rng.randrange(5)))
     length = max(0, len(body) + rng.choice([-len(body), -200, -10, -1, 1, 50]))
     return client.say(_post(body, length=length))
 
 
 @_kind
-def _chunks(client, rng):
+def _chunked_body(client, rng):
     body = _form(png(rng.randrange(5)))
     size = rng.choice(
         [
@@ -223,7 +223,7 @@ _UP = [
 
 
 @_kind
-def _a_path_that_leads_out(client, rng):
+def _path_outside_the_folder(client, rng):
     files = [
         "secret.txt",
         "photos/../secret.txt",
@@ -257,7 +257,7 @@ def _a_path_that_leads_out(client, rng):
 
 
 @_kind
-def _an_upload_whose_name_leads_out(client, rng):
+def _upload_name_outside_the_folder(client, rng):
     name = rng.choice(_UP) * 5 + rng.choice(
         ["etc/passwd", "secret.txt", "a\0b", "\r\nX: y", '"', "\udcff", "x" * 9000]
     )
@@ -267,7 +267,7 @@ def _an_upload_whose_name_leads_out(client, rng):
 
 
 @_kind
-def _another_host(client, rng):
+def _wrong_host(client, rng):
     hosts = [
         "elsewhere.org",
         None,
@@ -296,7 +296,7 @@ def _another_host(client, rng):
 
 
 @_kind
-def _a_form_that_is_none(client, rng):
+def _invalid_form(client, rng):
     boundary = rng.choice(["x", "", "y", "x" * 9000, '"x', "\u00e9", "x; boundary=y", "--x", " "])
     bodies = [
         _form(png(1))[:-8],
@@ -326,7 +326,7 @@ def _a_form_that_is_none(client, rng):
 
 
 @_kind
-def _an_image_that_is_none(client, rng):
+def _invalid_image(client, rng):
     whole = png(rng.randrange(5), (64, 48))
     cut = whole[: rng.randrange(len(whole))]
     flipped = bytearray(whole)
@@ -346,7 +346,7 @@ def _random_bytes(client, rng):
 
 
 @_kind
-def _a_request_with_a_few_other_bytes(client, rng):
+def _request_with_changed_bytes(client, rng):
     body = _form(png(rng.randrange(5)))
     whole = bytearray(rng.choice([_post(body), _request("GET /search?item=1&k=3 HTTP/1.1")]))
     for _ in range(rng.randrange(1, 6)):
@@ -356,7 +356,7 @@ def _a_request_with_a_few_other_bytes(client, rng):
 
 
 @_kind
-def _an_odd_line(client, rng):
+def _unusual_request_line(client, rng):
     lines = [
         "TRACE / HTTP/1.1",
         "CONNECT localhost:22 HTTP/1.1",
@@ -402,7 +402,7 @@ def _many_requests_at_once(client, rng):
 
 
 @_kind
-def _away_amid_the_answer(client, rng):
+def _disconnect_during_the_answer(client, rng):
     for _ in range(rng.randrange(1, 20)):
         connection = client.connect()
         connection.sendall(
@@ -418,14 +418,14 @@ def _away_amid_the_answer(client, rng):
         with contextlib.suppress(OSError):
             connection.settimeout(0.05)
             connection.recv(rng.choice([1, 10, 300]))
-        if rng.random() < 0.7:  # a reset, not an orderly end
+        if rng.random() < 0.7:  # a reset instead of an orderly end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
     return b""
 
 
 @_kind
-def _nobody_reads(client, rng):
+def _answers_that_are_not_read(client, rng):
     for _ in range(rng.randrange(1, 10)):
         client.say(_request("GET / HTTP/1.1") * 20, hold=True)
     return b""

@@ -5,7 +5,7 @@ SIZE, PATCH = 24, 4
 
 
 def kinds():
-    """Functions that make a backbone, by name."""
+    """Return functions that build a backbone, by name."""
     from keras_hub import models
 
     vit = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}

@@ -1,9 +1,9 @@
-"""A process that reads images in every place where the library does: it may be killed by one.
+"""A process that reads images in all places where the library does, because images may kill it.
 
     python image_reader.py FOLDER
 
-makes an index in FOLDER, then answers each line of its input, JSON, with a line of JSON: a path
-with what each place made of the image, a list of paths with what batches of them did.
+makes an index in FOLDER. It answers each line of its input with a line, both JSON. For a path, the
+answer is the result of each place; for a list of paths, the result of their batches.
 """
 
 import io
@@ -53,7 +53,7 @@ _augmented = [_traced(transform, tf.TensorSpec([2], tf.int64)) for transform in 
 
 
 def _peak(reset=False):
-    """The most megabytes that this process held since the last reset."""
+    """Return the peak memory of this process since the last reset, in megabytes."""
     if reset:
         pathlib.Path("/proc/self/clear_refs").write_text("5")
     status = pathlib.Path("/proc/self/status").read_text()
@@ -61,7 +61,7 @@ def _peak(reset=False):
 
 
 def _reason(call):
-    """None, or why it was refused; another exception is a fault."""
+    """Return None or the reason of a refusal; other exceptions are faults."""
     try:
         call()
     except _REFUSALS as error:
@@ -70,7 +70,7 @@ def _reason(call):
 
 
 def _turned_otherwise(pixels, shown):
-    """Whether a thumbnail is the image, but turned another way."""
+    """Return whether a thumbnail shows the image in another orientation."""
     ways = [np.rot90(side, turn) for side in (shown, shown[:, ::-1]) for turn in range(4)]
     differences = [
         np.abs(way.astype(int) - pixels).mean() if way.shape == pixels.shape else 255.0

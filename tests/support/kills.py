@@ -1,4 +1,4 @@
-"""Commands killed at moments drawn at random."""
+"""Kill commands at random moments."""
 
 import os
 import signal
@@ -7,28 +7,28 @@ import time
 from left_behind import left_behind
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-# Python itself needs a moment until it can be interrupted.
+# Python must start before it can be interrupted.
 BEGUN = 0.05
 LOOK = 0.002
 
 
 def look_of(folder):
-    """Changes whenever a file there is made, written, renamed or removed."""
+    """Return a value that changes when a file below is created, written, renamed, or removed."""
     found = []
-    # Not `rglob`, which ends where a folder goes meanwhile.
+    # Not `rglob`, which stops if a folder disappears during the walk.
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = os.path.join(place, name)
             try:
                 status = os.stat(path)
-            except OSError:  # gone meanwhile
+            except OSError:  # deleted during the walk
                 continue
             found.append((path, status.st_size, status.st_mtime_ns))
     return sorted(found)
 
 
 def changes_seen(process, folder, most):
-    """How often the folder has changed until the process ended, or `most` times."""
+    """Count the changes of a folder until the process ends, at most `most`."""
     before, seen = look_of(folder), 0
     while seen < most and process.sleep(LOOK):
         now = look_of(folder)
@@ -37,7 +37,7 @@ def changes_seen(process, folder, most):
 
 
 class Undisturbed:
-    """A command's end that nobody disturbed, how long it took and how often it wrote."""
+    """A complete run of a command: its output, its duration, and its number of writes."""
 
     def __init__(self, command, commands, folder):
         began = time.monotonic()
@@ -50,7 +50,7 @@ class Undisturbed:
 
 
 def kill(process, folder, whole, generator):
-    """One signal at a random moment: of the time, or of what the command writes; as words."""
+    """Send a signal at a random time or a random write; return the signal and a description."""
     number = SIGNALS[generator.integers(len(SIGNALS))]
     process.sleep(BEGUN)
     if generator.random() < 0.5:
@@ -66,8 +66,8 @@ def kill(process, folder, whole, generator):
     return number, f"{number.name} at {when}"
 
 
-def killed_as_it_may(ended, number):
-    """Whether a command that got a signal has ended as it may."""
-    # By the signal itself where it comes when all is done and Python ends.
+def ended_as_allowed(ended, number):
+    """Return whether a command ended in an allowed way after a signal."""
+    # The signal kills Python if it arrives during shutdown, after the work is done.
     expected = {0, -number, 130 if number == signal.SIGINT else 0}
     return ended.code in expected and "Traceback" not in ended.output and ended.code != 1

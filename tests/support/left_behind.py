@@ -1,6 +1,6 @@
-"""What a command leaves in a folder, as a value: equal for two that are to be bit for bit the same.
+"""The files of a command as a value, which is equal for two bit-identical results.
 
-Without what tells the time: seconds, dates on pages, TensorBoard's files, dates within archives.
+Without timings and dates: seconds, dates on pages, TensorBoard's files, and dates in archives.
 """
 
 import hashlib
@@ -10,13 +10,13 @@ import pathlib
 import numpy as np
 
 _OF_THE_TIME = {"train/seconds", "seconds", "train_seconds", "table", "files", "sha256"}
-# Of archives and pages the names alone; flags name the folder itself.
+# Only the names of archives and pages, which contain dates; flags contain the folder's name.
 _NAMES_ALONE = (".html", ".keras", ".pb", ".index", ".data-00000-of-00001", "flags.txt")
 _ARRAYS_OF_THE_TIME = {"records", "state_seconds"}
 
 
 def left_behind(folder):
-    """All files below a folder, hidden ones too: name -> what it holds."""
+    """Return name -> content of all files below a folder, including hidden files."""
     folder = pathlib.Path(folder)
     return {
         str(path.relative_to(folder)): _held(path)
@@ -26,7 +26,7 @@ def left_behind(folder):
 
 
 def differences(expected, found):
-    """Names of what is not the same, as one line; empty where all is."""
+    """Return the names that differ, as one line; empty if all are equal."""
     names = sorted(expected.keys() | found.keys())
     return ", ".join(
         f"{name} ({'more' if name not in expected else 'gone' if name not in found else 'other'})"
@@ -60,7 +60,7 @@ def _without_the_time(value):
 
 
 def _without_seconds(table):
-    """The cells of a Markdown table but for the columns of seconds."""
+    """Return the cells of a Markdown table without the columns of seconds."""
     rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()]
     kept = [number for number, name in enumerate(rows[0]) if not name.endswith(", s")]
     return [[row[number] for number in kept] for row in rows]

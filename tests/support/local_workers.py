@@ -1,4 +1,4 @@
-"""Starts the workers of a cluster on this machine, one process each."""
+"""Start the workers of a cluster on this machine, one process each."""
 
 import json
 import os
@@ -11,13 +11,13 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def tf_config(index, ports):
-    """`TF_CONFIG` of a worker on loopback."""
+    """Return `TF_CONFIG` of a worker on loopback."""
     workers = [f"127.0.0.1:{port}" for port in ports]
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
 
 
 def free_ports(count):
-    """Ports that nobody listens on."""
+    """Return free ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in sockets]
     for server in sockets:
@@ -26,7 +26,7 @@ def free_ports(count):
 
 
 def start(count, *arguments):
-    """Processes of `python -m ...`, one for each worker; `@index` stands for its number."""
+    """Start `python -m ...` once for each worker; `@index` stands for the worker's number."""
     ports = free_ports(count)
     return [
         subprocess.Popen(
@@ -42,7 +42,7 @@ def start(count, *arguments):
 
 
 def finish(processes, timeout=300):
-    """What each of them printed; they must all succeed, in so many seconds."""
+    """Return the output of each process; all must succeed within a time limit in seconds."""
     try:
         ended = [process.communicate(timeout=timeout) for process in processes]
     finally:

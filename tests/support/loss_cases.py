@@ -1,4 +1,4 @@
-"""What the shared tests try of each loss: what the decorators of the oracles say, as cases."""
+"""Cases for the shared tests of each loss, from the decorators of the oracles."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,12 +9,12 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A loss by its name, its oracle, its arguments.
+    """A loss with its name, its oracle, and its arguments.
 
     Attributes:
         pairs: the loss compares images with each other (not logits with a classifier).
-        numeric: its gradient is that of its value (not one that it sets itself).
-        quick: the quick tests compile its training too.
+        numeric: its gradient is the derivative of its value (it does not set another one).
+        quick: the quick tests compile its training, too.
     """
 
     name: str
@@ -42,10 +42,10 @@ CASES = [case for declared in oracles.ORACLES for case in _cases(**declared)]
 NON_DEFAULT = [
     case for case in CASES if case.arguments or sum(other.name == case.name for other in CASES) == 1
 ]
-"""Those with arguments, and the losses that take none: what is saved, loaded and fitted."""
+"""Cases with arguments, and losses without arguments: the cases to save, load, and fit."""
 
 FITTED = [
     pytest.param(case, id=str(case), marks=() if case.quick else pytest.mark.slow)
     for case in NON_DEFAULT
 ]
-"""`NON_DEFAULT`, for `pytest.mark.parametrize`, the others marked as longer checks."""
+"""`NON_DEFAULT` for `pytest.mark.parametrize`, with slow marks where training is not quick."""

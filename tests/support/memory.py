@@ -1,4 +1,4 @@
-"""What a process holds for itself, and whether that grows."""
+"""The memory of a process, and whether it grows."""
 
 import collections
 import ctypes
@@ -11,16 +11,16 @@ import numpy as np
 
 
 def private_kilobytes(process="self"):
-    """Memory that no other process shares: of this one, or of the one with a number."""
+    """Return the memory that only this process, or the one with this number, uses."""
     with open(f"/proc/{process}/smaps_rollup") as file:
         lines = [line.split() for line in file if line.startswith(("Private_Clean", "Private_Di"))]
     return sum(int(kilobytes) for _, kilobytes, _ in lines)
 
 
 def allocated_kilobytes():
-    """What malloc has given out and nobody gave back, of a process with `PYTHONMALLOC=malloc`.
+    """Return the memory that malloc has given out, in a process with `PYTHONMALLOC=malloc`.
 
-    Private memory comes and goes by megabytes; free pieces of the heap are no part of this.
+    Private memory varies by megabytes. This value excludes free pieces of the heap.
     """
     gc.collect()
     libc = ctypes.CDLL("libc.so.6")
@@ -41,6 +41,6 @@ def allocated_kilobytes():
 
 
 def growth(measured):
-    """Slope of the second half by least squares: how much more with each measurement."""
+    """Return the growth per measurement: the least-squares slope of the second half."""
     half = np.asarray(measured, "float64")[len(measured) // 2 :]
     return np.polyfit(np.arange(len(half)), half, 1)[0]

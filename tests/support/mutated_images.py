@@ -1,4 +1,4 @@
-"""Tiny images of every format, and what broken disks and bad people make of them."""
+"""Tiny images of every format, and damaged or malicious variants of them."""
 
 import functools
 import io
@@ -11,12 +11,12 @@ from PIL import Image
 
 EXTENSIONS = (".jpg", ".JPEG", ".png", ".webp", ".bmp", ".gif")
 _PNG = b"\x89PNG\r\n\x1a\n"
-# Numbers that a header may tell of a size: none, too much, less than nothing.
+# Sizes for a header: zero, huge, negative.
 _SIZES = (0, 1, 2, 7, 255, 256, 2047, 16383, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
 
 
 def _picture(mode="RGB", seed=0, size=(23, 31)):
-    """Smooth, and another one from each of its eight sides."""
+    """Return a smooth picture that looks different in all eight orientations."""
     channels = {"RGB": 3, "L": 1, "RGBA": 4}[mode]
     noise = np.random.default_rng(seed).integers(0, 256, (3, 4, channels), dtype=np.uint8)
     return Image.fromarray(noise.squeeze()).resize(size, Image.Resampling.BICUBIC)
@@ -36,7 +36,7 @@ def _orientation(number):
 
 @functools.cache
 def good_images():
-    """(name, bytes) of images that are whole."""
+    """Return (name, bytes) of valid images."""
     rgb, grey, rgba = _picture(), _picture("L"), _picture("RGBA")
     palette = rgb.quantize(16)
     film = {"save_all": True, "append_images": [_picture(seed=1), _picture(seed=2)]}
@@ -44,10 +44,10 @@ def good_images():
         "jpeg": _encoded(rgb, "JPEG"),
         "progressive jpeg": _encoded(rgb, "JPEG", progressive=True),
         "jpeg with restarts": _encoded(rgb, "JPEG", restart_marker_blocks=1),
-        "grey jpeg": _encoded(grey, "JPEG"),
+        "gray jpeg": _encoded(grey, "JPEG"),
         "cmyk jpeg": _encoded(rgb.convert("CMYK"), "JPEG"),
         "png": _encoded(rgb, "PNG"),
-        "grey png": _encoded(grey, "PNG"),
+        "gray png": _encoded(grey, "PNG"),
         "palette png": _encoded(palette, "PNG", transparency=3),
         "1 bit png": _encoded(grey.convert("1"), "PNG"),
         "16 bit png": _encoded(Image.fromarray(np.asarray(grey).astype("u2") << 8), "PNG"),
@@ -109,7 +109,7 @@ def _parts(content):
 
 
 def _summed(content):
-    """A PNG whose chunks have the checksums that they should have."""
+    """Recompute the checksums of a PNG's chunks."""
     if not content.startswith(_PNG):
         return content
     head, parts, rest = _png_parts(content)
@@ -118,7 +118,7 @@ def _summed(content):
 
 
 def _other_parts(content, rng):
-    """Chunks or segments come twice, are gone, or have changed places."""
+    """Repeat, remove, or swap chunks or segments."""
     head, parts, rest = _parts(content)
     if not parts:
         return "nothing", content
@@ -136,7 +136,7 @@ def _other_parts(content, rng):
 
 
 def _other_size(content, rng):
-    """A header that tells another size, the checksum as it should be."""
+    """Write another size into the header, with a valid checksum."""
     value = _SIZES[rng.integers(len(_SIZES))]
     if content.startswith(_PNG):
         place, piece = int(rng.choice([16, 20, 8, 33])), struct.pack(">I", value % 2**32)
@@ -163,13 +163,13 @@ def _other_size(content, rng):
 
 
 def _other_header(content, rng):
-    """Bits of the first bytes flipped, the checksum as it should be."""
+    """Flip bits in the first bytes, with a valid checksum."""
     what, changed = mutations.flipped(content, rng, within=64)
     return what, _summed(changed) if rng.integers(2) else changed
 
 
 def _other_inside(content, rng):
-    """Another file behind the first bytes, or behind the end, or in the middle."""
+    """Insert another file after the first bytes, at the end, or in the middle."""
     name, other = good_images()[rng.integers(len(good_images()))]
     place = int(rng.choice([2, 3, 8, 12, 32, len(content) // 2, len(content)]))
     kept = int(rng.integers(2)) * (len(content) - place)
@@ -178,7 +178,7 @@ def _other_inside(content, rng):
 
 
 def _other_orientation(content, rng):
-    """EXIF of another orientation, type, number of values or order of bytes."""
+    """Change the orientation, type, number of values, or byte order in EXIF."""
     place = content.find(b"\x12\x01\x03\0\x01\0\0\0")
     if place < 0:
         place = content.find(b"\x01\x12\0\x03\0\0\0\x01")
@@ -197,10 +197,10 @@ _MUTATIONS = (
 
 
 def mutated_image(seed):
-    """(what was done, the name of the file, its bytes): one in ten is left as it is."""
+    """Return (the mutation, a file name, bytes); one image in ten is unchanged."""
     rng = np.random.default_rng([seed, 15])
     name, content = good_images()[rng.integers(len(good_images()))]
-    said = "as it is"
+    said = "unchanged"
     if rng.random() > 0.1:
         said, content = mutations.mutated(content, rng, _MUTATIONS)
     kind = EXTENSIONS[rng.integers(len(EXTENSIONS))]

@@ -1,7 +1,7 @@
-"""Files as they come from broken disks, half-done copies, other programs and bad people.
+"""Damaged files: broken disks, incomplete copies, other programs, and malicious edits.
 
-Each function takes the bytes of a good file and a random generator, and returns what was done, in
-words for the message of a failing trial, and the bytes.
+Each function takes the bytes of a valid file and a random generator. It returns a description of
+the change, for the message of a failing trial, and the changed bytes.
 """
 
 _WORDS = [
@@ -10,17 +10,17 @@ _WORDS = [
     b"../../../etc/passwd", b"/etc/passwd", b"..", b".", b"a\0b", b"x" * 5000, b"\xff\xfe",
     b"1,1", b"'", b'"a b"', b"%s", b"None", b"True",
 ]  # fmt: skip
-"""Where a word stood: numbers that are none, too large, too low; paths that lead elsewhere."""
+"""Replacements of a word: invalid, huge, and negative numbers; paths to other places."""
 
 
 def cut(content, rng):
-    """The file ends early, at times at once."""
+    """Cut off the end of the file, possibly all of it."""
     size = int(rng.integers(len(content)))
     return f"cut to {size} bytes", content[:size]
 
 
 def flipped(content, rng, most=4, within=None):
-    """A few bits are others; `within`: among the first so many bytes."""
+    """Flip a few bits, in the first `within` bytes if set."""
     changed = bytearray(content)
     places = rng.integers(min(within or len(content), len(content)), size=rng.integers(1, most + 1))
     for place in places:
@@ -29,7 +29,7 @@ def flipped(content, rng, most=4, within=None):
 
 
 def overwritten(content, rng):
-    """A piece of noise, of zeros or of 0xFF in the middle."""
+    """Overwrite a piece in the middle with noise, zeros, or 0xFF."""
     start = int(rng.integers(len(content)))
     size = int(rng.integers(1, 64))
     kind = rng.choice(["noise", "zeros", "ones"])
@@ -38,25 +38,25 @@ def overwritten(content, rng):
 
 
 def appended(content, rng):
-    """Something behind the end."""
+    """Append noise."""
     size = int(rng.integers(1, 300))
     return f"{size} bytes appended", content + rng.bytes(size)
 
 
 def repeated(content, rng):
-    """A piece comes twice."""
+    """Repeat a piece."""
     start, end = sorted(map(int, rng.integers(len(content) + 1, size=2)))
     return f"bytes {start} to {end} twice", content[:end] + content[start:]
 
 
 def without(content, rng):
-    """A piece is missing."""
+    """Remove a piece."""
     start, end = sorted(map(int, rng.integers(len(content) + 1, size=2)))
     return f"bytes {start} to {end} missing", content[:start] + content[end:]
 
 
 def inserted(content, rng):
-    """Bytes that are no UTF-8, or no text at all, between the others."""
+    """Insert invalid UTF-8 or control characters."""
     start = int(rng.integers(len(content) + 1))
     what = [b"\xff", b"\0", b"\xef\xbb\xbf", b"\xc3", b"\x1b[31m", b"\r", "\u2028".encode()]
     piece = what[rng.integers(len(what))]
@@ -64,7 +64,7 @@ def inserted(content, rng):
 
 
 def other_word(content, rng):
-    """One word of a line, a column of it, is another."""
+    """Replace one word of a line or of a column."""
     lines = content.split(b"\n")
     number = int(rng.integers(len(lines)))
     separator = b"," if b"," in lines[number] else b" "
@@ -76,7 +76,7 @@ def other_word(content, rng):
 
 
 def other_columns(content, rng):
-    """A column is missing, or there is one more: in a line or in all."""
+    """Remove or add a column, in one line or in all."""
     lines = content.split(b"\n")
     first = int(rng.integers(len(lines)))
     chosen = range(len(lines)) if rng.random() < 0.4 else [first]
@@ -91,7 +91,7 @@ def other_columns(content, rng):
 
 
 def other_lines(content, rng):
-    """Lines come twice, are gone, or have changed places."""
+    """Repeat, remove, or swap lines."""
     lines = content.splitlines(keepends=True)
     what = str(rng.choice(["twice", "gone", "swapped", "half of them gone"]))
     first, second = map(int, rng.integers(len(lines), size=2))
@@ -107,7 +107,7 @@ def other_lines(content, rng):
 
 
 def other_ends(content, rng):
-    """The ends of the lines are those of another system, or the text is in another encoding."""
+    """Change the line ends to another system's, or the encoding."""
     what = str(rng.choice(["crlf", "cr", "bom", "utf-16", "tabs", "no last end", "blank lines"]))
     made = {
         "crlf": lambda: content.replace(b"\n", b"\r\n"),
@@ -122,23 +122,23 @@ def other_ends(content, rng):
 
 
 def emptied(content, rng):
-    """Nothing is left, or nothing that can be seen."""
+    """Leave nothing, or only white space."""
     left = [b"", b"\n", b" \n\t\n", b"\0" * 64][rng.integers(4)]
     return f"only {left[:4]!r} left", left
 
 
 OF_BYTES = (cut, flipped, flipped, overwritten, appended, repeated, without)
-"""What may happen to any file."""
+"""Mutations of any file."""
 
 OF_TEXT = (
     cut, flipped, overwritten, appended, repeated, inserted, other_word, other_word, other_word,
     other_columns, other_lines, other_ends, emptied,
 )  # fmt: skip
-"""What may happen to a list of lines."""
+"""Mutations of a list of lines."""
 
 
 def mutated(content, rng, mutations):
-    """One or two of the mutations, one after the other."""
+    """Apply one or two mutations in a row."""
     said = []
     for _ in range(1 if rng.random() < 0.75 else 2):
         if not content:

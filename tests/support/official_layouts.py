@@ -1,16 +1,16 @@
-"""Writes tiny datasets in the layouts of the published ones."""
+"""Write tiny datasets in the layouts of the published datasets."""
 
 import numpy as np
 
 
 def write_image(path, content=b""):
-    """A file; a loader opens none, so for it an empty one will do."""
+    """Write a file; it can be empty, because the loaders do not open it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 
 def write_cub(root, class_ids=(1, 1, 2, 101, 102), content=b"", names=True):
-    """CUB-200-2011 with one image for each class id given; image i has a box at (i, 2i)."""
+    """Write CUB-200-2011 with one image for each class id; image i has a box at (i, 2i)."""
     images, labels, boxes = [], [], []
     for image, class_id in enumerate(class_ids, start=1):
         path = f"{class_id:03}.Bird_{class_id}/Bird_{image:04}.jpg"
@@ -28,7 +28,7 @@ def write_cub(root, class_ids=(1, 1, 2, 101, 102), content=b"", names=True):
 
 
 def write_mat(path, class_ids, path_field, paths, **replaced):
-    """A list of Cars-196: image i has a box from (i, 2i) to (i + 29, 2i + 19)."""
+    """Write a list of Cars-196: image i has a box from (i, 2i) to (i + 29, 2i + 19)."""
     from scipy.io import savemat
 
     columns = {
@@ -48,7 +48,7 @@ def write_mat(path, class_ids, path_field, paths, **replaced):
 
 
 def write_cars(root, class_ids=(1, 1, 2, 99, 100), content=b""):
-    """Cars-196 as cars_annos.mat and car_ims/, one image for each class id given."""
+    """Write Cars-196 as cars_annos.mat and car_ims/, with one image for each class id."""
     paths = [f"car_ims/{image:06}.jpg" for image in range(1, len(class_ids) + 1)]
     for path in paths:
         write_image(root / path, content)
@@ -57,7 +57,7 @@ def write_cars(root, class_ids=(1, 1, 2, 99, 100), content=b""):
 
 
 def write_cars_devkit(root, train_ids=(1, 99, 2), test_ids=(100, 1), content=b""):
-    """Cars-196 as devkit/, cars_train/ and cars_test/, one image for each class id given."""
+    """Write Cars-196 as devkit/, cars_train/, and cars_test/, with one image for each class id."""
     (root / "devkit").mkdir(parents=True, exist_ok=True)
     for side, ids, name in (
         ("train", train_ids, "devkit/cars_train_annos.mat"),
@@ -72,7 +72,7 @@ def write_cars_devkit(root, train_ids=(1, 99, 2), test_ids=(100, 1), content=b""
 
 
 def write_sop(root, train_ids=(1, 1, 2), test_ids=(3, 4, 3, 4), content=b""):
-    """Stanford Online Products with one image for each class id given."""
+    """Write Stanford Online Products with one image for each class id."""
     image = 0
     for side, ids in (("train", train_ids), ("test", test_ids)):
         lines = ["image_id class_id super_class_id path\n"]
@@ -86,7 +86,7 @@ def write_sop(root, train_ids=(1, 1, 2), test_ids=(3, 4, 3, 4), content=b""):
 
 
 def write_inshop(root, train=(1, 1, 2), query=(3, 4), gallery=(4, 3, 3), content=b""):
-    """In-Shop with one image for each item given."""
+    """Write In-Shop with one image for each item."""
     lines = []
     for status, items in (("train", train), ("query", query), ("gallery", gallery)):
         for item in items:
@@ -99,9 +99,9 @@ def write_inshop(root, train=(1, 1, 2), query=(3, 4), gallery=(4, 3, 3), content
 
 
 def write_groceries(root, train=(0, 0, 1), val=(1, 41), test=(42, 41, 42, 41), content=b""):
-    """The Grocery Store Dataset with one photo for each class id given, and 81 in its catalog.
+    """Write the Grocery Store Dataset with one photo for each class id, and 81 in its catalog.
 
-    Class ids 2k and 2k + 1 are of the coarse class k.
+    Class ids 2k and 2k + 1 belong to the coarse class k.
     """
 
     def name(class_id):

@@ -1,4 +1,4 @@
-"""What takes a process of its own is made once, and fails once."""
+"""Run slow processes only once, even if they fail."""
 
 import functools
 
@@ -6,10 +6,10 @@ import pytest
 
 
 def once(make):
-    """Keeps what `make` returns for its arguments, as `functools.cache` does.
+    """Cache the results of `make`, as `functools.cache` does, and its failures.
 
-    If it fails, the first test that asked fails and says why; the others, which would wait as long
-    for the same end, are skipped.
+    If `make` fails, the first test fails with its error. The other tests would wait as long for the
+    same error, so they are skipped.
     """
     made, tried = {}, set()
 

@@ -1,10 +1,10 @@
 """The losses as plain loops over float64 numbers, written from the papers' formulas.
 
-Slow and literal on purpose: nothing here is shared with the library. Each gives, for each anchor,
-the tightness and the contrastive part. `numeric_gradient` differentiates by central differences.
+Slow and literal on purpose: the library is not used here. For each anchor, an oracle returns the
+tightness and the contrastive part. `numeric_gradient` differentiates by central differences.
 
-A loss joins the tests by the decorator of its oracle, which says its name and at least one set of
-non-default arguments, if it takes any; `loss_cases` makes of it what they try.
+The decorator of an oracle registers a loss for the tests. It gets the loss's name and, if the loss
+has arguments, at least one set of non-default arguments. `loss_cases` turns these into test cases.
 """
 
 import math
@@ -12,18 +12,18 @@ import math
 import numpy as np
 
 ORACLES = []
-"""What each decorator says, as keywords."""
+"""The arguments of each decorator, as keywords."""
 
 
 def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quick=False):
-    """Registers the oracle of a loss, which takes its arguments and knows their defaults itself.
+    """Register the oracle of a loss, whose parameters repeat the loss's defaults.
 
     Args:
-        loss: its name.
-        arguments: sets of non-default arguments to try, beside the defaults.
+        loss: name of the loss.
+        arguments: sets of non-default arguments to try, in addition to the defaults.
         pairs: the loss compares images with each other (not logits with a classifier).
-        sets_gradient: from a set of arguments, whether the loss sets its own gradient with them, so
-            that central differences of its value would not find it.
+        sets_gradient: function of a set of arguments: whether the loss then sets its own
+            gradient, which central differences of its value would not match.
         quick: the quick tests compile its training too (`fit`, two devices), which takes seconds;
             the longer checks do so with every loss.
     """
@@ -111,7 +111,7 @@ def mean_loss(oracle, class_ids, z, **arguments):
 
 
 def numeric_gradient(oracle, class_ids, z, step=1e-6, **arguments):
-    """Gradient of the mean loss with respect to every number of `z`, by central differences."""
+    """Compute the gradient of the mean loss with respect to `z` by central differences."""
     gradient = np.zeros_like(z)
     for index in np.ndindex(*z.shape):
         values = []
@@ -153,7 +153,7 @@ def snca(class_ids, z, temperature=0.05):
 
 @oracle("spce")
 def simplified_pairwise_cross_entropy(labels, z):
-    """`labels`: a class id for each image, or a row of 0 and 1 that says its groups."""
+    """`labels` has a class id for each image, or a row of 0 and 1 that marks its groups."""
     n = len(z)
     groups_of = [
         {g for g in range(len(label)) if label[g]} if np.ndim(label) else {label.item()}
@@ -172,7 +172,7 @@ def simplified_pairwise_cross_entropy(labels, z):
 
 
 def simplified_assignments(class_ids, z):
-    """p `[n, K]` over the batch's classes in ascending order: the softmax of the scores above."""
+    """Return p `[n, K]` over the classes in ascending order: the softmax of the scores above."""
     n, classes = len(z), sorted(set(np.asarray(class_ids).tolist()))
     p = np.zeros((n, len(classes)))
     for i in range(n):
@@ -185,7 +185,7 @@ def simplified_assignments(class_ids, z):
 
 
 def smallest_eigenvalue(p, z):
-    """The paper's Eq. 25, before any floor."""
+    """The paper's Eq. 25, without a floor."""
     n, eigenvalues = len(z), []
     for k in range(p.shape[1]):
         a = sum((p[i, k] - p[i, k] ** 2) * np.outer(z[i], z[i]) for i in range(n)) / n
@@ -193,7 +193,7 @@ def smallest_eigenvalue(p, z):
     return min(eigenvalues)
 
 
-# Its gradient holds p and λ constant, which central differences of its value do not.
+# Its gradient treats p and λ as constants, which central differences of its value do not.
 @oracle("pce", {"lam": 0.3}, {"lam_floor": 0.02}, sets_gradient=lambda given: True)
 def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None):
     n = len(z)
@@ -314,7 +314,7 @@ def instance_cross_entropy(
 
 
 def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
-    """The gradient that ICE sets (Eq. 11-15), through the normalisation to `z`."""
+    """The gradient that ICE sets (Eq. 11-15), through the normalization to `z`."""
     f, n = unit(z), len(z)
     gradient = np.zeros_like(f)
     for a in range(n):
@@ -346,7 +346,7 @@ def fixed_statistics(x):
 
 
 def distance_weighted(distances, dimensions):
-    """The probability of each of an anchor's negatives at these distances."""
+    """The probabilities of an anchor's negatives at these distances."""
     weights = []
     for distance in distances:
         d = max(distance, 0.5)
@@ -357,7 +357,7 @@ def distance_weighted(distances, dimensions):
     return [weight / sum(weights) for weight in weights]
 
 
-# Weights of negatives are constants of the gradient, not of the value.
+# The gradient treats the negatives' weights as constants; the value does not.
 @oracle(
     "rankmi",
     {"sampling": "distance_weighted"},
@@ -476,7 +476,7 @@ def nt_xent(class_ids, z, temperature=0.07):
     return tightness * n / max(num_pairs, 1), contrastive * n / max(num_pairs, 1)
 
 
-# Its weights are constants of the gradient, not of the value.
+# The gradient treats its weights as constants; the value does not.
 @oracle(
     "tcm",
     {
@@ -529,7 +529,7 @@ def circle(class_ids, z, margin=0.4, scale=80.0):
     return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
 
 
-# Weights of negatives are constants of the gradient, not of the value.
+# The gradient treats the negatives' weights as constants; the value does not.
 @oracle(
     "margin",
     {"sampling": "all", "margin": 0.3, "beta": 1.0, "nu": 0.5},
@@ -567,7 +567,7 @@ def margin(class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weight
 
 
 def smooth_rank(i, candidates, similarities, temperature):
-    """The smooth rank of candidate i among others, one query's similarities given."""
+    """The smooth rank of candidate i among others, from one query's similarities."""
     return 1 + sum(
         1 / (1 + math.exp((similarities[i] - similarities[j]) / temperature))
         for j in candidates
@@ -628,7 +628,7 @@ def recall_at_k(
 
 
 def cross_entropy_of_cosines(class_ids, cosines, scale, target):
-    """Parts of the cross-entropy of s·c, but s·target(c) for the own class."""
+    """Parts of the cross-entropy of s·c, with s·target(c) for the anchor's class."""
     tightness, contrastive = [], []
     for y, row in zip(class_ids, cosines):
         logits = [scale * (target(c) if k == y else c) for k, c in enumerate(row)]
@@ -661,7 +661,7 @@ def soft_triple(class_ids, cosines, scale=20.0, margin=0.01):
 def arcface(class_ids, cosines, scale=64.0, margin=0.5, easy_margin=False):
     def target(c):
         angle = math.acos(min(max(c, -1), 1))
-        # Beyond ±1, no cosine of anything: what the formula without arccos says there.
+        # Outside ±1, no cosine exists: the value is the formula's continuation without arccos.
         added = math.cos(angle + margin) if abs(c) < 1 else c * math.cos(margin)
         if easy_margin:
             return added if c > 0 else c

@@ -1,4 +1,4 @@
-"""Photos and a SavedModel that the tests of index, search and serve share."""
+"""Photos and a SavedModel, shared by the tests of index, search, and serve."""
 
 import contextlib
 import io
@@ -13,8 +13,8 @@ from experiments.options.command_line import run_command
 from pipelines import EvaluationTransform
 
 
-class Colours(tf.Module):
-    """An image's embedding: its colours, 4×4 pixels of them."""
+class Colors(tf.Module):
+    """An embedding that consists of the image's colors, reduced to 4×4 pixels."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="images")])
     def serve(self, images):
@@ -25,27 +25,27 @@ class Colours(tf.Module):
 
 
 def save_color_model(path):
-    """A SavedModel with the signature that `keras_dml.export` gives."""
-    model = Colours()
+    """Save a SavedModel with the signature of `keras_dml.export`."""
+    model = Colors()
     tf.saved_model.save(model, str(path), {"serving_default": model.serve})
     return path
 
 
 def picture(seed, size=(20, 20)):
-    """A picture of its own for each seed: large squares of random colours."""
+    """Return a different picture for each seed: large squares of random colors."""
     squares = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     return Image.fromarray(squares).resize(size, Image.Resampling.NEAREST)
 
 
 def png(seed, size=(20, 20)):
-    """The bytes of `picture`."""
+    """Return the bytes of `picture`."""
     file = io.BytesIO()
     picture(seed, size).save(file, "PNG")
     return file.getvalue()
 
 
 def write_photos(root, names):
-    """A picture for each name, of seeds 0, 1, 2, ..."""
+    """Write a picture for each name, with seeds 0, 1, 2, ..."""
     for seed, name in enumerate(names):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         picture(seed).save(root / name)
@@ -53,12 +53,12 @@ def write_photos(root, names):
 
 
 def index_command(*arguments):
-    """The exit code of experiments.index."""
+    """Run experiments.index and return its exit code."""
     return run_command(index.main, ["index", *map(str, arguments)])
 
 
 def plain_embeddings(made, output):
-    """Path -> what the plain command gives for `photos` by `model`, at length 1."""
+    """Return path -> normalized embedding from the plain command on `photos` and `model`."""
     words = [f"--saved_model={made / 'model'}", f"--images={made / 'photos'}"]
     assert index_command(*words, f"--output={output}", "--batch_size=64") == 0
     plain = np.load(output / "embeddings.npz")
@@ -67,7 +67,7 @@ def plain_embeddings(made, output):
 
 
 def make_index(folder, names=("a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.webp")):
-    """Photos, a model, and the index of them in `folder / "index"`."""
+    """Make photos, a model, and their index in `folder / "index"`."""
     photos = write_photos(folder / "photos", names)
     model = save_color_model(folder / "model")
     code = index_command(
@@ -79,7 +79,7 @@ def make_index(folder, names=("a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.w
 
 @contextlib.contextmanager
 def answering(index):
-    """A server of an index, in threads of this process, until the end of the block."""
+    """Serve an index from threads of this process until the end of the block."""
     from experiments.searching import serve
     from experiments.searching.visual_search import VisualSearch
 
@@ -88,7 +88,7 @@ def answering(index):
     try:
         yield server
     finally:
-        # A thread of waitress that outlives this writes into the closed pipe's number: by then that
-        # of any file that a later test is writing.
+        # Wait for waitress' threads. A late thread writes to the number of the closed pipe, and a
+        # later test can have a file with this number.
         server.task_dispatcher.shutdown(timeout=60)
         server.close()

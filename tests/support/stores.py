@@ -1,4 +1,4 @@
-"""A store in memory, and images to put into one."""
+"""A store in memory, and images for it."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ import pytest
 from experiments.searching.store import Description, Store, made_rows
 
 WITH_POSTGRES = pytest.param("pgvector", marks=[pytest.mark.slow, pytest.mark.thorough])
-"""A case that takes the fixture `postgres`: a server of its own."""
+"""A case with the fixture `postgres`, which starts a server."""
 PATHS = [f"{folder}/{number}.png" for folder in ("a", "b/c", "b") for number in range(8)]
 
 
 class MemoryStore(Store):
-    """A store that keeps what every other does, in a dictionary; ranks in float32, as they do."""
+    """A store in a dictionary; like the others, it ranks in float32."""
 
     kind = "memory"
     batch = 5
@@ -21,7 +21,7 @@ class MemoryStore(Store):
         self.described = None
         self.finished = False
         self.images = {}
-        self.written = []  # how many images each call has written
+        self.written = []  # number of images per call
         self.asked = []
 
     def _errors(self):
@@ -63,19 +63,19 @@ class MemoryStore(Store):
                 if all(one[name] in values for name, values in where.items())]  # fmt: skip
         vectors = np.array([one["vector"] for one in fits], np.float32).reshape(-1, len(query))
         far = -vectors @ query if metric == "cosine" else np.linalg.norm(vectors - query, axis=1)
-        # Rounded, so that what is nearly as near comes in another order.
+        # Rounded, so that nearly equal distances come in another order.
         order = np.argsort(np.round(far, 5), kind="stable")[::1][:k]
         return [fits[place]["path"] for place in order], vectors[order]
 
 
 def description(columns=("brand",), **more):
-    """Of images of no model."""
+    """Describe images without a model."""
     given = {"metric": "cosine", "dimensions": 6, "saved_model": "/model", "fingerprint": "1"}
     return Description(**given | {"images": "/photos", "columns": tuple(columns)} | more)
 
 
 def rows(paths=PATHS, seed=0, metric="cosine", brand="it's 1"):
-    """Images of these paths; every fourth has the embedding of the one before."""
+    """Return images with these paths; every fourth has the previous image's embedding."""
     vectors = np.random.default_rng(seed).normal(size=(len(paths), 6)).astype(np.float32)
     vectors[3::4] = vectors[2::4][: len(vectors[3::4])]
     if metric == "cosine":

@@ -1,8 +1,8 @@
-"""Photographs drawn by code: a textured thing before a background, in some light, cut out somehow.
+"""Synthetic photographs: a textured thing on a background, with varying light and crop.
 
-What a thing is: its outline (a few harmonics of the radius over the angle) and its texture (stripes
-or checks of a width, an angle and a contrast). Its two colours say what it is only if asked for.
-Where it lies, how large and how turned, the background, the light and the noise are the photo's.
+A thing has an outline (a few harmonics of the radius over the angle) and a texture (stripes or
+checks with a width, an angle, and a contrast). Its two colors are fixed only on request. Position,
+size, rotation, background, light, and noise vary between photos.
 """
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy as np
 SIDE = 32
 
 
-def catalogue(number, seed):
-    """So many classes of things; a dict of arrays with a row for each."""
+def catalog(number, seed):
+    """Return the parameters of `num_classes` things: a dict of arrays with a row for each class."""
     rng = np.random.default_rng([seed, 1])
     harmonics = np.arange(2, 7)
     return {
@@ -24,30 +24,30 @@ def catalogue(number, seed):
     }
 
 
-def photographs(things, images_per_class, seed, other_colours=0.0):
-    """Pictures uint8 `[classes * images, SIDE, SIDE, 3]`, class after class.
+def photographs(things, images_per_class, seed, other_colors=0.0):
+    """Return pictures, uint8 `[classes * images, SIDE, SIDE, 3]`, sorted by class.
 
-    `other_colours` is the share of the colours that is each photo's own.
+    `other_colors` is the share of the color that differs from photo to photo.
     """
     rng = np.random.default_rng([seed, 2])
     classes = len(things["frequency"])
     return np.stack(
         [
-            _photograph(things, number, rng, other_colours)
+            _photograph(things, number, rng, other_colors)
             for number in np.repeat(range(classes), images_per_class)
         ]
     )
 
 
-def catalogue_pictures(things, seed):
-    """One of each class: upright, in the middle, before white, in even light."""
+def catalog_pictures(things, seed):
+    """Return one picture of each class: upright, centered, on white, in even light."""
     rng = np.random.default_rng([seed, 3])
     return np.stack(
         [_photograph(things, n, rng, 0.0, plain=True) for n in range(len(things["angle"]))]
     )
 
 
-def _photograph(things, number, rng, other_colours, plain=False):
+def _photograph(things, number, rng, other_colors, plain=False):
     scale, turn, places = 0.9, 0.0, np.zeros(2)
     if not plain:
         scale, turn = rng.uniform(0.8, 1.0), rng.normal(0, 0.1)
@@ -67,9 +67,9 @@ def _photograph(things, number, rng, other_colours, plain=False):
     if things["checks"][number]:
         texture = texture * np.sin(frequency * v)
     texture = 0.5 + 0.5 * np.tanh(3 * texture)[..., None]
-    # Two colours that can be told apart, whatever they are.
+    # Two colors that always contrast.
     colours, own = things["colours"][number], rng.uniform(0, 1, (2, 3))
-    first, second = (1 - other_colours) * colours + other_colours * own
+    first, second = (1 - other_colors) * colours + other_colors * own
     second = np.where(np.abs(first - second).max() < 0.4, 1 - first, second)
     thing = texture * first + (1 - texture) * second
     picture = np.where(inside[..., None], thing, 1.0 if plain else _background(rng))
@@ -80,7 +80,7 @@ def _photograph(things, number, rng, other_colours, plain=False):
 
 
 def _background(rng):
-    """A few soft spots of colour."""
+    """Return a few soft spots of color."""
     small = rng.uniform(0, 1, (5, 5, 3))
     at = np.linspace(0, 3.999, SIDE)
     low, part = at.astype(int), (at % 1)[:, None]

@@ -1,14 +1,13 @@
-"""Which of many alike cases run where: the quick tests, the longer checks, the thorough ones."""
+"""Distribute similar cases over the quick tests, the longer checks, and the thorough checks."""
 
 import pytest
 
 
 def parametrize(argument, values, sooner, later=pytest.mark.slow):
-    """`pytest.mark.parametrize` of a test that takes long: all values but `sooner` marked `later`,
-    which is a mark or several.
+    """`pytest.mark.parametrize` for a slow test: all values except `sooner` get the marks `later`.
 
-    Under `pytest.mark.slow`, `later=pytest.mark.thorough` says which of them the gate leaves out. A
-    name in `sooner` that is no value is an error: nothing would be tried sooner, unseen.
+    Under `pytest.mark.slow`, set `later=pytest.mark.thorough` to exclude the values from the gate.
+    Raises an error if `sooner` contains an unknown name, because the case would never run.
     """
     values = list(values)
     unknown = set(sooner) - set(values)

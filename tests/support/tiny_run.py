@@ -1,4 +1,4 @@
-"""A run of seconds, and what it left behind."""
+"""A run of a few seconds, and its outputs."""
 
 import json
 
@@ -35,11 +35,11 @@ def history(folder):
 
 
 def command(*arguments):
-    """The exit code of experiments.run."""
+    """Run experiments.run and return its exit code."""
     return run_command(run.main, ["run", *map(str, arguments)])
 
 
 def finished_run(folder, photos, *more):
-    """The folder of a run of seconds on these photos."""
+    """Run for a few seconds on these photos and return the run's folder."""
     assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}", *more) == 0
     return folder

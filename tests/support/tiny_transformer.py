@@ -1,4 +1,4 @@
-"""A transformer of two blocks for images of 16 pixels; its blocks are layers of a class here."""
+"""A transformer of two blocks for images of 16 pixels, with blocks of a class in this module."""
 
 import keras
 
@@ -7,7 +7,7 @@ WIDTH = 8
 
 @keras.saving.register_keras_serializable("tests")
 class Block(keras.layers.Layer):
-    """Attention and a net over each token, each behind a norm and beside a shortcut."""
+    """Attention and a net over each token, each with a norm and a shortcut."""
 
     def __init__(self, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
@@ -26,7 +26,7 @@ class Block(keras.layers.Layer):
         self.down.build((*shape[:-1], 2 * WIDTH))
 
     def call(self, x, training=None):
-        # As KerasHub's blocks: a keyword that Keras passes on.
+        # Like KerasHub's blocks, it has a keyword that Keras passes on.
         y = self.norm1(x)
         x = x + self.attention(y, y)
         return x + self.down(self.up(self.norm2(x)))
@@ -39,7 +39,7 @@ class Block(keras.layers.Layer):
 
 
 def tiny_transformer(blocks=2, dropout=0.0, seed=0):
-    """Images `[n, 16, 16, 3]` to tokens `[n, 16, 8]`."""
+    """Return a model from images `[n, 16, 16, 3]` to tokens `[n, 16, 8]`."""
     keras.utils.set_random_seed(seed)
     inputs = keras.Input((16, 16, 3), name="images")
     x = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(inputs)

@@ -1,4 +1,4 @@
-"""Files as `torch.save` writes them, in both of its formats, without PyTorch."""
+"""Write files like `torch.save`, in both formats, without PyTorch."""
 
 import collections
 import io
@@ -18,11 +18,11 @@ KINDS = {
 
 
 class Tensor:
-    """A tensor for `save`: an array's numbers, or a view of some that are kept in a row.
+    """A tensor for `save`: an array, or a view of an array's numbers.
 
     Args:
-        numbers: an array; what the storage holds is all of it.
-        kind: of KINDS; None: the array's dtype. `"bfloat16"` numbers are uint16.
+        numbers: an array; the storage contains all of it.
+        kind: a key of KINDS; None: the array's dtype. `"bfloat16"` numbers are uint16.
         offset, shape, strides: of the view, in numbers; None: the whole array.
     """
 
@@ -48,7 +48,7 @@ class _Storage:
 
 
 def state_dict(arrays):
-    """An ordered dict of tensors with the `_metadata` that PyTorch's modules give theirs."""
+    """Return an ordered dict of tensors with the `_metadata` of PyTorch's modules."""
     state = collections.OrderedDict(
         (name, array if isinstance(array, Tensor) else Tensor(array))
         for name, array in arrays.items()
@@ -58,13 +58,13 @@ def state_dict(arrays):
 
 
 def save(content, path, zipped=False, length=None):
-    """Write `content`, whose tensors are `Tensor`s, as `torch.save` would.
+    """Write `content` with `Tensor`s as `torch.save` does.
 
     Args:
-        content: a `state_dict`, or anything that can be pickled.
-        path: of the file.
-        zipped: the format since PyTorch 1.6, else the older one.
-        length: what the pickle says of every storage's length; None: the truth.
+        content: a `state_dict`, or any object that can be pickled.
+        path: path of the file.
+        zipped: whether to use the format since PyTorch 1.6 instead of the older one.
+        length: length of every storage in the pickle; None: the true length.
     """
     storages = {}
 
@@ -101,7 +101,7 @@ def save(content, path, zipped=False, length=None):
 
 
 def _modules():
-    """Modules `torch` and `torch._utils` with the names that a file of tensors mentions."""
+    """Return modules `torch` and `torch._utils` with the names in a file of tensors."""
     torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
     for kind in KINDS.values():
         setattr(torch, kind, type(kind, (), {"__module__": "torch"}))

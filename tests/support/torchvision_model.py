@@ -1,4 +1,4 @@
-"""torchvision's definitions of `RandomResizedCrop` and `ColorJitter`, one image at a time."""
+"""torchvision's definitions of `RandomResizedCrop` and `ColorJitter`, for one image."""
 
 import colorsys
 import math
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def area_window(height, width, uniform, area, aspect):
-    """(y, x, height, width) from 22 uniform numbers: areas, aspects, the place."""
+    """Return (y, x, height, width) from 22 uniform numbers: areas, aspects, and the position."""
     place_y, place_x = uniform[20:]
     for attempt in range(10):
         pixels = height * width * (area[0] + uniform[attempt] * (area[1] - area[0]))
@@ -26,7 +26,7 @@ def area_window(height, width, uniform, area, aspect):
 
 
 def jittered(image, uniform, jitter):
-    """Colours 0..255 in float64 from 8 uniform numbers: the factors' places, the keys of order."""
+    """Return colors 0..255 in float64 from 8 uniform numbers: four factors and four sort keys."""
     image = image.astype(np.float64) / 255
     for kind in sorted(range(4), key=lambda kind: uniform[4 + kind]):
         if jitter[kind] == 0:
@@ -34,13 +34,13 @@ def jittered(image, uniform, jitter):
         low = max(0, 1 - jitter[kind]) if kind < 3 else -jitter[3]
         high = 1 + jitter[kind] if kind < 3 else jitter[3]
         factor = low + uniform[kind] * (high - low)
-        grey = 0.299 * image[..., 0] + 0.587 * image[..., 1] + 0.114 * image[..., 2]
+        gray = 0.299 * image[..., 0] + 0.587 * image[..., 1] + 0.114 * image[..., 2]
         if kind == 0:
             image = factor * image
         elif kind == 1:
-            image = factor * image + (1 - factor) * grey.mean()
+            image = factor * image + (1 - factor) * gray.mean()
         elif kind == 2:
-            image = factor * image + (1 - factor) * grey[..., None]
+            image = factor * image + (1 - factor) * gray[..., None]
         else:
             hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in image.reshape(-1, 3)]
             turned = [colorsys.hsv_to_rgb((h + factor) % 1.0, s, v) for h, s, v in hsv]

@@ -1,4 +1,4 @@
-"""Trials that may end their process: many of them in one, and the next ones in another."""
+"""Run trials that can crash: many trials in one process, the rest in another after a crash."""
 
 import json
 import os
@@ -10,11 +10,11 @@ _SECONDS_A_TRIAL = 20.0
 
 
 def trials_of_this_process(end_of_a_trial, numbers):
-    """What a test file does as a program: `end_of_a_trial(seed)` of each, a line of JSON for each.
+    """Run `end_of_a_trial(seed)` for each seed and print a line of JSON for each.
 
     Args:
-        end_of_a_trial: gives how something was damaged, as words; how it ended; or why it must not
-            end so: the last two, one of them None.
+        end_of_a_trial: returns the damage as text, and either an allowed end and None, or None and
+            a failure.
         numbers: the seeds, as words.
     """
     for seed in map(int, numbers):
@@ -22,7 +22,7 @@ def trials_of_this_process(end_of_a_trial, numbers):
 
 
 def run_trials(file, folder, numbers, tally):
-    """The trials of `python FILE FOLDER SEED SEED …`; one that ends its process is a failure."""
+    """Run the trials of `python FILE FOLDER SEED SEED …`; a trial that ends its process fails."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     left = list(numbers)
     while left:

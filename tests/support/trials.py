@@ -1,7 +1,7 @@
-"""Random trials: from which seed and how many, read from the environment here alone; their end.
+"""Random trials: the first seed and the count, which only this module reads, and a summary.
 
-Trial number n of every suite is a function of n and nothing else. A failure names its number:
-`KERAS_DML_FUZZ_SEED=n KERAS_DML_FUZZ_COUNT=1` and the test's name repeat that one alone.
+Trial number n of every suite depends only on n. A failure prints its number. To repeat only that
+trial, run the test with `KERAS_DML_FUZZ_SEED=n KERAS_DML_FUZZ_COUNT=1`.
 """
 
 import collections
@@ -11,16 +11,16 @@ _SEED, _COUNT = "KERAS_DML_FUZZ_SEED", "KERAS_DML_FUZZ_COUNT"
 
 
 def seeds(count):
-    """The numbers of a suite's trials: `count` of them unless the environment says how many."""
+    """Return the seeds of a suite's trials: `count`, unless the environment sets another count."""
     first = int(os.environ.get(_SEED, "0"))
     return range(first, first + int(os.environ.get(_COUNT, count)))
 
 
 class Tally:
-    """What came of a suite's trials: how often each allowed end, and all that must not be.
+    """The results of a suite's trials: a count for each allowed end, and all failures.
 
     Args:
-        what: what was tried, in the plural: "damaged indexes".
+        what: what the suite tries, in the plural: "damaged indexes".
     """
 
     def __init__(self, what):
@@ -29,11 +29,11 @@ class Tally:
         self.failures = []
 
     def add(self, end):
-        """One trial has ended as it may."""
+        """Count a trial with an allowed end."""
         self.ends[end] += 1
 
     def fail(self, seed, why):
-        """Trial `seed` has ended as none may."""
+        """Record the failure of trial `seed`."""
         self.failures.append(f"{_SEED}={seed}: {why}")
 
     def __str__(self):
@@ -42,7 +42,7 @@ class Tally:
         return f"{total} {self.what}: {ends}; {len(self.failures)} failed"
 
     def check(self, capsys):
-        """Print the counts, whatever pytest captures, and fail if a trial has."""
+        """Print the counts despite pytest's capturing, and fail if a trial failed."""
         with capsys.disabled():
             print(f"\n{self}")
         assert not self.failures, "\n".join([str(self), *self.failures])

@@ -1,4 +1,4 @@
-"""Python programs in processes of their own, in which some packages are not to be had."""
+"""Run Python programs in processes that cannot import some packages."""
 
 import os
 import pathlib
@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
-# As sitecustomize.py on the child's path it comes before all that the child imports.
+# As sitecustomize.py on the child's path, this code runs before all other imports.
 BLOCKER = """
 import importlib.util
 import sys
@@ -28,13 +28,13 @@ sys.meta_path.insert(0, Blocker())
 
 
 def run_without(blocked, words, folder, **environment):
-    """Run `python WORDS` where importing one of `blocked` fails as if it were not installed.
+    """Run `python WORDS` as if none of `blocked` were installed.
 
     Args:
         blocked: names of top-level modules.
-        words: after `python`.
-        folder: an empty one; the child's current folder is `folder / "project"`.
-        environment: variables.
+        words: arguments of `python`.
+        folder: an empty folder; the child's current folder is `folder / "project"`.
+        environment: environment variables.
 
     Returns:
         `subprocess.CompletedProcess` with text.
@@ -46,7 +46,7 @@ def run_without(blocked, words, folder, **environment):
 
 
 def run_in(project, words, *paths, **environment):
-    """Run `python WORDS` in a folder of a user's, with our packages and `paths` on its path."""
+    """Run `python WORDS` in a user's folder, with our packages and `paths` on its path."""
     project.mkdir(exist_ok=True)
     path = os.pathsep.join(map(str, [*paths, ROOT]))
     return subprocess.run(

@@ -2,7 +2,7 @@
 
 import numpy as np
 from PIL import Image
-from synthetic_photographs import catalogue, photographs
+from synthetic_photographs import catalog, photographs
 
 from experiments.evaluation.picture_correlation import (
     SIDE,
@@ -26,7 +26,7 @@ def correlations(first, second):
     return np.concatenate(list(picture_correlations(pictures, pairs)))
 
 
-PHOTOS = gray(photographs(catalogue(12, seed=0), 1, seed=0))
+PHOTOS = gray(photographs(catalog(12, seed=0), 1, seed=0))
 
 
 def changed(picture, cut):

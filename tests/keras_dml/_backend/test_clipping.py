@@ -1,4 +1,4 @@
-"""Clipping, loss scaling and a loop of one's own: on several devices as on one."""
+"""Clipping, loss scaling, and a custom training loop: several devices must equal one device."""
 
 import clipped_training
 import device_programs
@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # all wait for the same l
 
 @once
 def program(devices):
-    """What `clipped_training.py` prints for 2 devices (and 1, and refusals) or for 4."""
+    """Return the output of `clipped_training.py` for 2 devices (and 1, and refusals) or for 4."""
     return device_programs.printed("clipped_training", devices)
 
 
 def results(of):
-    """What was found on "1", "2" or "4" devices, or of "refusals"."""
+    """Return the results on "1", "2", or "4" devices, or the "refusals"."""
     return program(4 if of == "4" else 2)[of]
 
 
@@ -33,32 +33,32 @@ RUNS = [
 
 @pytest.mark.parametrize("devices", ["2", "4"])
 @pytest.mark.parametrize("run", [run for run in RUNS if not run.startswith("stock")])
-def test_the_weights_are_those_of_one_device(run, devices):
+def test_the_weights_equal_one_device(run, devices):
     assert difference(results("1")["runs"][run], results(devices)["runs"][run]) < 1e-5
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.split()[0] in ("ours", "keras_sgd")])
-def test_the_thresholds_are_low_enough_to_show_something(run):
+def test_the_clipping_thresholds_are_low_enough_to_matter(run):
     runs = results("1")["runs"]
     assert difference(runs[run], runs[f"{run.split()[0]} none"]) > 0.1
 
 
-def test_clipped_before_the_sum_it_is_something_else():
-    """Keras alone: the comparison above would notice it."""
+def test_clipping_before_the_sum_gives_other_weights():
+    """Plain Keras clips each replica's part, so the comparison above can fail."""
     run = "stock global_clipnorm"
     assert difference(results("1")["runs"][run], results("2")["runs"][run]) > 0.01
 
 
 @pytest.mark.parametrize("devices", ["1", "2", "4"])
-def test_an_overflow_on_any_replica_is_no_step_but_a_lower_scale(devices):
+def test_an_overflow_on_any_replica_skips_the_step_and_lowers_the_scale(devices):
     found = results(devices)["overflow"]
     assert found["after"] == found["before"]
     assert found["scale"] == 2.0**14
 
 
 @pytest.mark.parametrize("devices", ["2", "4"])
-def test_a_loop_of_ones_own_needs_no_scaling(devices):
-    """The example of the guide to devices; its loss is that of the global batch."""
+def test_a_custom_loop_needs_no_scaling(devices):
+    """The example in the guide to devices; its loss equals the loss of the global batch."""
     expected, found = results("1")["loop"], results(devices)["loop"]
     assert difference(expected["weights"], found["weights"]) < 1e-5
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
@@ -66,7 +66,7 @@ def test_a_loop_of_ones_own_needs_no_scaling(devices):
 
 
 @pytest.mark.parametrize("name", clipped_training.REFUSED)
-def test_what_replicas_cannot_do_is_one_line(name):
+def test_unsupported_cases_on_replicas_are_one_line(name):
     argument = "jit_compile" if "jit" in name else "gradient_accumulation_steps"
     value = True if "jit" in name else 2
     message = results("refusals")[name]
@@ -74,8 +74,8 @@ def test_what_replicas_cannot_do_is_one_line(name):
     assert message.endswith(f"Received: {argument}={value}") and "\n" not in message
 
 
-def test_an_optimizer_that_was_loaded_clips_and_accumulates_on_one_device():
-    """One replica: Keras' own ways."""
+def test_a_loaded_optimizer_clips_and_accumulates_on_one_device():
+    """With one replica, Keras' methods work."""
     for arguments in ({"global_clipnorm": 0.5}, {"gradient_accumulation_steps": 2}):
         found = []
         for made in (keras.optimizers.SGD, optimizers.SGD):

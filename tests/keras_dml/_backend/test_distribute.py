@@ -1,4 +1,4 @@
-"""Many devices train to what one device trains to, with the same global batches."""
+"""Training on many devices equals training on one device with the same global batches."""
 
 import json
 import subprocess
@@ -14,36 +14,36 @@ from once import once
 
 from keras_dml._backend.replicas import gather_candidates, place_among_replicas
 
-# Processes of several devices: the gate runs them.
+# The gate runs the tests that need processes with several devices.
 pytestmark = pytest.mark.slow
 
 QUICK = [*distributed_training.quick_cases(), "rankmi_model"]
 LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dropout"]
 MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
-# On four devices and on two workers the gate has the quick cases; the thorough checks have all.
+# On four devices and two workers, the gate runs the quick cases; the thorough checks run all.
 MOST = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
 CONTRASTIVE = distributed_training.first_of("contrastive")
 LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
-# Compiled by XLA in the gate; the others in the thorough checks.
+# The gate compiles these by XLA, and the thorough checks the others.
 IN_THE_GATE = [distributed_training.first_of(loss) for loss in ("contrastive", "ce")]
 
 
 @once
 def results(devices, *more):
-    """What `distributed_training.py` prints for so many devices."""
+    """Return the output of `distributed_training.py` on `devices` devices."""
     return device_programs.printed("distributed_training", devices, *more)
 
 
 @once
 def of_workers(*words):
-    """What two workers print, who train together over loopback."""
+    """Return the output of two workers that train together over loopback."""
     started = local_workers.start(2, "tests.support.distributed_training", *words)
     printed = local_workers.finish(started)
     return [json.loads(out.strip().splitlines()[-1]) for out in printed]
 
 
 def trained(case, devices):
-    """What so many devices train."""
+    """Return the trained cases on `devices` devices."""
     more = () if case in QUICK else ("more",)
     return results(max(devices, 2), *more)["one" if devices == 1 else "many"][case]
 
@@ -56,24 +56,24 @@ devices_and_workers = pytest.mark.parametrize(
 
 
 def difference(a, b):
-    """The largest difference of two runs' weights, relative to the largest weight."""
+    """Return the largest difference of two runs' weights, relative to the largest weight."""
     return device_programs.difference(a["weights"], b["weights"])
 
 
 @pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_the_weights_are_those_of_one_device(case):
+def test_the_weights_equal_one_device(case):
     assert difference(trained(case, 1), trained(case, 2)) < tolerance(case)
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [*QUICK, *MOST])
-def test_the_weights_on_four_devices_are_those_of_one(case):
+def test_the_weights_on_four_devices_equal_one_device(case):
     assert difference(trained(case, 1), trained(case, 4)) < tolerance(case)
 
 
 @pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_the_logs_are_those_of_one_device(case):
+def test_the_logs_equal_one_device(case):
     logs = trained(case, 2)["logs"]
     assert logs == pytest.approx(trained(case, 1)["logs"], rel=tolerance(case))
     loss, *_ = distributed_training.CASES.get(case, (case,))
@@ -83,18 +83,18 @@ def test_the_logs_are_those_of_one_device(case):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", QUICK)
-def test_two_workers_hold_the_weights_of_one_process(case):
+def test_two_workers_equal_one_process(case):
     check_workers(case, *(worker["cases"][case] for worker in of_workers()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", MOST)
-def test_two_workers_hold_the_weights_of_one_process_for_every_loss(case):
+def test_two_workers_equal_one_process_for_every_loss(case):
     check_workers(case, *(worker[case] for worker in of_workers("more")))
 
 
 def tolerance(case):
-    """PCE divides by its least eigenvalue, whose rounding depends on the order of the sums."""
+    """PCE divides by its smallest eigenvalue, whose rounding depends on the order of the sums."""
     return 1e-4 if case.startswith("pce(") else 1e-5
 
 
@@ -107,23 +107,23 @@ def check_workers(case, first, second):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_several_steps_an_execution_train_to_the_same():
-    """Three at once of five: the data end amid the second execution."""
+def test_several_steps_per_execution_give_the_same_weights():
+    """Five steps, three at once: the data ends within the second execution."""
     expected = trained("rankmi_model", 1)
     for found in (results(2, "more"), *of_workers()):
         assert difference(expected, found["several_steps"]) < 1e-5
         assert found["several_steps"]["logs"] == pytest.approx(expected["logs"], rel=1e-5)
 
 
-@pytest.mark.thorough  # the first whose process of many cases it waits for: two minutes
+@pytest.mark.thorough  # the first test that waits for this process, which takes two minutes
 @pytest.mark.slow
-def test_a_memory_is_filled_alike_by_several_steps_an_execution_in_chunks():
+def test_a_memory_with_several_steps_per_execution_in_chunks():
     expected, found = trained("memory", 1), results(2, "more")["several_steps_with_memory"]
     assert difference(expected, found) < 1e-5
 
 
-def test_pairs_within_the_replicas_alone_train_something_else():
-    """So the comparison above would notice a loss that did not gather."""
+def test_training_without_gathering_differs():
+    """The comparison above can fail: without gathering, the weights differ."""
     assert difference(trained(CONTRASTIVE, 1), results(2)["not_gathered"]) > 1e-3
 
 
@@ -135,8 +135,8 @@ def test_pairs_within_the_replicas_alone_train_something_else():
         pytest.param(2, True, marks=pytest.mark.slow),
     ],
 )
-def test_every_replica_gets_all_rows_its_offset_and_the_gradient_of_all_uses(replicas, workers):
-    """Replica r holds rows 10r and 10r + 1 and weighs gathered row j by (r + 1) j."""
+def test_gathered_rows_offset_and_gradient_on_every_replica(replicas, workers):
+    """Replica r has rows 10r and 10r + 1 and weighs gathered row j by (r + 1) j."""
     expected = [[10.0 * replica + row] for replica in range(replicas) for row in range(2)]
     uses = sum(replica + 1 for replica in range(replicas))
     gradients = [
@@ -150,7 +150,7 @@ def test_every_replica_gets_all_rows_its_offset_and_the_gradient_of_all_uses(rep
         assert results(replicas)["gathered"] == [[expected] * replicas, offsets, gradients]
 
 
-def test_unequal_replicas_are_a_clear_error():
+def test_unequal_replicas_raise_a_clear_error():
     known, at_run_time = results(2)["unequal"]
     assert known.startswith("ArgumentError")
     assert "Received: rows of the replicas [2, 3]" in known
@@ -160,14 +160,14 @@ def test_unequal_replicas_are_a_clear_error():
 
 
 @devices_and_workers
-def test_every_image_is_embedded_once_whatever_the_batch_size(find):
+def test_every_image_is_embedded_once_for_any_batch_size(find):
     for found in find():
         for embeddings in found["embedded"].values():
             assert embeddings == list(range(distributed_training.IMAGES))
 
 
 @devices_and_workers
-def test_batch_norm_on_each_replicas_own_images_and_its_averaged_statistics(find):
+def test_batch_norm_per_replica_with_averaged_statistics(find):
     before, after = (
         [value for found in find() for value in found["batch_norm"][when]]
         for when in ("before", "after")
@@ -177,13 +177,13 @@ def test_batch_norm_on_each_replicas_own_images_and_its_averaged_statistics(find
     np.testing.assert_allclose(after, [mean, mean], rtol=1e-6)
 
 
-def test_synchronised_batch_norm_is_that_of_one_device():
+def test_synchronized_batch_norm_equals_one_device():
     found, expected = (results(2)[side]["synchronized"] for side in ("many", "one"))
     assert difference(expected, found) < 1e-5
     assert difference(expected, results(2)["batch_norm"]) > 1e-3
 
 
-def test_a_process_that_failed_is_one_failure():
+def test_a_failed_process_is_one_failure():
     asked = []
 
     @once
@@ -201,14 +201,14 @@ def test_a_process_that_failed_is_one_failure():
     assert asked == [0, 1]
 
 
-def test_one_device_gets_its_own_tensor_back():
+def test_one_device_returns_the_same_tensor():
     x = tf.constant([[1.0, 2.0]])
     gathered, offset = gather_candidates(x)
     assert gathered is x and offset == 0
     assert place_among_replicas() == (0, 1)
 
 
-def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
+def test_a_strategy_of_one_replica_returns_the_same_tensor():
     x = tf.constant([[1.0, 2.0]])
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     same = strategy.run(lambda: gather_candidates(x)[0] is x)
@@ -217,7 +217,7 @@ def test_a_strategy_of_one_replica_gets_its_own_tensor_back():
 
 @pytest.mark.slow
 @tiers.parametrize("case", LOSSES, IN_THE_GATE, pytest.mark.thorough)
-def test_compiled_by_xla_it_trains_to_the_same(case):
+def test_xla_gives_the_same_weights(case):
     strategy = tf.distribute.get_strategy()
     plain, compiled = (
         distributed_training.train(

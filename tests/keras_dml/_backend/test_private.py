@@ -1,4 +1,4 @@
-"""What an upgrade of Keras or TensorFlow may move, looked at name by name."""
+"""Private parts of Keras and TensorFlow that an upgrade can move, checked name by name."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ FOREIGN = {"keras", "ops", "tf", "tensorflow", "tfds", "absl", "flags"}
 
 
 def _value(needed):
-    """What a name of `private.NEEDED` stands for."""
+    """Return the object for a name of `private.NEEDED`."""
     owner, _, attribute = needed.name.rpartition(".")
     if needed.of_instance:
         made = {
@@ -38,7 +38,7 @@ def _value(needed):
 
 
 @pytest.mark.parametrize("needed", private.NEEDED, ids=lambda needed: needed.name)
-def test_it_is_where_it_was(needed):
+def test_private_names_exist(needed):
     versions = f"Keras {keras.__version__}"
     try:
         value = _value(needed)
@@ -49,17 +49,17 @@ def test_it_is_where_it_was(needed):
     if needed.parameters is None:
         return
     parameters = inspect.signature(value).parameters
-    if "Functional" in needed.name:  # its class takes whatever its __init__ does
+    if "Functional" in needed.name:  # its class accepts any arguments
         parameters = inspect.signature(value.__init__).parameters
     lacking = [name for name in needed.parameters if name not in parameters]
     assert not lacking, f"{needed.name} of {versions} takes no {', '.join(lacking)}: {parameters}"
 
 
-def test_a_name_that_is_gone_is_said_so():
+def test_a_missing_private_name_raises_a_clear_error():
     with pytest.raises(pytest.fail.Exception, match="keras.Model._gone, which .* is gone from"):
-        test_it_is_where_it_was(private.Needed("keras.Model._gone", ("self",)))
+        test_private_names_exist(private.Needed("keras.Model._gone", ("self",)))
     with pytest.raises(AssertionError, match="_make_function of Keras .* takes no data"):
-        test_it_is_where_it_was(private.Needed("keras.Model._make_function", ("data",)))
+        test_private_names_exist(private.Needed("keras.Model._make_function", ("data",)))
 
 
 def test_fit_asks_for_the_first_batch():
@@ -84,7 +84,7 @@ def test_fit_asks_for_the_first_batch():
     assert len(asked) == 2
 
 
-def test_an_iterator_function_takes_one_batch_a_call():
+def test_an_iterator_function_takes_one_batch_per_call():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     seen = []
@@ -93,14 +93,14 @@ def test_an_iterator_function_takes_one_batch_a_call():
     assert len(seen) == 1
 
 
-def test_the_place_of_a_variable():
+def test_the_index_of_a_variable():
     variables = [keras.Variable(np.ones(2), name=f"v{number}") for number in range(3)]
     optimizer = keras.optimizers.SGD()
     optimizer.build(variables)
     assert [private.variable_index(optimizer, one) for one in variables] == [0, 1, 2]
 
 
-def test_under_which_strategy_a_model_was_made():
+def test_the_strategy_of_a_model():
     import tensorflow as tf
 
     assert private.made_under(keras.Sequential()) is None
@@ -111,7 +111,7 @@ def test_under_which_strategy_a_model_was_made():
 
 
 def _private_uses(path):
-    """Lines that take something private of what is imported from Keras or TensorFlow."""
+    """Return the lines that use private names of objects from Keras or TensorFlow."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
             yield f"{path}:{node.lineno}: {node.module}"
@@ -127,7 +127,7 @@ def _private_uses(path):
         of_theirs = value.id in FOREIGN and any(
             (word.startswith("_") and word != "__version__") or word == "src" for word in words
         )
-        # Of any object but one's own: `model._layers`, `super()._x` is looked at below.
+        # On any object except `self`: the next test checks `self._x` and `super()._x`.
         of_others = (
             value.id not in ("self", "cls") and words[0].startswith("_") and words[0][1] != "_"
         )
@@ -135,18 +135,18 @@ def _private_uses(path):
             yield f"{path}:{node.lineno}: {value.id}.{'.'.join(words)}"
 
 
-# Not Keras' or TensorFlow's: _exit of Python and C, a NamedTuple's _asdict and _replace.
+# Not from Keras or TensorFlow: _exit of Python and C, _asdict and _replace of a NamedTuple.
 PUBLIC = ("os._exit", "libc._exit", "._asdict", "._replace", "sys._getframe")
 
 
-def test_nothing_else_touches_what_is_private():
+def test_only_the_module_private_uses_private_names():
     paths = [path for name in ("keras_dml", "pipelines", "experiments")
              for path in (ROOT / name).rglob("*.py")]  # fmt: skip
     found = [use for path in paths if path.name != "private.py" for use in _private_uses(path)]
     assert [use for use in found if not use.endswith(PUBLIC)] == []
 
 
-def test_no_class_of_ours_overrides_or_reads_what_is_private_of_its_base():
+def test_no_class_overrides_or_reads_private_names_of_its_base():
     theirs = {}
     for base in (keras.Model, keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric,
                  keras.optimizers.Optimizer, keras.callbacks.Callback):  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every number that a constructor takes is checked in the same way, in one form of message."""
+"""All numeric arguments of constructors are checked in the same way, with one form of message."""
 
 import dataclasses
 import fractions
@@ -25,7 +25,7 @@ NOT_FINITE = [math.nan, math.inf, -math.inf, np.float32("nan"), np.float64("inf"
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """An argument that is a number: what makes the object, its name, a value that it takes."""
+    """A numeric argument: the constructor of its object, its name, and a valid value."""
 
     make: Callable
     name: str
@@ -40,7 +40,7 @@ class Number:
 
 
 def numbers_of(make):
-    """Each argument that the signature annotates as a number, with a value of no default."""
+    """Return each argument annotated as a number, with a value where it has no default."""
     found = []
     for parameter in inspect.signature(make).parameters.values():
         annotation, optional = parameter.annotation, False
@@ -105,7 +105,7 @@ NUMBERS = [
 every_number = pytest.mark.parametrize("number", NUMBERS, ids=str)
 
 
-def test_all_that_there_are_is_tried():
+def test_all_constructors_are_tried():
     names = {str(number) for number in NUMBERS}
     assert {
         "MultiSimilarityLoss(base)", "InstanceCrossEntropyLoss(scale)", "FastAPLoss(num_bins)",
@@ -121,7 +121,7 @@ def test_all_that_there_are_is_tried():
 
 
 @every_number
-def test_numpy_scalars_are_numbers_and_are_kept_as_pythons(number):
+def test_numpy_scalars_become_python_numbers(number):
     whole = isinstance(number.value, int)
     for kind in (np.int64, np.int32) if whole else (np.float32, np.float64):
         config = number.made(kind(number.value)).get_config()
@@ -132,18 +132,18 @@ def test_numpy_scalars_are_numbers_and_are_kept_as_pythons(number):
 
 
 @every_number
-def test_what_is_no_finite_number_is_refused(number):
+def test_only_finite_numbers_are_accepted(number):
     tensors_too = number.name == "learning_rate" and number in OF_OPTIMIZERS
     for value in NOT_FINITE + NO_NUMBERS:
         if tensors_too and not isinstance(value, float | int | str | np.number):
-            continue  # Keras takes variables, schedules and functions too, and says what it wants
+            continue  # Keras takes other types, too, and raises its own error
         with pytest.raises(ArgumentError, match=rf"^{number.name} must be an? .*number") as refused:
             number.made(value)
         assert f". Received: {number.name}=" in str(refused.value), value
 
 
 @every_number
-def test_none_is_for_what_is_optional_alone(number):
+def test_none_is_only_for_optional_arguments(number):
     if number.optional:
         assert number.made(None).get_config()[number.name] is None
     else:
@@ -177,7 +177,7 @@ def test_the_range_of_a_number(bounds, words, within, beyond):
         checks.check_number("rate", 10**400, **bounds)
 
 
-def test_a_number_that_no_float_can_hold_is_not_above_0():
+def test_a_number_below_the_smallest_float_is_not_above_0():
     tiny = fractions.Fraction(1, 10**400)
     with pytest.raises(ArgumentError, match="rate must be a number above 0"):
         checks.check_positive("rate", tiny)
@@ -216,7 +216,7 @@ def test_choices():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, "2", 2.0])
-def test_sizes_of_models(value):
+def test_model_sizes(value):
     backbone = models.small_convnet(8, (2,))
     for make in (
         lambda: models.small_convnet(value),

@@ -14,17 +14,17 @@ Z, LABELS = np.eye(4), [0, 0, 1, 1]
 
 @renamed_arguments(old="new")
 def doubled(new, other=1):
-    """Twice it."""
+    """Return twice the value."""
     return 2 * new + other
 
 
-def test_an_old_argument_warns_where_it_was_written_and_works():
+def test_an_old_argument_works_and_warns_at_the_call():
     with pytest.warns(DeprecationWarning, match="argument old of doubled is called new") as caught:
         assert doubled(old=3) == 7
     assert caught[0].filename == __file__
 
 
-def test_the_new_name_by_keyword_or_by_place_does_not_warn():
+def test_the_new_name_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert doubled(3) == doubled(new=3) == 7
@@ -43,7 +43,7 @@ def test_a_wrong_renaming_is_refused_when_the_function_is_made(names):
         renamed_arguments(**names)(lambda new, other: None)
 
 
-def test_nearest_neighbours():
+def test_nearest_neighbors():
     with pytest.warns(DeprecationWarning, match="nearest_neighbours is called nearest_neighbors"):
         old = metrics.nearest_neighbours
     assert old is metrics.nearest_neighbors
@@ -67,7 +67,7 @@ def test_distance_of_the_callback():
         assert evaluation.distance == "l2"
 
 
-def test_neighbours_of_export(tmp_path):
+def test_neighbors_of_export(tmp_path):
     model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Flatten()])
     with (
         pytest.warns(DeprecationWarning, match="neighbours of export_saved_model"),

@@ -7,7 +7,7 @@ from keras_dml import callbacks, metrics, retrieval
 from keras_dml._common import types
 
 
-def test_the_metrics_are_those_that_are_annotated():
+def test_the_metrics_match_the_annotation():
     assert get_args(types.Metric) == types.METRICS == retrieval.METRICS
 
 
@@ -23,5 +23,5 @@ def test_the_metrics_are_those_that_are_annotated():
         retrieval.build_index,
     ],
 )
-def test_one_word_with_one_default(function):
+def test_the_parameter_is_called_metric_with_one_default(function):
     assert inspect.signature(function).parameters["metric"].default == types.METRICS[0]

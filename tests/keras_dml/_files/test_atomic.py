@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import concurrent.futures
 import contextlib
@@ -23,7 +23,7 @@ def fill_the_disk():
         stream.write(b"x")
 
 
-def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
+def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path):
     path = tmp_path / "a.npz"
     path.write_text("old")
     full = "No space left on device"
@@ -53,7 +53,7 @@ def test_links_at_the_temporary_names_are_not_followed(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_what_names_no_file_gets_one_and_what_does_keeps_it(tmp_path):
+def test_an_error_without_a_file_name_gets_one(tmp_path):
     with pytest.raises(OSError, match="written: 'b.npy'"), naming("b.npy"):
         raise OSError("800 requested and 0 written")
     with pytest.raises(FileNotFoundError, match="'c'"), naming("b.npy"):
@@ -65,14 +65,14 @@ def test_what_names_no_file_gets_one_and_what_does_keeps_it(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/", "a\0b"])
-def test_paths_that_nothing_can_be_written_to(path):
+def test_paths_that_cannot_be_written(path):
     for use in (replacing_folder(path, "a.json", "it").__enter__, lambda: read_folder(path, str)):
         with pytest.raises(ArgumentError, match="path must be .* Received: path='"):
             use()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the old folder goes aside")
-def test_a_folder_that_is_replaced_is_there_all_the_time(tmp_path):
+def test_a_replaced_folder_always_exists(tmp_path):
     path, missing, done = tmp_path / "index", [], threading.Event()
 
     def replace(content):
@@ -99,7 +99,7 @@ def test_a_folder_that_is_replaced_is_there_all_the_time(tmp_path):
 
 
 def replaced(path):
-    """`replacing` or `replacing_folder`, and what writes to it."""
+    """Return `replacing` or `replacing_folder`, and a function that writes to it."""
     if path.suffix:
         return replacing(path), pathlib.Path.write_text
 
@@ -111,7 +111,7 @@ def replaced(path):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "index"])
-def test_two_that_replace_the_same_take_turns(name, tmp_path):
+def test_two_writers_of_the_same_file_take_turns(name, tmp_path):
     begun, second, done = threading.Event(), threading.Event(), threading.Event()
 
     def write(content):
@@ -136,7 +136,7 @@ def test_two_that_replace_the_same_take_turns(name, tmp_path):
     assert held.read_text() == "second" and os.listdir(tmp_path) == [name]
 
 
-def test_many_that_replace_the_same_destroy_nothing(tmp_path):
+def test_many_writers_of_the_same_file_lose_nothing(tmp_path):
     def write(content):
         context, writes = replaced(tmp_path / "index")
         with context as unfinished:
@@ -150,7 +150,7 @@ def test_many_that_replace_the_same_destroy_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "index"])
-def test_one_thread_does_not_wait_for_itself(name, tmp_path, monkeypatch):
+def test_a_thread_does_not_wait_for_itself(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     context, writes = replaced(tmp_path / name)
     nested, _ = replaced(pathlib.Path(name))
@@ -164,7 +164,7 @@ def test_one_thread_does_not_wait_for_itself(name, tmp_path, monkeypatch):
         writes(unfinished, "whole")
 
 
-# Locks as `replacing` does, and says so.
+# Takes the same lock as `replacing` and reports it.
 HOLDER = """
 import fcntl, sys
 lock = open(sys.argv[1], "w")
@@ -174,7 +174,7 @@ sys.stdin.read()
 """
 
 
-def test_a_process_is_waited_for_and_one_that_was_killed_blocks_nobody(tmp_path):
+def test_a_live_process_blocks_writers_and_a_killed_process_does_not(tmp_path):
     path = tmp_path / "a.txt"
     with (
         subprocess.Popen(
@@ -201,7 +201,7 @@ def test_a_process_is_waited_for_and_one_that_was_killed_blocks_nobody(tmp_path)
     assert path.read_text() == "whole" and os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_where_there_are_no_locks_it_is_written_all_the_same(tmp_path, monkeypatch):
+def test_writing_works_without_locks(tmp_path, monkeypatch):
     def refused(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -225,7 +225,7 @@ def test_where_there_are_no_locks_it_is_written_all_the_same(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_folder_that_is_replaced_while_it_is_read_is_read_whole(pinned, tmp_path, monkeypatch):
+def test_a_folder_replaced_while_it_is_read_is_read_consistently(pinned, tmp_path, monkeypatch):
     if not pinned:
         monkeypatch.setattr(atomic, "_DESCRIPTORS", tmp_path / "nowhere")
     index, done = tmp_path / "index", threading.Event()
@@ -259,7 +259,7 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_whole(pinned, tmp_pa
     assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
 
 
-def test_a_folder_that_stays_is_read_once(tmp_path):
+def test_an_unchanged_folder_is_read_once(tmp_path):
     (tmp_path / "index").mkdir()
     seen = []
 
@@ -273,7 +273,7 @@ def test_a_folder_that_stays_is_read_once(tmp_path):
     assert len(seen) == 2
 
 
-def test_one_who_replaces_all_the_time_is_made_to_wait(tmp_path):
+def test_a_constant_writer_must_wait_for_readers(tmp_path):
     index, turns = tmp_path / "index", []
 
     def write():
@@ -282,7 +282,7 @@ def test_one_who_replaces_all_the_time_is_made_to_wait(tmp_path):
             (folder / "a.json").write_text("whole")
 
     def read(folder):
-        # Of a thread, which waits where the reader has its turn.
+        # In a thread, because the write waits during the reader's turn.
         writing = pool.submit(write)
         with contextlib.suppress(concurrent.futures.TimeoutError):
             writing.result(0.2)

@@ -5,14 +5,14 @@ import pytest
 from keras_dml._files.checksums import check_saved_model, write_checksums
 
 
-def test_a_saved_models_files_are_compared(tmp_path):
+def test_checksums_of_a_saved_model_are_checked(tmp_path):
     (tmp_path / "variables").mkdir()
     for name in ("saved_model.pb", "variables/variables.index", "fingerprint.pb"):
         (tmp_path / name).write_text(name)
-    check_saved_model(tmp_path)  # of before there were checksums
+    check_saved_model(tmp_path)  # written before checksums existed
     write_checksums(tmp_path)
     check_saved_model(tmp_path)
-    # What another export of the same model has.
+    # Another export of the same model has another fingerprint.
     (tmp_path / "fingerprint.pb").write_text("another number")
     check_saved_model(tmp_path)
     for name, what in (

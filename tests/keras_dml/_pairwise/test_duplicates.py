@@ -1,4 +1,4 @@
-"""Copies of an image: equal embeddings stay equal, at distance 0, wherever they are in a batch."""
+"""Copies of an image: equal rows stay equal, at distance 0, at any position in a batch."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from keras_dml.models import UnitLength
 
 pytestmark = pytest.mark.any_backend
 
-# Where vectorized code ends within a batch: one row after a multiple of 16 or 32, and two.
+# Vectorized code ends within these batches: one or two rows after a multiple of 16 or 32.
 SIZES = (1, 2, 5, 16, 17, 18, 33, 65, 130)
 
 
@@ -43,7 +43,7 @@ NORMALIZATIONS = {
 
 
 def with_copies(size, dimensions, seed=0):
-    """A batch of random rows, of which about two thirds are copies of one row."""
+    """Return random rows, about two thirds of which are copies of one row."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(size, dimensions))
     copies = rng.random(size) < 0.7
@@ -65,7 +65,7 @@ def test_equal_rows_are_normalized_to_equal_rows(name, mode, dimensions):
 
 
 @modes
-def test_a_huge_row_changes_no_other(mode):
+def test_a_huge_row_does_not_change_other_rows(mode):
     z, _ = with_copies(17, 64)
     rows = ops.convert_to_numpy(mode(normalize)(ops.convert_to_tensor(z)))
     z[3] *= 1e25
@@ -97,7 +97,7 @@ def test_a_collapsed_batch_has_no_gradient(name):
 
 
 @pytest.mark.parametrize("name", ["triplet", "lifted_structure", "margin", "quadruplet"])
-def test_the_gradient_of_a_batch_with_copies_is_that_in_float64(name):
+def test_the_gradient_of_a_batch_with_copies_matches_float64(name):
     rng = np.random.default_rng(0)
     z, ids = rng.normal(size=(33, 64)).astype("float32"), np.arange(33) // 4
     z[[5, 14, 18, 31, 32]] = z[[4, 4, 17, 30, 30]]

@@ -1,4 +1,4 @@
-"""Products on a GPU that rounds to TF32, which is made here by rounding a CPU's factors so."""
+"""Matrix products on a GPU that rounds to TF32, simulated by rounded factors on a CPU."""
 
 import ast
 import pathlib
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.skipif(
 tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(0)
-# In two groups of near embeddings, whose squared distances are small differences of products.
+# Groups of close embeddings, whose squared distances are small differences of products.
 CENTERS = RNG.normal(size=(4, 1, 64))
 EMBEDDINGS = (CENTERS + 0.03 * RNG.normal(size=(4, 6, 64))).reshape(24, 64).astype("float32")
 LABELS = np.arange(24) // 3
 
 
 def tf32(x):
-    """To the nearest number of 11 significant bits, as the instruction `cvt.rna.tf32.f32` does."""
+    """Round to the nearest number of 11 significant bits, like `cvt.rna.tf32.f32`."""
     bits = tf.bitcast(x, tf.int32) + (1 << 12)
     rounded = tf.bitcast(tf.bitwise.bitwise_and(bits, -(1 << 13)), tf.float32)
     return tf.where(tf.math.is_finite(x), rounded, x)
@@ -32,7 +32,7 @@ def tf32(x):
 
 @tf.custom_gradient
 def on_gpu(x, y):
-    """The product there, and that its gradients are products there, too."""
+    """Return the simulated product, whose gradients are simulated products, too."""
 
     def gradient(upstream):
         of_x = tf.matmul(tf32(upstream), tf32(y), transpose_b=True)
@@ -43,7 +43,7 @@ def on_gpu(x, y):
 
 @pytest.fixture
 def rounding_gpu(monkeypatch):
-    """Every product is one of TF32; whether the library knows is its argument."""
+    """Simulate TF32 in every product; the argument is whether the library knows."""
     module = pytest.importorskip("keras_dml._pairwise.matmul")
 
     def becomes(known):
@@ -75,17 +75,17 @@ def test_a_product_and_its_gradients_keep_float32(rounding_gpu, shape):
             for one, other in zip(product(x, y), exact)
         ]
     assert max(errors[True]) < 2e-6
-    assert min(errors[False]) > 1e-4  # what it is for
+    assert min(errors[False]) > 1e-4  # without the split, the error is large
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18])
-def test_of_any_size(rounding_gpu, scale):
+def test_products_of_any_size(rounding_gpu, scale):
     rounding_gpu(True)
     x = np.array([[1.0, 1e-4], [-3.1415927, 2.7182817]], "float32") * np.float32(scale)
     np.testing.assert_allclose(matmul(x, np.eye(2, dtype="float32")), x, rtol=1e-6)
 
 
-def test_what_is_not_finite_is_seen(rounding_gpu):
+def test_nonfinite_values_are_kept(rounding_gpu):
     rounding_gpu(True)
     all_ones = np.array(0x7FFFFFFF, np.int32).view(np.float32)  # a NaN, too
     x = np.array([[np.inf, 1], [np.nan, 1], [all_ones, 1]], np.float32)
@@ -102,7 +102,7 @@ def loss_and_gradient(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["contrastive", "multi_similarity", "ice", "triplet", "spce"])
-def test_a_loss_is_as_exact_as_without_such_a_gpu(rounding_gpu, name):
+def test_a_loss_is_as_exact_as_without_tf32(rounding_gpu, name):
     value, gradient = loss_and_gradient(name, "float64")
 
     def error():
@@ -118,21 +118,21 @@ def test_a_loss_is_as_exact_as_without_such_a_gpu(rounding_gpu, name):
     assert error() > 30 * known
 
 
-def test_it_is_asked_where_there_is_such_a_gpu(monkeypatch):
+def test_tf32_is_detected(monkeypatch):
     module = pytest.importorskip("keras_dml._pairwise.matmul")
     assert not module._is_rounded() or tf.config.list_physical_devices("GPU")
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
     assert module._is_rounded() == tf.config.experimental.tensor_float_32_execution_enabled()
 
 
-def test_no_other_product_is_taken_of_embeddings():
+def test_the_library_uses_no_other_product_of_embeddings():
     root = pathlib.Path(keras_dml.__file__).parent
     rooms = [*(root / "losses").glob("*.py"), *(root / "addons").glob("*.py")]
     rooms += [*(root / "_pairwise").glob("*.py"), root / "models" / "proxy_head.py"]
     others = {"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer"}
     for path in rooms:
         for node in ast.walk(ast.parse(path.read_text())):
-            if path.name == "matmul.py":  # has the product itself
+            if path.name == "matmul.py":  # defines the product
                 continue
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "ops":
                 assert node.attr not in others, f"{path.name}: ops.{node.attr}"

@@ -100,7 +100,7 @@ def test_draws_are_a_pure_function_of_seed_step_and_anchor():
     changed = probabilities.copy()
     changed[3:] = np.eye(30, dtype="float32")[3:]
     np.testing.assert_array_equal(first[:3], draw(changed, seed=1, step=7)[:3])
-    # Nor on the replica that makes them.
+    # Nor do they depend on the replica.
     np.testing.assert_array_equal(first[10:20], draw(probabilities[10:20], 1, 7, first_row=10))
 
 
@@ -124,7 +124,7 @@ def test_a_step_may_be_a_tensor_in_a_compiled_function():
     np.testing.assert_array_equal(np.asarray(drawn), expected)
 
 
-def test_rows_without_negatives_draw_something_in_range():
+def test_rows_without_negatives_draw_valid_indices():
     drawn = draw(np.zeros((5, 5), "float32"))
     assert ((drawn >= 0) & (drawn < 5)).all()
     assert draw(np.zeros((1, 1), "float32")).tolist() == [[0]]

@@ -1,4 +1,4 @@
-"""Places in a sorted vector, however these lie, against NumPy's."""
+"""Insertion positions in sorted vectors of any distribution, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ LYING = {
 @pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("lying", LYING)
-def test_places_are_those_of_searchsorted(lying, dtype):
+def test_positions_match_searchsorted(lying, dtype):
     in_order = np.sort(LYING[lying].astype(dtype))
     finite = in_order[np.isfinite(in_order)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0, 1)

@@ -1,4 +1,4 @@
-"""Losses that sort or compare hold no array beyond n² numbers, compiled by XLA either."""
+"""Losses that sort or compare have no array beyond n² numbers, even compiled by XLA."""
 
 import math
 import re
@@ -48,7 +48,7 @@ def test_no_array_of_a_compiled_step_is_larger_than_a_few_matrices(name, argumen
 
 
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
-def test_smooth_ranks_take_two_matrices_at_most(name):
+def test_smooth_ranks_use_two_matrices_at_most(name):
     size = 48
     ids, z = np.arange(size) // 4, tf.zeros((size, 8))
     loss = losses.get(name)
@@ -64,12 +64,12 @@ def test_smooth_ranks_take_two_matrices_at_most(name):
     nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
     shapes = [shape for node in nodes for shape in node.attr["_output_shapes"].list.shape]
     sizes = [math.prod(dim.size for dim in shape.dim) for shape in shapes]
-    assert max(sizes) <= 2 * size**2  # The ranks of both kinds, and no n³.
+    assert max(sizes) <= 2 * size**2  # Two matrices for the ranks of both kinds, instead of n³.
 
 
 @pytest.mark.slow
 def test_semihard_triplets_of_a_large_batch():
-    """Looked up by a table of all comparisons, they would take 100 GB."""
+    """A table of all comparisons would take 100 GB."""
     size = 2048
     ids, z = np.arange(size) // 4, tf.random.stateless_normal((size, 8), [0, 0])
     loss = losses.TripletLoss(triplets="semihard")

@@ -16,7 +16,7 @@ SIZE = 16
 
 @keras.saving.register_keras_serializable("test_export")
 class Doubled(keras.layers.Layer):
-    """A layer that makes a layer of its own, whose policy is the global one."""
+    """A layer that creates another layer, which has the global dtype policy."""
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
@@ -79,7 +79,7 @@ def encoded(n=3):
 def preprocessing(data):
     image = tf.io.decode_image(data, channels=3, expand_animations=False)
     image = tf.image.resize(tf.cast(image, tf.float32), [SIZE, SIZE])
-    if tf.shape(image)[0] > 4096:  # AutoGraph has to see this
+    if tf.shape(image)[0] > 4096:  # AutoGraph must convert this branch
         image = image * 0.0
     return tf.ensure_shape(image, [SIZE, SIZE, 3])
 
@@ -90,7 +90,7 @@ def all_layers(model):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16", "float32"])
-def test_a_float32_copy_computes_as_the_same_weights_in_float32(policy):
+def test_a_float32_copy_computes_the_same_as_a_float32_model(policy):
     model = nested_model(policy)
     before = keras.config.dtype_policy()
     copy = float32_copy(model)
@@ -102,11 +102,11 @@ def test_a_float32_copy_computes_as_the_same_weights_in_float32(policy):
     result = copy.predict(images(), verbose=0)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
-    if policy == "mixed_bfloat16":  # the copy must differ from what it was copied from
+    if policy == "mixed_bfloat16":  # the copy must differ from the original
         assert np.abs(model.predict(images(), verbose=0) - expected).max() > 1e-4
 
 
-def test_a_float32_copy_keeps_names_and_owns_its_weights():
+def test_a_float32_copy_keeps_names_and_has_separate_weights():
     model = nested_model("mixed_bfloat16")
     copy = float32_copy(model)
     assert copy.name == "whole"
@@ -209,7 +209,7 @@ def test_a_subclassed_model_has_no_float32_copy():
 
 
 @pytest.mark.slow
-def test_the_saved_model_embeds_files_in_a_process_with_tensorflow_alone(tmp_path, capfd):
+def test_the_saved_model_embeds_files_in_a_process_with_only_tensorflow(tmp_path, capfd):
     model = nested_model()
     export_saved_model(model, tmp_path / "saved_model", preprocessing)
     assert capfd.readouterr().out == ""
@@ -242,12 +242,12 @@ def test_the_saved_model_embeds_files_in_a_process_with_tensorflow_alone(tmp_pat
 
 
 def served(path):
-    loaded = tf.saved_model.load(path)  # kept: its functions do not keep its variables
+    loaded = tf.saved_model.load(path)  # a reference keeps the variables alive
     return loaded.serving_default(tf.constant(encoded()))["embeddings"].numpy()
 
 
 @pytest.mark.slow
-def test_an_existing_saved_model_is_replaced_and_nothing_else_is_left(tmp_path):
+def test_an_export_replaces_the_saved_model_and_leaves_no_other_files(tmp_path):
     model = nested_model()
     target = tmp_path / "saved_model"
     export_saved_model(model, target, preprocessing)
@@ -278,7 +278,7 @@ def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
     assert served(target).shape == (3, 5)
 
 
-def test_export_refuses_what_it_cannot_serve(tmp_path):
+def test_export_refuses_models_that_it_cannot_serve(tmp_path):
     model = nested_model()
     with pytest.raises(ValueError, match="path must lie in an existing folder"):
         export_saved_model(model, tmp_path / "missing" / "saved_model", preprocessing)
@@ -304,7 +304,7 @@ def test_export_refuses_what_it_cannot_serve(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(SIZE, SIZE, 3), (None, None, 3)])
-def test_signatures_take_no_image_and_none_of_another_size(shape, tmp_path):
+def test_signatures_take_empty_batches_and_refuse_other_sizes(shape, tmp_path):
     inputs = keras.Input(shape)
     outputs = keras.layers.Dense(5)(keras.layers.GlobalAveragePooling2D()(inputs))
     export_saved_model(keras.Model(inputs, outputs), tmp_path / "model", preprocessing)

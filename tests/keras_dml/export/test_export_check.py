@@ -1,4 +1,4 @@
-"""What could not be served is said before the training; addons' losses in saved models."""
+"""Models that cannot be served are refused before the training; addons' losses in SavedModels."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def named(layer="conv", model="outer", inputs="images", nested="inner"):
     ],
     ids=str,
 )
-def test_names_that_are_no_outermost_scope_are_served(names, half, tmp_path):
+def test_names_that_are_valid_inner_scopes_are_served(names, half, tmp_path):
     keras.config.set_dtype_policy(half)
     try:
         model = named(**names)
@@ -69,7 +69,7 @@ def test_names_that_are_no_outermost_scope_are_served(names, half, tmp_path):
         ({"nested": "_inner"}, r"begin with a letter or digit: rename '_inner'"),
     ],
 )
-def test_names_that_tensorflow_does_not_take_are_said(names, message, tmp_path):
+def test_names_that_tensorflow_refuses_are_reported(names, message, tmp_path):
     model = named(**names)
     with pytest.raises(ValueError, match=message):
         check_export(model, preprocessing)
@@ -78,7 +78,7 @@ def test_names_that_tensorflow_does_not_take_are_said(names, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_check_refuses_what_the_export_does():
+def test_the_check_refuses_the_same_models_as_the_export():
     with pytest.raises(TypeError, match="preprocessing must be a function"):
         check_export(named(), None)
     with pytest.raises(ValueError, match="preprocessing must return an image"):
@@ -88,7 +88,7 @@ def test_the_check_refuses_what_the_export_does():
 
 
 def test_the_check_draws_no_random_numbers():
-    keras.config.set_dtype_policy("mixed_bfloat16")  # of which a copy is made, with initializers
+    keras.config.set_dtype_policy("mixed_bfloat16")  # its copy has initializers
     try:
         model = named()
     finally:

@@ -1,4 +1,4 @@
-"""SavedModels that hold an index."""
+"""SavedModels that include an index."""
 
 import importlib.util
 import os
@@ -38,7 +38,7 @@ def make_model(policy="float32"):
 
 
 def pictures(n=300):
-    """Noise, of which the first forty are the same."""
+    """Return noise images, of which the first forty are equal."""
     pixels = np.random.default_rng(0).integers(0, 256, (n, SIZE, SIZE, 3), dtype=np.uint8)
     pixels[1:40] = pixels[0]
     return pixels
@@ -53,8 +53,8 @@ def gallery(model):
 
 
 def served(folder, data):
-    """`(ids, scores)`, ids as NumPy has them, and the name of the scores."""
-    loaded = tf.saved_model.load(str(folder))  # kept: its functions do not keep its variables
+    """Return `(ids, scores)`, ids as NumPy has them, and the name of the scores."""
+    loaded = tf.saved_model.load(str(folder))  # a reference keeps the variables alive
     found = loaded.signatures["search"](tf.constant(data))
     (name,) = set(found) - {"ids"}
     return found["ids"].numpy(), found[name].numpy(), name
@@ -64,10 +64,10 @@ def served(folder, data):
 @pytest.mark.parametrize("kind", ["exact", *(pytest.param(one, marks=needs_scann) for one in (
     "brute force", "tree"))])  # fmt: skip
 @pytest.mark.parametrize("metric", METRICS)
-def test_search_in_a_saved_model_answers_as_the_index(kind, metric, tmp_path):
+def test_search_in_a_saved_model_equals_the_index(kind, metric, tmp_path):
     model = make_model()
     ids = [f"é{number}.jpg" for number in range(300)] if kind == "exact" else np.arange(300) * 5
-    # One leaf holds fewer than the twenty neighbours of some queries.
+    # One leaf has fewer items than the twenty neighbors of some queries.
     index = {
         "exact": lambda z: ExactIndex(z, metric, ids),
         "brute force": lambda z: ScannIndex(z, metric, ids),
@@ -85,14 +85,14 @@ def test_search_in_a_saved_model_answers_as_the_index(kind, metric, tmp_path):
     if kind == "exact":
         found = np.array([[one.decode() for one in row] for row in found.tolist()])
     assert found.dtype == expected_ids.dtype
-    # Rows that hold the forty equal pictures have ties that float32 products may cut anywhere.
+    # Rows with the forty equal pictures have ties, which float32 products cut arbitrarily.
     alone = (np.abs(np.diff(expected)) > 1e-5).all(axis=1)
     assert alone.sum() > 40
     np.testing.assert_array_equal(found[alone], expected_ids[alone])
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_the_module_has_ids_that_are_no_text_and_takes_batches_of_any_size(metric, monkeypatch):
+def test_the_module_has_integer_ids_and_takes_batches_of_any_size(metric, monkeypatch):
     monkeypatch.setattr("keras_dml.retrieval.serving._SCORE_BLOCK", 300 * 7)
     rows = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
     index = ExactIndex(rows, metric, [f"\udce9{number}" for number in range(300)])
@@ -149,7 +149,7 @@ def test_a_model_in_mixed_precision_serves_in_float32(tmp_path):
     assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
 
 
-def test_indexes_that_do_not_fit_the_model(tmp_path):
+def test_indexes_that_do_not_match_the_model(tmp_path):
     model, index = make_model(), ExactIndex(np.eye(DIMENSIONS))
     for wrong, neighbours, error, message in (
         (ExactIndex(np.eye(5)), 3, ValueError, "of 6 dimensions. Received: an index built for 5"),
@@ -175,14 +175,14 @@ def run(arguments):
 
 @pytest.mark.slow
 @needs_scann
-def test_moved_saved_models_answer_in_a_process_without_this_package(tmp_path):
+def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
     model = make_model()
     weights, bias = model.get_weights()
     model.set_weights([weights, bias + 30])
     indexes = {"exact": ExactIndex(gallery(model), "l2", [f"n{i}" for i in range(300)])}
     indexes["brute"] = ScannIndex(gallery(model), "l2")
     indexes["tree"] = ScannIndex(gallery(model), tree=TreeAH(30, 3))
-    assert indexes["tree"].parameters()["lift"]  # its embeddings' mean is long
+    assert indexes["tree"].parameters()["lift"]  # its embeddings have a long mean
     (tmp_path / "elsewhere").mkdir()
     np.save(tmp_path / "images.npy", np.array(encoded(60)[40:]))
     for name, index in indexes.items():
@@ -230,7 +230,7 @@ def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exact", "prefix"])
-def test_no_image_has_no_neighbor_and_any_scale_its_own(kind):
+def test_empty_batches_and_scaled_embeddings(kind):
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(50, 6)).astype(np.float32)
     queries = generator.normal(size=(9, 6)).astype(np.float32)
@@ -254,11 +254,11 @@ def test_no_image_has_no_neighbor_and_any_scale_its_own(kind):
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("metric", METRICS)
-def test_search_says_which_neighbors_match(metric, tmp_path):
+def test_search_reports_which_neighbors_match(metric, tmp_path):
     model = make_model()
     z = gallery(model)
     index = ExactIndex(z, metric)
-    # Every picture has an item of its own; the threshold is another's score.
+    # Each picture has a different item; the threshold is the score of another one.
     (point,) = verification(z, np.arange(300) % 50, [0.05], metric, replicates=0).points
     data = encoded(60)[38:]
     threshold = point if metric == "cosine" else point.threshold
@@ -272,7 +272,7 @@ def test_search_says_which_neighbors_match(metric, tmp_path):
     assert found["matches"].numpy()[:, 0].all() and not side.all()
 
 
-def test_a_threshold_that_export_refuses(tmp_path):
+def test_export_refuses_bad_thresholds(tmp_path):
     model = make_model()
     z = gallery(model)
     (point,) = verification(z, np.arange(300) % 50, [0.05], "l2", replicates=0).points

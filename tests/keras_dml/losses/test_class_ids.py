@@ -1,4 +1,4 @@
-"""Class ids that a cast to floats would merge: hashes, large floats, NaN, None."""
+"""Class ids that a cast to float would merge: hashes, large floats, NaN, None."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ TRIPLETS = {
 @pytest.mark.quick_cases(3)
 @pytest.mark.slow_on_jax
 @pair_cases
-def test_hashed_ids_give_what_small_ones_give(case):
+def test_hashed_ids_give_the_same_as_small_ids(case):
     loss = losses.get(case.name, **case.arguments)
     # The two orders of the class sums' slots round differently.
     assert float(loss(HASHED, Z)) == pytest.approx(float(loss(PLAIN, Z)), rel=1e-5, abs=1e-6)
@@ -87,7 +87,7 @@ def test_floats_that_merge_classes_are_refused_and_nan_in_a_graph(loss, bad):
     with pytest.raises(ValueError, match=f"y_true must be class ids that .*{message}"):
         loss(ids, Z)
     if ON_TORCH:
-        return  # No graphs.
+        return  # PyTorch has no graphs.
     ids = ops.convert_to_tensor(ids)
     assert np.isnan(float(compiled(loss)(ids, Z)))
     if isinstance(loss, losses.EmbeddingLoss):
@@ -98,13 +98,13 @@ def test_npairs_of_floats_that_merge_classes():
     with pytest.raises(ValueError, match="y_true must be class ids"):
         addons.npairs_loss(BAD["NaN"][0], np.eye(8, dtype="float32"))
     if ON_TORCH:
-        return  # No graphs.
+        return  # PyTorch has no graphs.
     ids = ops.convert_to_tensor(BAD["NaN"][0])
     assert np.isnan(float(compiled(addons.npairs_loss)(ids, np.eye(8, dtype="float32"))))
 
 
 @pytest.mark.skipif(ON_JAX, reason="there float64 depends on a setting")
-def test_float64_holds_more():
+def test_float64_represents_more_ids():
     ids = PLAIN + 2.0**40
     expected = float(losses.SNCALoss()(PLAIN, Z))
     assert float(losses.SNCALoss()(ids, Z)) == pytest.approx(expected, rel=1e-6)
@@ -116,7 +116,7 @@ def test_float64_holds_more():
     "ids", [None, [0, None] * 4, list("aabbccdd"), np.ma.array(PLAIN, mask=PLAIN == 3)]
 )
 @pytest.mark.parametrize("loss", [losses.SNCALoss(), addons.TripletHardLoss()])
-def test_labels_that_are_no_numbers(loss, ids):
+def test_labels_that_are_not_numbers(loss, ids):
     with pytest.raises(ValueError, match="y_true must be class ids, which are numbers.*Received"):
         loss(ids, Z)
 
@@ -128,7 +128,7 @@ def test_addons_of_hashed_ids(name):
     assert float(TRIPLETS[name]()(HASHED, Z)) == expected
 
 
-def test_an_image_of_weight_zero_stays_a_candidate():
+def test_an_image_with_weight_zero_is_a_candidate():
     loss, weights = losses.ContrastiveLoss(margin=3.0), np.array([1.0] * 7 + [0.0])
     each = np.asarray(losses.ContrastiveLoss(margin=3.0, reduction=None)(PLAIN, Z))
     value = float(loss(PLAIN, Z, sample_weight=weights))
@@ -137,7 +137,7 @@ def test_an_image_of_weight_zero_stays_a_candidate():
     assert abs(each[:7] - without).max() > 0.1
 
 
-def test_labels_in_another_form_are_refused_with_advice():
+def test_labels_in_another_form_are_refused_with_a_suggestion():
     loss = losses.TripletLoss()
     with pytest.raises(ValueError, match=r"y_true must be .*np.argmax.*y_true.shape=\(8, 2\)"):
         loss(np.eye(2)[PLAIN % 2], Z)

@@ -1,4 +1,4 @@
-"""What is particular to the pairwise cross-entropy, its simplified form and the center loss."""
+"""Properties of the pairwise cross-entropy, its simplified form, and the center loss."""
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ def test_simplified_is_cross_entropy_with_class_sums_as_weights(seed):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_simplified_gradient_is_the_formula(seed):
+def test_the_simplified_gradient_matches_the_formula(seed):
     ids, z = batch(seed)
     theta = sums_over_n(ids, z, 4)
     p = softmax(z @ theta.T)
@@ -55,15 +55,15 @@ def test_the_simplified_gradient_is_the_formula(seed):
 def test_class_ids_are_arbitrary_numbers(name):
     ids, z = batch()
     loss = losses.get(name, dtype="float32", reduction=None)
-    far = np.array([2**24, 5, 2**24 - 1, -7])[ids]  # neighbours that must not merge
+    far = np.array([2**24, 5, 2**24 - 1, -7])[ids]  # adjacent ids must not merge
     expected = np.asarray(loss(ids, z))
     np.testing.assert_allclose(np.asarray(loss(far, z)), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("sizes", [(2, 1, 1, 1, 1), (2, 2, 1), (2, 2, 2), (1,)])
 @pytest.mark.parametrize("name", ["spce", "pce"])
-def test_more_classes_than_half_of_the_images_and_fewer(name, sizes):
-    """The first half of the slots holds the classes, or both halves do; n may be odd."""
+def test_numbers_of_classes_above_and_below_half_of_the_images(name, sizes):
+    """The classes fill only the first half of the slots, or both halves; n may be odd."""
     ids, z = batch(sizes=sizes, dimensions=3)
     oracle = oracles.simplified_pairwise_cross_entropy
     frozen = {}
@@ -88,11 +88,11 @@ GROUPS = np.array(
     [
         [1, 0, 0, 1, 0],  # in two groups
         [0, 1, 0, 0, 0],
-        [1, 1, 0, 1, 0],  # in three
-        [0, 0, 0, 0, 0],  # in none
+        [1, 1, 0, 1, 0],  # in three groups
+        [0, 0, 0, 0, 0],  # in no group
         [0, 0, 0, 1, 0],
         [1, 0, 0, 0, 0],
-    ]  # the third and the fifth group are absent from the batch
+    ]  # the batch contains no image of the third and fifth group
 )
 
 
@@ -138,12 +138,12 @@ def test_multi_hot_groups_train_in_fit():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("arguments", [{}, {"lam": 0.3}])
-def test_the_pairwise_gradient_holds_assignments_and_lambda_constant(seed, arguments):
+def test_the_pairwise_gradient_treats_assignments_and_lambda_as_constants(seed, arguments):
     ids, z = batch(seed, sizes=(9, 1, 7, 6), dimensions=3)
     z *= 4  # for assignments that depend on z
     p = oracles.simplified_assignments(ids, z)
     lam = arguments.get("lam") or oracles.smallest_eigenvalue(p, z)
-    assert lam > 1e-3  # Eq. 25 itself, not the floor
+    assert lam > 1e-3  # Eq. 25 without the floor
     loss = losses.PairwiseCrossEntropyLoss(**arguments, dtype="float64")
     _, gradient = value_and_gradient(loss, ids, z)
     frozen = {"p": p, "lam": lam}
@@ -157,8 +157,8 @@ def test_the_pairwise_gradient_holds_assignments_and_lambda_constant(seed, argum
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("lam", [0.01, 0.3, 4.0])
 @pytest.mark.parametrize("num_weights", [4, 6], ids=["all present", "two classes absent"])
-def test_the_gap_between_cross_entropy_and_pairwise(seed, lam, num_weights):
-    """For any weights θ and any λ; the loss gets p from a classifier of those weights."""
+def test_the_gap_between_cross_entropy_and_pairwise_cross_entropy(seed, lam, num_weights):
+    """Holds for any weights θ and any λ; the loss gets p from a classifier with these weights."""
     ids, z = batch(seed)
     n, theta = len(z), np.random.default_rng(seed + 9).normal(size=(num_weights, z.shape[1]))
     p = softmax(z @ theta.T)
@@ -205,12 +205,12 @@ def test_cross_entropy_is_above_at_zero_and_at_fixed_points_and_below_at_its_min
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_center_gradient_is_the_difference_whatever_the_center_does(normalize):
+def test_the_gradient_of_the_center_loss_is_the_difference_to_the_center(normalize):
     ids, z = batch()
     _, gradient = value_and_gradient(losses.CenterLoss(dtype="float64"), ids, z)
     centers = np.array([z[ids == k].mean(axis=0) for k in range(4)])
     np.testing.assert_allclose(gradient, (z - centers[ids]) / len(z), atol=1e-14)
-    assert (gradient[ids == 1] == 0.0).all()  # alone in its class
+    assert (gradient[ids == 1] == 0.0).all()  # the only image of its class
 
 
 @pytest.mark.parametrize(
@@ -245,11 +245,11 @@ def test_bad_groups(shape):
 
 
 @pytest.mark.parametrize("name", ["pce", "center"])
-def test_groups_are_for_the_simplified_loss_alone(name):
+def test_only_the_simplified_loss_takes_groups(name):
     with pytest.raises(ValueError, match=r"y_true must be class ids of shape \[n\] or \[n, 1\]"):
         losses.get(name)(np.ones((4, 3)), np.ones((4, 3)))
 
 
-def test_groups_and_embeddings_of_different_numbers():
+def test_different_numbers_of_groups_and_embeddings():
     with pytest.raises(ValueError, match="one row for each image"):
         losses.SimplifiedPairwiseCrossEntropyLoss()(np.ones((5, 3)), np.ones((4, 3)))

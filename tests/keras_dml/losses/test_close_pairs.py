@@ -1,4 +1,4 @@
-"""Distances and their gradients where one matrix product alone has no digits left."""
+"""Distances and gradients of close pairs, where a single matrix product has no digits left."""
 
 import numpy as np
 import oracles
@@ -46,7 +46,7 @@ every_batch = pytest.mark.parametrize("batch", BATCHES)
 
 
 def by_loops(z, weights):
-    """Distances in float64, and the gradient of their weighted sum, 0 for coincident pairs."""
+    """Compute float64 distances and the gradient of their weighted sum, 0 for coincident pairs."""
     z = z.astype("float64")
     distances, gradient = np.zeros((len(z), len(z))), np.zeros_like(z)
     for i in range(len(z)):
@@ -65,7 +65,7 @@ def weighted_sum(weights, z):
 
 
 def of_two_sets(weights, z):
-    # Equal numbers, but not the same tensor: as anchors are against gathered candidates.
+    # Equal numbers in different tensors, like anchors and gathered candidates.
     weights = ops.convert_to_tensor(weights)
     return ops.sum(weights * safe_sqrt(squared_distances(z, z * 1.0)))
 
@@ -94,7 +94,7 @@ def test_values_in_a_compiled_graph(batch):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.pairs], ids=str)
 @pytest.mark.parametrize("apart", [5e-4, 1e-6])
-def test_losses_in_float64_of_pairs_that_close(case, apart):
+def test_losses_in_float64_of_very_close_pairs(case, apart):
     rng = np.random.default_rng(4)
     ids = np.array([0, 0, 1, 1, 2, 2, 2, 0])
     z = 0.3 * oracles.unit(rng.normal(size=(8, 6)))

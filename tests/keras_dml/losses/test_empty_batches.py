@@ -1,6 +1,6 @@
-"""A batch without images: a loss of 0 and no gradient, in graphs that learn its size late, too.
+"""A batch without images has a loss of 0 and no gradient, even if a graph learns its size late.
 
-And one of a single image, in a graph that knows it.
+Also tests a batch of a single image in a graph with known batch size.
 """
 
 import keras
@@ -59,7 +59,7 @@ def test_in_a_graph_that_does_not_know_the_size(name):
      *[case.name for case in DEFAULTS if case.name not in ("triplet", "fastap", "quadruplet")]],
 )  # fmt: skip
 def test_one_image_in_a_graph_that_knows_the_size(name):
-    """TensorFlow's optimizer of graphs made an invalid one of some: an error, or no gradient."""
+    """TensorFlow's graph optimizer made some of these graphs invalid, or lost the gradient."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("another compiler's graphs")
     import tensorflow as tf
@@ -69,7 +69,7 @@ def test_one_image_in_a_graph_that_knows_the_size(name):
     graph = tf.function(lambda ids, z: value_and_slope(loss, ids, z), input_signature=specs)
     expected, slope = value_and_gradient(loss, *one, "float32")
     value, gradient = graph(*one)
-    # PCE's is the difference of two numbers around 1e4.
+    # PCE's value is the difference of two numbers around 1e4.
     assert float(value) == pytest.approx(expected, abs=2e-3)
     np.testing.assert_allclose(gradient.numpy(), slope, atol=1e-6)
 
@@ -96,7 +96,7 @@ def test_rankmi_and_the_wrappers():
     ):
         model.compile("sgd", **({} if loss is None else {"loss": loss}))
         before = [keras.ops.convert_to_numpy(each) for each in model.trainable_variables]
-        for _ in range(2):  # RankMI takes turns
+        for _ in range(2):  # RankMI alternates
             logs = model.train_on_batch(NOTHING, NO_IDS, return_dict=True)
         logs |= model.test_on_batch(NOTHING, NO_IDS, return_dict=True)
         assert np.isfinite([float(value) for value in logs.values()]).all(), type(model)

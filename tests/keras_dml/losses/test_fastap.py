@@ -1,4 +1,4 @@
-"""What is particular to FastAP."""
+"""Properties of FastAP."""
 
 import math
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.any_backend
 
 
 def log_bound_contrastive(class_ids, z, num_bins=10):
-    """The second expectation of Eq. 38, by loops, for anchors that all have positives."""
+    """Compute the second expectation of Eq. 38 by loops, for anchors that all have positives."""
     f, width, values = oracles.unit(z), 4.0 / num_bins, []
     for i in range(len(f)):
         near, everyone = np.zeros(num_bins + 1), np.zeros(num_bins + 1)
@@ -37,7 +37,7 @@ def log_bound_contrastive(class_ids, z, num_bins=10):
 
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("num_bins", [1, 4, 10])
-def test_the_parts_are_the_log_bounds_less_its_slack(num_bins):
+def test_the_parts_are_the_log_bounds_minus_their_slack(num_bins):
     ids, z = batch(seed=4, sizes=(4, 3, 2))
     loss = losses.FastAPLoss(num_bins=num_bins, reduction=None, dtype="float64")
     tightness, contrastive = (np.asarray(part) for part in loss.parts(ids, z))
@@ -50,7 +50,7 @@ def test_the_parts_are_the_log_bounds_less_its_slack(num_bins):
 
 
 @pytest.mark.slow_on_jax
-def test_the_tightness_is_that_of_the_positives_alone():
+def test_the_tightness_only_depends_on_the_positives():
     ids, z = batch(sizes=(4, 3), dimensions=5)
     loss = losses.FastAPLoss(dtype="float64")
     before, _ = loss.parts(ids, z)
@@ -65,19 +65,19 @@ def test_perfect_and_inverted_rankings():
     ids = np.array([0, 0, 1, 1])
     together = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
     assert float(losses.FastAPLoss()(ids, together)) == pytest.approx(0.0, abs=1e-6)
-    # The one positive opposite, a negative on top: one of three at 4, so precision 1/3.
+    # The only positive is opposite and a negative on top: one of three at 4, so precision 1/3.
     apart = np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     assert float(losses.FastAPLoss()(ids, apart)) == pytest.approx(2 / 3, abs=1e-6)
 
 
-def test_lone_images_are_left_out_of_the_mean_but_ranked():
-    """The one positive comes last of three: precision 1/3 for the two images that have one."""
+def test_images_without_positives_are_ranked_but_not_in_the_mean():
+    """The only positive is last of three: precision 1/3 for the two images that have one."""
     z = np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     each = np.asarray(losses.FastAPLoss(reduction=None)(np.array([0, 0, 1, 2]), z))
     np.testing.assert_allclose(each, [4 / 3, 4 / 3, 0, 0], rtol=1e-6)
 
 
-def test_the_gradient_of_the_parts_is_that_of_the_loss():
+def test_the_gradient_of_the_parts_equals_the_gradient_of_the_loss():
     ids, z = batch(seed=6)
     loss = losses.FastAPLoss(dtype="float64")
     _, gradient = value_and_gradient(loss, ids, z)
@@ -91,7 +91,7 @@ def test_bad_bins(num_bins):
         losses.FastAPLoss(num_bins=num_bins)
 
 
-def test_more_rows_than_are_counted_at_a_time():
+def test_more_rows_than_a_block():
     rng = np.random.default_rng(3)
     labels, z = rng.integers(0, 12, size=131), rng.normal(size=(131, 4))
     values = losses.FastAPLoss(reduction=None)(labels, z.astype("float32"))

@@ -1,4 +1,4 @@
-"""What is particular to cross-entropy, contrastive and multi-similarity."""
+"""Properties of cross-entropy, contrastive, and multi-similarity loss."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def test_smoothing_is_keras_label_smoothing_rescaled():
     assert float(loss(ids, logits)) == pytest.approx(expected, 1e-6)
 
 
-def test_a_class_id_without_logit_is_nan_not_a_wrong_number():
+def test_a_class_id_without_logit_gives_nan():
     loss, ids, logits = (
         losses.CrossEntropyLoss(reduction=None),
         np.array([0, 4, 1]),
@@ -28,7 +28,7 @@ def test_a_class_id_without_logit_is_nan_not_a_wrong_number():
     )
     with pytest.raises(ValueError, match="y_true must be class ids from 0 to 3.*4 in row 1"):
         loss(ids, logits)
-    if keras.backend.backend() != "torch":  # has no graphs
+    if keras.backend.backend() != "torch":  # PyTorch has no graphs
         np.testing.assert_array_equal(
             np.isnan(np.asarray(compiled(loss)(ids, logits))), [False, True, False]
         )
@@ -65,7 +65,7 @@ def test_hinges_of_two_margins(positive_margin, power):
     np.testing.assert_allclose(gradient, numeric, atol=1e-7 + 1e-6 * np.abs(numeric).max())
 
 
-def test_positives_within_their_margin_are_left_alone():
+def test_positives_within_their_margin_have_no_gradient():
     ids, z = np.array([0, 0, 1]), np.array([[0.0, 0.0], [0.0, 0.3], [0.0, 5.0]])
     for power in (1, 2):
         loss = losses.ContrastiveLoss(positive_margin=0.4, power=power)
@@ -73,7 +73,7 @@ def test_positives_within_their_margin_are_left_alone():
         assert value == 0.0 and (gradient == 0.0).all()
 
 
-def test_a_zero_row_has_no_gradient_through_the_normalisation():
+def test_a_zero_row_has_no_gradient_through_the_normalization():
     ids, z = batch()
     z[2] = 0.0
     for loss in (losses.MultiSimilarityLoss(), losses.ContrastiveLoss(normalize=True)):
@@ -86,7 +86,7 @@ def test_multi_similarity_does_not_overflow():
     loss = losses.MultiSimilarityLoss(alpha=500.0, beta=5000.0)
     value, gradient = value_and_gradient(loss, np.array([0, 1, 2, 0]), z, "float32")
     assert np.isfinite(gradient).all()
-    # The largest term rules: positives at -1 (anchors 0 and 3) and negatives at +1.
+    # The largest term dominates: positives at -1 (anchors 0 and 3) and negatives at +1.
     assert value == pytest.approx((2 * 1.5 + 3 * 0.5) / 4, rel=1e-2)
 
 

@@ -1,4 +1,4 @@
-"""Losses where `keras.config.floatx()` is float64 or a half: they compute, and in which dtype."""
+"""Losses if `keras.config.floatx()` is float64 or half precision: their values and dtypes."""
 
 import keras
 import numpy as np
@@ -58,7 +58,7 @@ def test_in_a_graph(name, floatx):
 
 
 @pytest.mark.parametrize("floatx", [FLOAT64, "float16"], indirect=True)
-def test_semi_hard_triplets_of_the_add_ons(floatx):
+def test_semi_hard_triplets_of_addons(floatx):
     expected = float(addons.TripletSemiHardLoss()(IDS, Z.astype("float32")))
     assert float(addons.TripletSemiHardLoss()(IDS, Z)) == pytest.approx(expected, rel=0.02)
 
@@ -73,7 +73,7 @@ def test_memory_chunks_and_rankmi_train(loss, floatx):
         model = models.RankMI(net)
         model.compile("sgd", run_eagerly=eager)
     else:
-        # Beside what it holds, a memory has rows of zeros.
+        # Unused rows of the memory are zeros.
         model = models.CrossBatchMemory(models.CachedGradients(net, 3), 12, start_step=0)
         model.compile("sgd", loss, metrics=[LossPart(loss, "tightness")], run_eagerly=eager)
     history = model.fit(Z, IDS, batch_size=6, epochs=2, verbose=0).history
@@ -82,8 +82,8 @@ def test_memory_chunks_and_rankmi_train(loss, floatx):
 
 @pytest.mark.parametrize("floatx", ["float16", "bfloat16"], indirect=True)
 @pytest.mark.parametrize("mining", [None, Hard(), SemiHard(), DistanceWeighted()], ids=str)
-def test_what_looks_up_by_places(mining, floatx):
-    """Of whole numbers and one of Python's Keras makes floats on JAX where floatx is bfloat16."""
+def test_losses_that_look_up_indices(mining, floatx):
+    """With floatx bfloat16 on JAX, Keras adds integers and Python ints as floats."""
     loss = losses.CircleLoss(scale=4.0, mining=mining)
     expected = float(losses.CircleLoss(scale=4.0, mining=mining)(IDS, Z.astype("float32")))
     assert float(loss(IDS, Z)) == pytest.approx(expected, rel=0.01)

@@ -1,4 +1,4 @@
-"""What may be given for embeddings: lists, arrays, tensors; and what tensors may not."""
+"""Types of embeddings that losses accept, such as lists, arrays, and tensors, and refuse."""
 
 import fractions
 
@@ -17,7 +17,7 @@ Z = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
 
 class Rows:
-    """As pandas' tables are: no array, but can be made one."""
+    """An object like a pandas table: not an array, but convertible to one."""
 
     def __array__(self, dtype=None, copy=None):
         return np.asarray(Z, dtype)
@@ -29,7 +29,7 @@ TAKEN = {
     "a list of arrays": list(Z),
     "a list of tensors": lambda: [keras.ops.convert_to_tensor(row) for row in Z],
     "objects": Z.astype(object),
-    "what can be made an array": Rows(),
+    "convertible to an array": Rows(),
     "fractions": [[fractions.Fraction(float(x)) for x in row] for row in Z],
     "half precision": lambda: keras.ops.cast(Z, "bfloat16"),
 }
@@ -42,7 +42,7 @@ def test_embeddings_of_every_kind(kind):
     rel = 1e-2 if kind == "half precision" else 1e-6
     assert float(losses.SNCALoss()([0, 0, 1, 1], given)) == pytest.approx(expected, rel=rel)
     checked = as_embeddings(given)
-    assert checked is given or kind in ("objects", "fractions")  # no copy, and gradients stay
+    assert checked is given or kind in ("objects", "fractions")  # no copy, so gradients are kept
 
 
 def test_a_list_of_tensors_has_a_gradient():

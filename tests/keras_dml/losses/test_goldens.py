@@ -1,4 +1,4 @@
-"""Our numbers against those of pytorch-metric-learning 2.9, read from peers/goldens.npz."""
+"""Our losses against stored results of pytorch-metric-learning 2.9 (peers/goldens.npz)."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ PEER = "pytorch-metric-learning"
 
 
 class ContrastiveTightness(EmbeddingLoss):
-    """The positive half of the contrastive loss, which is what the peer has too."""
+    """The positive half of the contrastive loss, which the peer has, too."""
 
     def compute_loss(self, class_ids, embeddings):
         """T of each anchor."""
@@ -46,7 +46,7 @@ def ours(case):
 
 @pytest.mark.parametrize("batch", LEARNING_BATCHES)
 @pytest.mark.parametrize("case", [case for case in LEARNING_CASES if case != "distance weights"])
-def test_the_peers_value_and_gradient(case, batch):
+def test_value_and_gradient_match_the_peer(case, batch):
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     value, gradient = value_and_gradient(ours(case), ids, z)
     assert value == pytest.approx(float(GOLDENS[f"{PEER}/{batch}/{case}/value"]), rel=1e-5)
@@ -55,7 +55,7 @@ def test_the_peers_value_and_gradient(case, batch):
 
 
 def check(batch, case, value, gradient, of_weights=None):
-    """Against the peer's value and gradients."""
+    """Compare with the peer's value and gradients."""
     assert value == pytest.approx(float(GOLDENS[f"{PEER}/{batch}/{case}/value"]), rel=1e-5)
     for name, ours in (("gradient", gradient), ("of weights", of_weights)):
         if ours is not None:
@@ -63,7 +63,7 @@ def check(batch, case, value, gradient, of_weights=None):
             np.testing.assert_allclose(ours, theirs, atol=3e-5 * np.abs(theirs).max())
 
 
-def test_the_peers_smooth_ap():
+def test_smooth_ap_matches_the_peer():
     ids, z = GOLDENS["inputs/square/ids"], GOLDENS["inputs/square/z"]
     loss = losses.SmoothAPLoss(**SMOOTH_AP, dtype="float64")
     check("square", "smooth_ap", *value_and_gradient(loss, ids, z))
@@ -73,7 +73,7 @@ def test_the_peers_smooth_ap():
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("batch", LEARNING_BATCHES)
 @pytest.mark.parametrize("case", PROXY_CASES)
-def test_the_peers_value_and_gradients_at_embeddings_and_proxies(case, batch):
+def test_value_and_gradients_at_embeddings_and_proxies_match_the_peer(case, batch):
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     arguments, centers, pooling = PROXY_CASES[case]
     proxies = GOLDENS[f"inputs/{batch}/proxies/{centers}"]
@@ -83,18 +83,18 @@ def test_the_peers_value_and_gradients_at_embeddings_and_proxies(case, batch):
     head.build(z.shape)
     loss = losses.get(case.split(",")[0], dtype="float64", **arguments)
 
-    def of_both(class_ids, stacked):
-        """The loss of embeddings with the proxies below them, to have both gradients."""
+    def loss_of_stacked(class_ids, stacked):
+        """Return the loss of the embeddings stacked on the proxies, to get both gradients."""
         head.proxies = stacked[len(z) :]
         return loss(class_ids, head(stacked[: len(z)]))
 
-    del head.proxies  # a plain tensor takes the variable's place
-    value, gradient = value_and_gradient(of_both, ids, np.concatenate([z, proxies]))
+    del head.proxies  # a plain tensor replaces the variable
+    value, gradient = value_and_gradient(loss_of_stacked, ids, np.concatenate([z, proxies]))
     check(batch, case, value, gradient[: len(z)], gradient[len(z) :])
 
 
-def test_the_peers_learned_boundaries():
-    batch = "small"  # of the large one the peer adds 200,000 numbers in float32
+def test_learned_boundaries_match_the_peer():
+    batch = "small"  # for the large batch, the peer sums 200,000 numbers in float32
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     boundaries = GOLDENS[f"inputs/{batch}/boundaries"]
     rows = np.concatenate([z, np.tile(boundaries, (len(z), 1))], axis=1)
@@ -105,7 +105,7 @@ def test_the_peers_learned_boundaries():
 
 
 @pytest.mark.parametrize("batch", LEARNING_BATCHES)
-def test_the_peers_distance_weights(batch):
+def test_distance_weights_match_the_peer(batch):
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     pairs = Pairs.of_batch(ops.convert_to_tensor(ids), normalize(ops.convert_to_tensor(z)))
     arguments = LEARNING_CASES["distance weights"]

@@ -1,4 +1,4 @@
-"""What is particular to instance cross-entropy: the gradient that it sets."""
+"""Properties of instance cross-entropy, in particular the gradient that it sets."""
 
 import math
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.any_backend
 @pytest.mark.parametrize("anchor_gradient", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
 @pytest.mark.parametrize("pair_reduction", ["sum", "mean"])
-def test_the_reweighted_gradient_is_that_of_the_loops(anchor_gradient, scale, pair_reduction):
+def test_the_reweighted_gradient_matches_the_loops(anchor_gradient, scale, pair_reduction):
     ids, z = batch(seed=7)
     loss = InstanceCrossEntropyLoss(
         scale, anchor_gradient=anchor_gradient, pair_reduction=pair_reduction, dtype="float64"
@@ -27,8 +27,8 @@ def test_the_reweighted_gradient_is_that_of_the_loops(anchor_gradient, scale, pa
     np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-14)
 
 
-def test_the_anchor_gradient_is_that_of_the_scaled_loss():
-    """The mean over anchors of L_a / (2 s Σ (1 − p)), its divisor constant, by differences."""
+def test_the_anchor_gradient_equals_the_gradient_of_the_scaled_loss():
+    """Compare with the mean over anchors of L_a / (2 s Σ (1 − p)), with a constant divisor."""
     ids, z = batch(seed=8)
     scale = 5.0
 
@@ -62,7 +62,7 @@ def test_each_anchors_weights_sum_to_the_same_twice(spread):
     f = oracles.unit(z)
     loss = InstanceCrossEntropyLoss(64.0, dtype="float64")
     _, gradient = value_and_gradient(loss, ids, z)
-    # Undo the normalisation's length, and solve G_j = Σ_a w_aj (f_a − (f_a·f_j) f_j).
+    # Undo the normalization's length, and solve G_j = Σ_a w_aj (f_a − (f_a·f_j) f_j).
     gradient = gradient * np.linalg.norm(z, axis=1, keepdims=True)
     weights = np.zeros((n, n))
     for j in range(n):
@@ -86,7 +86,7 @@ def test_very_easy_positives_still_weigh_one_half():
     np.testing.assert_allclose(gradient, exact, atol=1e-4)
 
 
-def test_the_value_does_not_depend_on_the_gradient_asked_for():
+def test_the_value_does_not_depend_on_the_gradient_option():
     ids, z = batch()
     values = {
         float(
@@ -101,7 +101,7 @@ def test_the_value_does_not_depend_on_the_gradient_asked_for():
 
 @pytest.mark.parametrize("ids", [[0, 0, 0, 0], [0, 1, 2, 3]], ids=["no negatives", "no positives"])
 @pytest.mark.parametrize("anchor_gradient", [False, True])
-def test_no_term_no_gradient(ids, anchor_gradient):
+def test_an_image_without_terms_has_no_gradient(ids, anchor_gradient):
     _, z = batch()
     loss = InstanceCrossEntropyLoss(anchor_gradient=anchor_gradient)
     value, gradient = value_and_gradient(loss, np.array(ids), z[:4], "float32")
@@ -120,7 +120,7 @@ def test_sample_weights_weigh_the_gradient_of_their_anchors():
     np.testing.assert_allclose(total, whole, atol=1e-12)
 
 
-def test_small_losses_keep_their_digits():
+def test_small_losses_are_exact():
     """Logits of some hundreds, whose difference would lose a loss of 1e-6."""
     ids = np.array([0, 0, 1, 1])
     z = np.array([[1.0, 0.0], [1.0, 0.1], [0.78, 0.6], [0.75, 0.65]])

@@ -1,6 +1,6 @@
 """Lemma 1 of the unifying view with its constants: the parts of the losses bound each other.
 
-On l2-normalised embeddings of balanced classes: K classes of s images, n = K·s, N = n − s negatives
+On l2-normalized embeddings of balanced classes: K classes of s images, n = K·s, N = n − s negatives
 for each image. Boudiaf et al. 2020, Eq. 8 and the proofs of the supplement, A.1.
 """
 
@@ -21,7 +21,7 @@ any_size = pytest.mark.parametrize(("num_classes", "size", "dimensions"), SIZES)
 
 
 def balanced(num_classes, size, dimensions, seed):
-    """Unit embeddings; tight classes for odd seeds, classes that mean nothing for even ones."""
+    """Return unit embeddings: tight classes for odd seeds, meaningless classes for even seeds."""
     rng = np.random.default_rng(seed)
     ids = rng.permutation(np.repeat(np.arange(num_classes), size))
     z = rng.normal(size=(len(ids), dimensions))
@@ -108,7 +108,7 @@ def test_snca_contrast_bounds_the_spread(num_classes, size, dimensions, seed, si
 
 
 def test_parts_of_coincident_embeddings():
-    """Coincident embeddings have values known by hand."""
+    """Coincident embeddings have known values."""
     ids, z = np.repeat([0, 1], 3), np.tile([[1.0, 0.0]], (6, 1))
     assert mean_part("T", "pce", ids, z, lam=1.0) == pytest.approx(-1 / 4)
     assert mean_part("T", "snca", ids, z, temperature=SIGMA) == pytest.approx(-math.log(2) - 20)
@@ -118,7 +118,7 @@ def test_parts_of_coincident_embeddings():
     assert contrast == pytest.approx(math.log(3) / BETA + 0.5)
 
 
-def test_the_raw_losses_do_not_obey_the_ordering():
+def test_the_raw_losses_violate_the_ordering():
     """Without the constants, T_contrastive ≤ T_MS fails: the bounds above are not vacuous."""
     ids, z = balanced(4, 8, 5, seed=0)
     assert mean_part("T", "contrastive", ids, z) > mean_part("T", "multi_similarity", ids, z)

@@ -1,4 +1,4 @@
-"""What holds for every loss: its loop oracle, Keras' ways, the edges of what a batch can be."""
+"""Tests of every loss: its loop oracle, Keras' conventions, and edge cases of a batch."""
 
 import ast
 import pathlib
@@ -30,7 +30,7 @@ def make(case, **more):
 
 
 def batch_of(case, *arguments, **more):
-    """A batch of embeddings, of logits, or, for losses on proxies, of cosines."""
+    """Return a batch of embeddings, of logits, or, for losses on proxies, of cosines."""
     ids, z = batch(*arguments, **more)
     return ids, z / np.abs(z).max() if is_over_proxies(case) else z
 
@@ -89,7 +89,7 @@ def test_float32_is_close(case):
     np.testing.assert_allclose(gradient, exact, atol=1e-3 * np.abs(exact).max() + 1e-6)
 
 
-# A case's own name is another than `case`, so that the quick tests take all of them.
+# The parameter is not called `case`, so that the quick tests run all values.
 @pytest.mark.parametrize(
     "given",
     [case for case in CASES if case.name in ("contrastive", "ice", "recall_at_k")],
@@ -100,7 +100,7 @@ def test_float32_with_each_argument(given):
 
 
 def test_no_loss_changes_a_tensor_in_place():
-    # `total /= n` does on PyTorch, whose gradient then refuses the tensor that it needs.
+    # PyTorch cannot compute the gradient after `total /= n`, which changes a saved tensor.
     package = pathlib.Path(losses.__file__).parent
     shared = (package.parent / "_pairwise").glob("*.py")
     for path in (*package.rglob("*.py"), *shared, pathlib.Path(negatives.__file__)):
@@ -141,7 +141,7 @@ def test_label_shapes_and_types(case, dtype):
 
 
 @pair_cases
-def test_no_pairs_give_zero_and_zero_gradient(case):
+def test_no_pairs_give_zero_loss_and_gradient(case):
     value, gradient = value_and_gradient(make(case), np.array([3]), np.ones((1, 4)), "float32")
     assert value == pytest.approx(0.0, abs=1e-6)
     assert np.isfinite(gradient).all()
@@ -159,7 +159,7 @@ def test_coincident_embeddings_have_finite_gradients(case, place):
 
 
 @pair_cases
-def test_a_zero_row_is_harmless(case):
+def test_a_zero_row_is_a_valid_input(case):
     ids, z = batch_of(case)
     z[2] = 0.0
     value, gradient = value_and_gradient(make(case), ids, z, "float32")
@@ -239,7 +239,7 @@ def test_bad_shapes(case, ids, shape, message):
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX knows every shape")
 @every_case
 def test_compiled_by_xla_for_any_batch_size(case):
-    """As `fit` compiles it for data whose last batch is smaller."""
+    """Like `fit` for data with a smaller last batch."""
     import tensorflow as tf
 
     loss = make(case, dtype="float64")
@@ -271,7 +271,7 @@ def test_embeddings_that_are_not_finite(case, bad):
     loss = make(case)
     with pytest.raises(ValueError, match="y_pred must be finite.* 1 of 11 rows, .*row 3"):
         loss(ids, z)
-    if keras.backend.backend() != "torch":  # which has no graphs
+    if keras.backend.backend() != "torch":  # PyTorch has no graphs
         assert np.isnan(float(compiled(loss)(ids, z.astype("float32"))))
 
 
@@ -298,14 +298,14 @@ def test_a_loss_by_configuration_or_as_a_callable():
         losses.get(loss, margin=0.3)
 
 
-def test_the_parts_metric_refuses_what_has_no_parts():
+def test_the_parts_metric_refuses_losses_without_parts():
     with pytest.raises(TypeError, match=r"loss must be a keras_dml\.losses\.EmbeddingLoss"):
         LossPart("mse", "tightness")
     with pytest.raises(ValueError, match="part must be"):
         LossPart(losses.ContrastiveLoss(), "spread")
 
 
-def test_the_tests_of_every_loss_run_on_the_other_backend_too():
+def test_the_tests_of_every_loss_run_on_every_backend():
     for path in pathlib.Path(__file__).parents[1].rglob("test_*.py"):
         text = path.read_text()
         if "\nfrom backend import" in text:

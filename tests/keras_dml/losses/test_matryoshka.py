@@ -1,4 +1,4 @@
-"""A loss over prefixes: the sum of what it says of each."""
+"""A loss over prefixes: the weighted sum of its values for the prefixes."""
 
 import keras
 import numpy as np
@@ -50,13 +50,13 @@ def test_value_and_gradient_are_the_weighted_sums_over_prefixes(inner):
     np.testing.assert_allclose(gradient, slopes, atol=1e-12)
 
 
-def test_the_whole_alone_is_the_loss_itself():
+def test_the_full_embedding_as_only_prefix_equals_the_loss():
     ids, z = batch()
     loss = losses.MatryoshkaLoss(losses.SNCALoss(), [6])
     assert float(loss(ids, z)) == float(losses.SNCALoss()(ids, z))
 
 
-def test_groups_are_labels_where_the_loss_takes_them():
+def test_groups_work_if_the_loss_takes_them():
     groups = np.array([[1, 0], [1, 1], [0, 1]])
     z = batch()[1][:3]
     inner = losses.SimplifiedPairwiseCrossEntropyLoss()
@@ -65,7 +65,7 @@ def test_groups_are_labels_where_the_loss_takes_them():
     assert value == pytest.approx(expected, rel=1e-6)
 
 
-def test_it_is_saved_with_the_loss_that_it_is_made_of(tmp_path):
+def test_it_is_saved_with_its_inner_loss(tmp_path):
     loss = losses.MatryoshkaLoss(
         losses.TripletLoss(0.3, triplets="hard"), (2, 4), weights=(0.5, 1.0), name="mine"
     )
@@ -93,7 +93,7 @@ def test_it_is_saved_with_the_loss_that_it_is_made_of(tmp_path):
         ((3, 5), None, r"dims must end with d = 6.*dims=\(3, 5\)"),
     ],
 )
-def test_what_is_refused(dims, weights, message):
+def test_bad_arguments(dims, weights, message):
     ids, z = batch()
     with pytest.raises(ValueError, match=message):
         losses.MatryoshkaLoss(losses.SNCALoss(), dims, weights=weights)(ids, z)

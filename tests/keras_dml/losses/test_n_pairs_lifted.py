@@ -1,4 +1,4 @@
-"""What is particular to the n-pairs and the lifted structure loss."""
+"""Properties of the n-pairs and the lifted structure loss."""
 
 import numpy as np
 import oracles
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.any_backend
 
 
 def addons_npairs(class_ids, similarities):
-    """tensorflow-addons' `npairs_loss`, in its own steps."""
+    """tensorflow-addons' `npairs_loss`, with the same steps."""
     targets = (class_ids[:, None] == class_ids[None, :]).astype(float)
     targets /= targets.sum(axis=1, keepdims=True)
     logits = similarities - similarities.max(axis=1, keepdims=True)
@@ -21,14 +21,14 @@ def addons_npairs(class_ids, similarities):
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_n_pairs_is_addons_loss_of_the_similarity_matrix(normalize):
+def test_n_pairs_equals_addons_loss_of_the_similarity_matrix(normalize):
     ids, z = batch(sizes=(4, 2, 3))
     f = oracles.unit(z) if normalize else z
     loss = losses.NPairsLoss(normalize=normalize, dtype="float64")
     assert float(loss(ids, z)) == pytest.approx(addons_npairs(ids, f @ f.T), rel=1e-12)
 
 
-def test_n_pairs_without_anything_to_tell_apart():
+def test_n_pairs_of_a_single_class():
     _, z = batch()
     for ids in ([0, 0, 0, 0], [0, 1, 2, 3]):
         value, gradient = value_and_gradient(losses.NPairsLoss(), np.array(ids), z[:4], "float32")
@@ -44,7 +44,7 @@ def test_n_pairs_does_not_overflow():
 
 
 def addons_lifted(class_ids, z, margin):
-    """tensorflow-addons' `lifted_struct_loss`: a sum over unordered pairs, written out."""
+    """tensorflow-addons' `lifted_struct_loss`, written as a sum over unordered pairs."""
     total, pairs = 0.0, 0
     n = len(z)
     for i in range(n):
@@ -63,7 +63,7 @@ def addons_lifted(class_ids, z, margin):
 
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("margin", [0.4, 1.0])
-def test_lifted_structure_is_addons_loss(margin):
+def test_lifted_structure_equals_addons_loss(margin):
     ids, z = batch(seed=3, sizes=(4, 1, 2, 5))
     loss = losses.LiftedStructureLoss(margin=margin, normalize=False, dtype="float64")
     assert float(loss(ids, z)) == pytest.approx(addons_lifted(ids, z, margin), rel=1e-12)

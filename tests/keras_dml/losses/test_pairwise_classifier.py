@@ -1,4 +1,4 @@
-"""The pairwise cross-entropy whose assignments come from a classifier layer."""
+"""The pairwise cross-entropy with assignments from a classifier layer."""
 
 import json
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.any_backend
 @pytest.mark.skipif(
     keras.backend.backend() == "torch", reason="Keras' Dense computes float64 in float32 there"
 )
-def test_a_classifier_gives_the_assignments_and_gets_no_gradient():
-    """Bias, another number of classes than the batch has, and dropout that must stay off."""
+def test_a_classifier_sets_the_assignments_and_gets_no_gradient():
+    """With a bias, other numbers of classes than in the batch, and dropout that must stay off."""
     ids, z = batch()
     dropout = keras.layers.Dropout(0.5, dtype="float64")
     dense = keras.layers.Dense(7, dtype="float64", bias_initializer="normal")
@@ -41,7 +41,7 @@ def test_a_classifier_gives_the_assignments_and_gets_no_gradient():
 
 @pytest.mark.slow
 def test_the_classifier_of_the_model_is_shared_while_both_train(tmp_path):
-    """The loss sees the layer's weights of each moment, not those of its construction."""
+    """The loss uses the layer's current weights, not the weights at construction."""
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
     inputs = keras.Input((8,))
     embeddings = keras.layers.Dense(5, name="embeddings")(inputs)
@@ -71,7 +71,7 @@ def test_the_classifier_of_the_model_is_shared_while_both_train(tmp_path):
     assert logs["embeddings_loss"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-def test_weights_saved_without_a_classifier_load_into_a_model_whose_loss_has_one(tmp_path):
+def test_weights_saved_without_a_classifier_load_into_a_model_with_one(tmp_path):
     ids, x = batch(dimensions=8)
     plain, with_classifier = small_model(), small_model()
     plain.compile("sgd", losses.PairwiseCrossEntropyLoss(0.5))

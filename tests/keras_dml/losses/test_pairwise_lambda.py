@@ -1,4 +1,4 @@
-"""λ of the pairwise cross-entropy: Eq. 25, its floor, and the eigenvalues that are not needed."""
+"""λ of the pairwise cross-entropy: Eq. 25, its floor, and eigenvalues that are not needed."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ FLOOR = 0.02
 
 @pytest.mark.slow_on_jax
 def test_lambda_is_the_smallest_eigenvalue_over_the_classes():
-    """Many images, few dimensions: Eq. 25 stands above the floor, and the floor does nothing."""
+    """Many images, few dimensions: Eq. 25 is above the floor."""
     ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)
     eigenvalue = oracles.smallest_eigenvalue(oracles.simplified_assignments(ids, z), z)
     given, computed = (
@@ -58,7 +58,7 @@ def test_fewer_images_than_dimensions_give_the_floor(floor):
 
 
 def dimensions_of(third, fourth):
-    """24 images of three classes in four dimensions, the last two of them made to measure."""
+    """Return 24 images of three classes in four dimensions, of which the last two are scaled."""
     rng = np.random.default_rng(0)
     z = 2.0 * rng.normal(size=(24, 4))
     z[:, 2] *= third
@@ -67,7 +67,7 @@ def dimensions_of(third, fourth):
 
 
 def classifier_with(bias):
-    """Four classes for four dimensions, and the logits that it gives."""
+    """Return four classes for four dimensions, and the classifier's logits."""
     layer = keras.layers.Dense(4, dtype="float64")
     layer.build((None, 4))
     kernel = 0.1 * np.random.default_rng(1).normal(size=(4, 4))
@@ -75,7 +75,7 @@ def classifier_with(bias):
     return layer, lambda z: z @ kernel + bias
 
 
-def as_it_is(z):
+def unchanged(z):
     return z[:, 3]
 
 
@@ -87,10 +87,10 @@ def almost_the_first(z):
 @pytest.mark.parametrize(
     ("third", "fourth", "last_bias", "above"),
     [
-        pytest.param(1.0, as_it_is, None, True, id="above the floor"),
-        pytest.param(1.0, as_it_is, 0.0, True, id="above the floor, with a classifier"),
-        pytest.param(0.01, as_it_is, None, False, id="one small dimension"),
-        pytest.param(1.0, as_it_is, -9.0, False, id="one improbable class"),
+        pytest.param(1.0, unchanged, None, True, id="above the floor"),
+        pytest.param(1.0, unchanged, 0.0, True, id="above the floor, with a classifier"),
+        pytest.param(0.01, unchanged, None, False, id="one small dimension"),
+        pytest.param(1.0, unchanged, -9.0, False, id="one improbable class"),
         pytest.param(1.0, almost_the_first, None, False, id="two dimensions almost equal"),
     ],
 )
@@ -120,7 +120,7 @@ def check_by_xla_and_with_unknown_size(loss, ids, z, expected):
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows every shape")
-def test_a_batch_of_unknown_size_gives_the_floor_too():
+def test_a_batch_of_unknown_size_gives_the_floor():
     ids, z = batch(dimensions=12)
     loss = losses.PairwiseCrossEntropyLoss(dtype="float64")
     check_by_xla_and_with_unknown_size(loss, ids, z, float(loss(ids, z)))

@@ -1,4 +1,4 @@
-"""Embeddings as losses and strategies see them: their length, and numbers that are not finite."""
+"""Embeddings as losses and strategies get them: unit length, and how nonfinite values appear."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ LOSSES = {
 }
 
 
-def test_a_strategy_sees_pairs_of_length_1_whatever_length_they_have():
+def test_a_strategy_gets_embeddings_of_unit_length():
     unit = Z / np.linalg.norm(Z, axis=-1, keepdims=True)
     seen = []
 
@@ -57,7 +57,7 @@ def test_a_strategy_sees_pairs_of_length_1_whatever_length_they_have():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_subclass_that_prepares_embeddings_itself_has_their_length(name):
+def test_a_subclass_that_overrides_prepare_gives_the_same_loss(name):
     loss, arguments = LOSSES[name]
 
     class Prepared(loss):
@@ -72,7 +72,7 @@ def test_a_subclass_that_prepares_embeddings_itself_has_their_length(name):
 @pytest.mark.parametrize("length", [1e-37, 1e-25, 1e-12, 1.0, 1e12, 1e25, 1e37])
 @pytest.mark.parametrize("among", [1.0, 1e30])
 def test_rows_of_any_length_have_length_1(length, among):
-    """Also where another row of the batch makes all be looked at more closely."""
+    """Includes batches in which another row triggers the more careful computation."""
     x = np.stack([np.array([3.0, 0.0, 4.0]) * length, np.array([0.0, 1.0, 0.0]) * among])
     unit = np.asarray(normalize(ops.convert_to_tensor(x, dtype="float32")))
     np.testing.assert_allclose(unit, [[0.6, 0, 0.8], [0, 1, 0]], rtol=1e-6)
@@ -82,7 +82,7 @@ def test_rows_of_any_length_have_length_1(length, among):
     "number, sound",
     [(3e38, True), (-3e38, True), (np.inf, False), (-np.inf, False), (np.nan, False)],
 )
-def test_large_numbers_are_sound_and_infinite_ones_are_not(number, sound):
+def test_large_numbers_are_valid_and_infinite_ones_are_not(number, sound):
     x = np.full((4, 300), number, "float32")
     x[:2] = 1.0
     found = is_sound(ops.convert_to_tensor([0, 0, 1, 1]), ops.convert_to_tensor(x))
@@ -91,14 +91,14 @@ def test_large_numbers_are_sound_and_infinite_ones_are_not(number, sound):
 
 @pytest.mark.parametrize("rows", [17, 18, 33, 65])
 def test_equal_rows_are_normalized_to_equal_numbers(rows):
-    """Vectorized and scalar code may round differently, and the distance would not be 0."""
+    """If vectorized and scalar code rounded differently, the distance would not be 0."""
     x = np.repeat(RNG.normal(size=(1, 64)), rows, axis=0)
     unit = np.asarray(normalize(ops.convert_to_tensor(x, dtype="float32")))
     assert (unit == unit[:1]).all()
 
 
 @pytest.mark.parametrize("name", ["contrastive", "triplet", "margin", "multi_similarity"])
-def test_duplicate_images_have_the_gradient_of_float64(name):
+def test_the_gradient_of_duplicate_images_matches_float64(name):
     ids, z = np.arange(40) // 4, RNG.normal(size=(40, 32)).astype("float32")
     z[1:20:4] = z[0:20:4]
     _, gradient = value_and_gradient(losses.get(name), ids, z, "float32")

@@ -1,4 +1,4 @@
-"""The losses over class cosines: which of them are one, and their edges."""
+"""The losses over class cosines: which of them coincide, and edge cases."""
 
 import math
 
@@ -17,7 +17,7 @@ every_loss = pytest.mark.parametrize("name", OF_COSINES)
 
 
 def cosines(seed=0):
-    """Class ids and the cosines of 11 images to 4 classes."""
+    """Return class ids and the cosines of 11 images to 4 classes."""
     ids, z = batch(seed)
     rng = np.random.default_rng(seed)
     proxies = rng.normal(size=(4, z.shape[1]))
@@ -36,7 +36,7 @@ def cosines(seed=0):
     ],
     ids=["cosface", "arcface", "arcface, easy", "soft_triple", "proxy_nca"],
 )
-def test_without_a_margin_they_are_norm_softmax(same):
+def test_without_a_margin_they_equal_norm_softmax(same):
     ids, c = cosines()
     expected, gradient = value_and_gradient(losses.NormSoftmaxLoss(0.1, dtype="float64"), ids, c)
     value, computed = value_and_gradient(same, ids, c)
@@ -54,8 +54,8 @@ def test_an_image_on_its_proxy_or_opposite_is_finite(name, on):
     assert np.isfinite(gradient).all()
 
 
-def test_arcface_on_the_sphere_has_a_gradient_of_the_length_of_the_sine():
-    """Near the proxy the slope in c grows without bound, and the sphere's shrinks likewise."""
+def test_the_gradient_of_arcface_on_the_sphere_has_the_length_of_the_sine():
+    """Near the proxy, the slope in c grows without bound, and the sphere's slope shrinks alike."""
     margin = 0.5
     loss = losses.ArcFaceLoss(1.0, margin=margin, dtype="float64", reduction="sum")
     for angle in (1e-3, 0.3, 1.2, 2.0):
@@ -75,7 +75,7 @@ def test_arcface_never_rises_with_the_angle():
         assert (np.diff(target) <= 1e-6).all()
 
 
-def test_a_zero_embedding_is_as_near_to_all():
+def test_a_zero_embedding_is_equally_near_to_all_classes():
     ids = np.array([0, 2])
     expected = pytest.approx(math.log(5), rel=1e-6)
     for loss in (losses.NormSoftmaxLoss(), losses.CosFaceLoss(margin=0.0), losses.ProxyNCALoss()):
@@ -84,21 +84,21 @@ def test_a_zero_embedding_is_as_near_to_all():
 
 @every_loss
 @pytest.mark.parametrize("strange", [-1, 4])
-def test_a_class_that_the_head_does_not_have(name, strange):
+def test_a_class_missing_in_the_head(name, strange):
     ids, c = cosines()
     ids[3] = strange
     loss = losses.get(name, reduction=None)
     with pytest.raises(ValueError, match=f"y_true must be .*proxy_model.*: {strange} in row 3"):
         loss(ids, c)
     if keras.backend.backend() == "torch":
-        return  # No graphs.
+        return  # PyTorch has no graphs.
     for values in (compiled(loss)(ids, c), *compiled(loss.parts)(ids, c)):
         lost = np.isnan(np.asarray(values))
         assert lost.all() if name == "proxy_anchor" else np.flatnonzero(lost).tolist() == [3]
 
 
 @every_loss
-def test_embeddings_in_place_of_cosines(name):
+def test_embeddings_instead_of_cosines(name):
     ids, c = cosines()
     loss = losses.get(name, reduction=None)
     with pytest.raises(ValueError, match="y_pred must be cosines .*proxy_model.*Received: "):
@@ -108,7 +108,7 @@ def test_embeddings_in_place_of_cosines(name):
 
 
 @every_loss
-def test_a_fraction_of_a_class(name):
+def test_fractional_class_ids(name):
     ids, c = cosines()
     ids = ids.astype("float32")
     ids[3] = 1.5
@@ -122,14 +122,14 @@ def test_fewer_than_two_classes(name):
         losses.get(name)(np.zeros(3, int), np.ones((3, 1)))
 
 
-def test_proxy_anchor_of_a_batch_of_one_class_has_nothing_to_push_from_it():
+def test_proxy_anchor_of_a_single_class_batch_only_pushes_from_the_other_proxy():
     c = np.full((4, 2), -0.3)
     push = np.asarray(losses.ProxyAnchorLoss(2.0, margin=0.1).parts(np.zeros(4, int), c)[1])
     expected = np.log(1 + 4 * math.exp(2.0 * (-0.3 + 0.1))) / 2  # from the other class's proxy
     np.testing.assert_allclose(push, expected, rtol=1e-5)
 
 
-def test_proxy_anchor_weighs_shares_by_sample_weights():
+def test_proxy_anchor_uses_sample_weights():
     ids, c = cosines(3)
     weights = np.linspace(0, 1, len(ids)).astype("float32")
     loss = losses.ProxyAnchorLoss(5.0)
@@ -146,12 +146,12 @@ def test_a_compiled_graph(name):
 
 
 @pytest.mark.parametrize("margin", [-0.1, math.pi, float("nan")])
-def test_margins_of_arcface_that_are_refused(margin):
+def test_bad_margins_of_arcface(margin):
     with pytest.raises(ValueError, match="margin must be a number of at least 0 and below 3.14"):
         losses.ArcFaceLoss(margin=margin)
 
 
-def test_what_the_losses_say_of_their_heads_a_head_takes():
+def test_a_head_accepts_the_arguments_that_the_losses_name():
     for name in OF_COSINES:
         head = models.ProxyHead(3, **losses.LOSSES[name].head)
         assert head(np.ones((2, 4), "float32")).shape == (2, 3)

@@ -1,4 +1,4 @@
-"""SupCon, NT-Xent, circle, margin, Smooth-AP and recall@k: what the shared tests do not ask."""
+"""SupCon, NT-Xent, circle, margin, Smooth-AP, and recall@k: checks beyond the shared tests."""
 
 import numpy as np
 import oracles
@@ -12,13 +12,13 @@ pytestmark = pytest.mark.any_backend
 
 
 def projected(gradient, z):
-    """A gradient at the l2-normalised embeddings as one at the embeddings."""
+    """Return the gradient at the embeddings, from a gradient at the l2-normalized embeddings."""
     f = oracles.unit(z)
     along = (gradient * f).sum(axis=1, keepdims=True)
     return (gradient - along * f) / np.linalg.norm(z, axis=1, keepdims=True)
 
 
-def test_with_one_positive_each_supcon_nt_xent_and_snca_agree():
+def test_supcon_nt_xent_and_snca_agree_with_one_positive_per_anchor():
     _, z = batch(seed=4, sizes=(12,), dimensions=5)
     ids = np.arange(12) // 2
     expected, gradient = value_and_gradient(losses.SupConLoss(0.2, dtype="float64"), ids, z)
@@ -50,10 +50,10 @@ def test_coincident_points():
     same, ids = np.tile([[1.0, 2.0]], (6, 1)), np.repeat([0, 1], 3)
     for loss, expected in (
         (losses.NTXentLoss(dtype="float64"), np.log(1 + 3)),
-        # Closed positive hinges, negative ones of m + β, whatever the negatives weigh.
+        # Positive hinges are 0, negative ones m + β, independent of the negatives' weights.
         (losses.MarginLoss(dtype="float64"), 1.4),
         (losses.MarginLoss(sampling="all", dtype="float64"), 1.4),
-        # Ranks by halves: 1 + 1/2 of the other positive, 1 + 4/2 of all.
+        # Smooth ranks count ties as halves: 1 + 1/2 among positives, 1 + 4/2 among all.
         (losses.SmoothAPLoss(dtype="float64"), 1 - 1.5 / 3),
     ):
         value, gradient = value_and_gradient(loss, ids, same)
@@ -61,7 +61,7 @@ def test_coincident_points():
         assert np.isfinite(gradient).all()
 
 
-def test_the_gradient_of_the_circle_loss_is_the_papers():
+def test_the_gradient_of_the_circle_loss_matches_the_paper():
     ids, z = batch(seed=7)
     margin, scale = 0.3, 15.0
     f = oracles.unit(z)
@@ -82,9 +82,9 @@ def test_the_gradient_of_the_circle_loss_is_the_papers():
 
 @pytest.mark.parametrize("far_class", [False, True])
 @pytest.mark.parametrize(("margin", "beta"), [(0.2, 1.1), (0.2, 1.2), (0.4, 1.5)])
-def test_the_gradient_of_the_margin_loss_holds_its_weights_constant(margin, beta, far_class):
+def test_the_gradient_of_the_margin_loss_treats_its_weights_as_constants(margin, beta, far_class):
     ids, z = batch(seed=8, dimensions=4)
-    if far_class:  # Its anchors have no near negatives and take all alike, others have some.
+    if far_class:  # The far class has no near negatives: all weigh the same.
         z = 0.3 * z + np.where(ids == ids[0], 1, -1)[:, None] * np.array([1.0, 0, 0, 0])
     f = oracles.unit(z)
     distance = np.sqrt(((f[:, None] - f) ** 2).sum(axis=2))
@@ -110,14 +110,14 @@ def test_the_gradient_of_the_margin_loss_holds_its_weights_constant(margin, beta
     assert value == pytest.approx(expected, rel=1e-9)
 
 
-def test_learned_boundaries_are_those_of_the_anchors_classes():
+def test_each_anchor_uses_the_boundary_of_its_class():
     ids, z = batch(seed=9)
     betas = np.linspace(0.8, 1.4, 4)
     rows = np.concatenate([z, np.tile(betas, (len(ids), 1))], axis=1)
     given = {"sampling": "all", "nu": 0.3, "boundaries": 4}
     loss = losses.MarginLoss(dtype="float64", **given)
     value, gradient = value_and_gradient(loss, ids, rows)
-    # The oracle takes boundaries from the end of a row: those of class 0 stand B from it.
+    # The oracle reads boundaries from the end of a row: the boundary of class 0 is B from it.
     expected = oracles.mean_loss(oracles.margin, ids, rows, **given)
     assert value == pytest.approx(expected, rel=1e-9)
     numeric = oracles.numeric_gradient(oracles.margin, ids, rows, **given)
@@ -129,7 +129,7 @@ def test_learned_boundaries_are_those_of_the_anchors_classes():
     assert float(learned(ids, rows)) == pytest.approx(float(alike(ids, z)), rel=1e-12)
 
 
-def test_a_class_without_a_boundary_of_its_own():
+def test_a_class_without_a_boundary_is_nan():
     ids, z = batch(seed=9)
     each = losses.MarginLoss(boundaries=2, reduction=None)(ids, np.float32(z))
     assert np.isnan(np.asarray(each)).tolist() == (ids > 1).tolist()
@@ -143,23 +143,23 @@ def test_a_class_without_a_boundary_of_its_own():
         ({"boundaries": -1}, "boundaries must be a whole number of at least 0"),
     ],
 )
-def test_what_the_margin_loss_refuses(given, message):
+def test_bad_arguments_of_the_margin_loss(given, message):
     with pytest.raises(ValueError, match=message):
         losses.MarginLoss(**given)
 
 
-def test_boundaries_need_room():
+def test_boundaries_need_columns_of_the_embeddings():
     with pytest.raises(ValueError, match=r"followed by 3 boundaries.*\(4, 3\)"):
         losses.MarginLoss(boundaries=3)(np.arange(4), np.ones((4, 3)))
 
 
 @pytest.mark.parametrize("ks", [(), (0, 2), 3, "12", (1.5,)])
-def test_ks_that_are_refused(ks):
+def test_bad_ks(ks):
     with pytest.raises((ValueError, TypeError), match=r"ks must be one or more whole numbers"):
         losses.RecallAtKLoss(ks)
 
 
-def test_a_k_beyond_the_batch_is_the_batch():
+def test_k_is_limited_by_the_batch():
     ids, z = batch(seed=1)
     few = losses.RecallAtKLoss((2, 11), dtype="float64")
     many = losses.RecallAtKLoss((2, 500), dtype="float64")
@@ -167,7 +167,7 @@ def test_a_k_beyond_the_batch_is_the_batch():
 
 
 def test_sharp_ranks_are_average_precision_and_recall():
-    """At a low temperature the ranks are those of sorting."""
+    """At a low temperature, smooth ranks equal the ranks of a sort."""
     ids, z = batch(seed=3, sizes=(8, 9, 7), dimensions=5)
     f = oracles.unit(z)
     precisions, recalls = [], []
@@ -192,8 +192,8 @@ def test_ranking_compiles_for_a_batch_of_unknown_size(name):
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("sizes", [(6, 1, 33), (14, 12, 14)])
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
-def test_ranking_of_few_positives_and_of_many(name, sizes):
-    """In batches that could have more positives than are looked for at once."""
+def test_ranking_with_few_and_with_many_positives(name, sizes):
+    """In batches that could have more positives than one block compares."""
     ids, z = batch(seed=5, sizes=sizes, dimensions=3)
     temperature = {"smooth_ap": "temperature", "recall_at_k": "rank_temperature"}[name]
     given = {temperature: 0.1}
@@ -210,7 +210,7 @@ def test_ranking_of_few_positives_and_of_many(name, sizes):
     assert float(compiled(loss)(ids, z)) == pytest.approx(value, rel=1e-12)
 
 
-def test_a_perfect_ranking_is_left_as_it_is():
+def test_a_perfect_ranking_has_no_gradient():
     ids, z = batch(seed=5, sizes=(4, 3, 5), dimensions=3)
     z = 0.1 * z + 5 * np.eye(3)[ids]
     value, gradient = value_and_gradient(losses.SmoothAPLoss(0.005), ids, z, "float32")

@@ -1,4 +1,4 @@
-"""What is particular to the RankMI loss and its fixed statistics network."""
+"""Properties of the RankMI loss and its fixed statistics network."""
 
 import math
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.any_backend
 
 
 def tangled(sizes=(4, 3, 3), spread=0.05):
-    """Tight classes around far-apart directions."""
+    """Return tight classes around far-apart directions."""
     rng = np.random.default_rng(1)
     ids = np.repeat(np.arange(len(sizes)), sizes)
     return ids, np.eye(len(sizes), 6)[ids] + spread * rng.normal(size=(len(ids), 6))
@@ -58,7 +58,7 @@ def test_any_keras_network_is_the_statistics_network():
     loss = RankMILoss(network, dtype="float64")
     value, gradient = value_and_gradient(loss, ids, z)
     given = {"statistics": by_hand}
-    # Keras computes the network in its own dtype, float32.
+    # Keras computes the network in its dtype, float32.
     assert value == pytest.approx(oracles.mean_loss(oracles.rankmi, ids, z, **given), rel=1e-5)
     expected = oracles.numeric_gradient(oracles.rankmi, ids, z, **given)
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
@@ -70,15 +70,15 @@ def test_a_constant_zero_statistic_estimates_nothing():
     np.testing.assert_allclose(np.asarray(loss(ids, z)), 0.0, atol=1e-12)
 
 
-def test_the_best_statistic_reaches_two_log_two():
-    """The bound of separated distributions, with V = log p⁺ − log p⁻ as large as it likes."""
+def test_the_optimal_statistic_reaches_two_log_two():
+    """The bound of separated distributions, with an arbitrarily large V = log p⁺ − log p⁻."""
     ids, z = tangled()
     steep = RankMILoss(lambda d: 1e3 * (0.8 - d), dtype="float64")
     assert float(steep(ids, z)) == pytest.approx(-2 * math.log(2), rel=1e-9)
 
 
 def test_separated_at_beta_the_fixed_statistic_gives_the_open_quadruplet_term():
-    """Statement 1 wants it the wrong way round: positives beyond β, negatives within."""
+    """Statement 1 needs the opposite of a good embedding: positives beyond β, negatives within."""
     # Classes along the diagonals of a square: every negative is nearer than every positive.
     ids = np.array([0, 0, 1, 1])
     z = np.array([[1.0, 0.05], [-1.0, 0.0], [0.0, 1.0], [0.1, -1.0]])
@@ -91,7 +91,7 @@ def test_separated_at_beta_the_fixed_statistic_gives_the_open_quadruplet_term():
 
     assert value(1.7) == pytest.approx(expected, rel=1e-10)
     assert value(1.6) == pytest.approx(expected, rel=1e-10)
-    # With the positives on the wrong side of β it does not hold.
+    # If the positives are on the other side of β, the statement fails.
     assert abs(value(2.5) - expected) > 0.1
 
 
@@ -124,7 +124,7 @@ def test_fixed_statistics_decrease_over_all_distances():
 
 
 def test_expected_draws_weigh_anchors_by_their_positives():
-    """The mean over positive pairs of the expected cost of the anchor's drawn negative."""
+    """Compare with the mean over positive pairs of the expected cost of the drawn negative."""
     ids, z = batch(seed=11, sizes=(5, 2, 3))
     f = oracles.unit(z)
     costs = []
@@ -141,7 +141,7 @@ def test_expected_draws_weigh_anchors_by_their_positives():
 
 
 @pytest.mark.slow
-def test_copies_and_files_keep_the_network_and_its_weights(tmp_path):
+def test_copies_and_files_keep_the_network_and_weights(tmp_path):
     ids, z = batch()
     loss = RankMILoss(small_network())
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))

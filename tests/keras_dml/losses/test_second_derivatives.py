@@ -1,4 +1,4 @@
-"""Second derivatives are right, or refused with an error that explains why."""
+"""Second derivatives are correct, or refused with an error that explains why."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ REFUSED = {"circle", "ice", "margin", "pce", "rankmi", "smooth_ap", "recall_at_k
 
 
 def product(loss, ids, z, direction, compile_it=False):
-    """The Hessian times a direction: the derivative of the gradient's part along it."""
+    """Compute the Hessian times a direction: the derivative of the gradient along it."""
     z, direction = (keras.ops.convert_to_tensor(x, dtype="float64") for x in (z, direction))
     if keras.backend.backend() == "jax":
         import jax
@@ -60,7 +60,7 @@ def check(loss, ids, z):
 
 
 def refuses(loss):
-    """Whether the gradient is not the derivative of a function, by the loss's configuration."""
+    """Return whether the configured loss sets a gradient other than its value's derivative."""
     config = loss.get_config()
     match loss.name:
         case "ice":
@@ -74,7 +74,7 @@ def refuses(loss):
 
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_they_equal_differences_of_gradients_or_are_refused(case):
+def test_second_derivatives_match_differences_of_gradients_or_are_refused(case):
     ids, z = batch(seed=6)
     loss = losses.get(case.name, **case.arguments, dtype="float64")
     if loss.kind == "proxies":
@@ -87,14 +87,14 @@ def test_they_equal_differences_of_gradients_or_are_refused(case):
         product(loss, ids, z, np.ones_like(z))
 
 
-def test_only_losses_with_a_fused_implementation_say_so():
+def test_only_losses_with_a_fused_implementation_declare_it():
     fused = {name for name, loss in losses.LOSSES.items() if getattr(loss, "fused", False)}
     assert fused == {"smooth_ap", "recall_at_k"}
 
 
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
-def test_the_formula_of_a_fused_loss_has_them(name):
+def test_the_formula_of_a_fused_loss_has_second_derivatives(name):
     ids, z = batch(seed=6)
     arguments = {"temperature": 0.1} if name == "smooth_ap" else {"rank_temperature": 0.1}
     loss, formula = (losses.get(name, **arguments, dtype="float64") for _ in range(2))
@@ -108,7 +108,7 @@ def test_the_formula_of_a_fused_loss_has_them(name):
 
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize("place", [0.0, 100.0])
-def test_those_of_distances_between_close_pairs(place):
+def test_second_derivatives_of_distances_between_close_pairs(place):
     _, z = batch(seed=6)
     z = z + place
     z[1], z[3] = z[0] + 1e-9, z[2]
@@ -122,7 +122,7 @@ def test_those_of_distances_between_close_pairs(place):
 
 
 @pytest.mark.slow_on_jax
-def test_those_of_unit_vectors():
+def test_second_derivatives_of_unit_vectors():
     _, z = batch(seed=6)
     weights = np.random.default_rng(0).normal(size=z.shape)
     check(lambda _, x: keras.ops.sum(keras.ops.convert_to_tensor(weights) * normalize(x)), None, z)
@@ -147,7 +147,7 @@ def test_a_graph_under_a_persistent_tape_needs_no_second_derivative(case):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
 @pytest.mark.parametrize("name", sorted(REFUSED - {"rankmi"}))
 @pytest.mark.slow
-def test_a_graph_refuses_them_too(name):
+def test_a_graph_refuses_second_derivatives(name):
     import tensorflow as tf
 
     ids, z = batch(seed=6)

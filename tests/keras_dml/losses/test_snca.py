@@ -1,4 +1,4 @@
-"""What is particular to the scalable neighbourhood component analysis loss."""
+"""Properties of the scalable neighborhood component analysis loss."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from keras_dml import losses
 pytestmark = pytest.mark.any_backend
 
 
-def test_it_is_minus_the_log_probability_of_a_neighbour_of_the_class():
-    """Anchors 0 and 1: similarity 0.6 to each other, to the lone third image 0 and 0.8."""
+def test_it_is_minus_the_log_probability_of_a_neighbor_of_the_class():
+    """Anchors 0 and 1 have similarity 0.6 to each other, and 0 and 0.8 to the third image."""
     z = np.array([[2.0, 0.0], [0.6, 0.8], [0.0, 3.0]])
     each = np.asarray(losses.SNCALoss(0.5, reduction=None, dtype="float64")(np.array([0, 0, 1]), z))
     first = -np.log(np.exp(1.2) / (np.exp(1.2) + np.exp(0.0)))
@@ -20,7 +20,7 @@ def test_it_is_minus_the_log_probability_of_a_neighbour_of_the_class():
 
 
 @pytest.mark.slow_on_jax
-def test_images_without_positives_leave_the_mean_but_stay_candidates():
+def test_images_without_positives_are_candidates_but_not_in_the_mean():
     ids, z = batch(sizes=(4, 3, 1))
     loss = losses.SNCALoss(0.3, dtype="float64", reduction=None)
     each = np.asarray(loss(ids, z))

@@ -1,4 +1,4 @@
-"""What is particular to the triplet and quadruplet lossessize, ties."""
+"""Properties of the triplet and quadruplet losses: mining, ties, and unknown batch size."""
 
 import keras
 import numpy as np
@@ -47,8 +47,8 @@ def test_quadruplets_with_weights_match_the_loops():
     np.testing.assert_allclose(gradient, expected, atol=1e-7)
 
 
-def test_negatives_at_one_distance_share_the_pull():
-    # Two negatives on the same spot: neither is nearer, so both are pushed alike.
+def test_negatives_at_the_same_distance_share_the_gradient():
+    # Two negatives at the same point are equally near, so both are pushed equally.
     z = np.array([[0.0, 0.0], [0.3, 0.0], [0.0, 0.5], [0.0, 0.5]])
     loss = losses.TripletLoss(triplets="semihard", normalize=False, dtype="float64")
     value, gradient = value_and_gradient(loss, np.array([0, 0, 1, 2]), z)
@@ -84,7 +84,7 @@ def test_anchors_without_a_triplet_are_left_out_of_the_mean():
         *(pytest.param(loss, marks=pytest.mark.slow) for loss in SEVERAL),
     ],
 )
-def test_compiled_by_xla_it_is_the_same(loss):
+def test_xla_gives_the_same_value(loss):
     if keras.backend.backend() == "jax":
         import jax
 
@@ -143,22 +143,22 @@ def test_float32_is_exact_with_hundreds_of_images(loss):
         value, gradient = value_and_gradient(loss, ids, z.astype("float32"), "float32")
         exact, exact_gradient = value_and_gradient(precise, ids, z)
         assert value == pytest.approx(exact, rel=2e-5)
-        # Rounding may exchange negatives at almost the same distance: a few rows, not the whole.
+        # Rounding may swap negatives at almost the same distance in a few rows, not in the whole.
         error = np.linalg.norm(gradient - exact_gradient) / np.linalg.norm(exact_gradient)
         assert error < 0.03
 
 
 @pytest.mark.parametrize("factor", [1e4, 1e8, 1e10])
 @pytest.mark.parametrize("name", ["triplet", "quadruplet"])
-def test_one_far_row_leaves_the_digits_of_the_others(name, factor):
-    """The sum of all hinges is never below 0, and far distances do not swallow near ones."""
+def test_a_far_row_does_not_round_the_other_rows(name, factor):
+    """The sum of all hinges is never below 0, and far distances do not absorb near ones."""
     ids, z = batch(seed=4, sizes=(4, 4, 4), dimensions=4)
     z[0] *= factor
     z = z.astype("float32")
     each = keras.ops.convert_to_numpy(losses.get(name, normalize=False, reduction=None)(ids, z))
     exact = sum(getattr(oracles, name)(ids, z.astype("float64"), normalize=False))
     assert (each >= 0).all()
-    # Differences of the far row's own distances are below the resolution of float32.
+    # Differences of the far row's distances are below the resolution of float32.
     np.testing.assert_allclose(each[1:], exact[1:], rtol=1e-5)
 
 

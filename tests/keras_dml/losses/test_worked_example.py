@@ -1,4 +1,4 @@
-"""Six images of three classes, worked out beforehand: the parts of each loss to six digits."""
+"""Six images of three classes, calculated by hand: the parts of each loss to six digits."""
 
 import keras
 import numpy as np
@@ -55,7 +55,7 @@ def test_losses_of_embeddings(name, arguments, tightness, contrastive, value):
 
 
 def head_over(**arguments):
-    """A head over these six embeddings, with the example's proxies."""
+    """Return a head over these six embeddings, with the example's proxies."""
     head = models.ProxyHead(3, dtype="float64", **arguments)
     head.build((None, 3))
     head.set_weights([np.array(PROXIES if head.centers == 1 else TWO_CENTERS)])
@@ -73,7 +73,7 @@ def test_losses_of_cosines(name, arguments, of_head, tightness, contrastive, val
     assert value_and_gradient(loss, CLASS_IDS, cosines)[0] == pytest.approx(value, abs=1e-6)
 
 
-def test_the_regulariser_of_centers():
+def test_the_regularizer_of_centers():
     regularizer = models.CenterRegularizer(2)
     proxies = keras.ops.convert_to_tensor(np.array(TWO_CENTERS))
     assert float(regularizer(proxies)) == pytest.approx(0.086188, abs=1e-6)

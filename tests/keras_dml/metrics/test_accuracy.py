@@ -20,7 +20,7 @@ def naive_accuracy(train_embeddings, train_labels, embeddings, labels):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_agrees_with_a_naive_loop(seed):
-    """Classes of unequal size and length, one that is not in training, one that is not tested."""
+    """Classes of unequal size and length, one missing in training, one missing in the test set."""
     generator = np.random.default_rng(seed)
     centres = generator.normal(size=(6, 4)) * generator.uniform(0.5, 3, size=(6, 1))
     train_labels = generator.choice([0, 1, 2, 4, 7], 60, p=[0.5, 0.2, 0.1, 0.1, 0.1])
@@ -32,8 +32,8 @@ def test_agrees_with_a_naive_loop(seed):
     assert 0 < ours < 1
 
 
-def test_means_not_sums_and_no_normalisation():
-    # Summed, class 0 would win everything; normalised, the second image would be of class 0.
+def test_class_means_are_means_without_normalization():
+    # With sums, class 0 would win always; normalized, the second image would be of class 0.
     train = np.array([[1.0, 0.0]] * 9 + [[1.0, 3.0]])
     labels = [0] * 9 + [1]
     assert class_mean_accuracy(train, labels, [[1.0, -0.1], [1.0, 0.1]], [0, 1]) == 1.0

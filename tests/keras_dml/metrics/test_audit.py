@@ -1,4 +1,4 @@
-"""Labels that are wrong, outliers, confused classes, groups: against loops, and at the edges."""
+"""Label errors, outliers, confused classes, and groups: comparison with loops, and edge cases."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ NEIGHBORS, SIMILARITIES = metrics.nearest_neighbors(EMBEDDINGS, 7)
 
 
 def shares(row, labels, neighbors):
-    """The votes on a row, label by label, as a loop."""
+    """Compute the votes on a row for each label in a loop."""
     votes, total = {}, 0.0
     for rank, other in enumerate(neighbors[row], start=1):
         votes[labels[other]] = votes.get(labels[other], 0.0) + 1 / rank
@@ -22,7 +22,7 @@ def shares(row, labels, neighbors):
     return {label: vote / total for label, vote in votes.items()}
 
 
-def test_votes_are_those_of_a_loop():
+def test_votes_match_a_loop():
     found = metrics.label_votes(LABELS, NEIGHBORS)
     own = [shares(row, LABELS, NEIGHBORS).get(LABELS[row], 0.0) for row in range(60)]
     np.testing.assert_allclose(found.self_confidence, own, atol=1e-12)
@@ -54,19 +54,19 @@ def test_label_errors_are_below_their_class():
     assert votes.suggested[[3, 20]].tolist() == ["apple", "bean"]
 
 
-def test_a_label_that_neighbors_never_vote_for_tells_nothing():
-    labels = np.array([0, 0, 0, 0, 2**40])  # one row of its own label
+def test_a_label_without_votes_of_neighbors():
+    labels = np.array([0, 0, 0, 0, 2**40])  # a label with a single row
     rows, _ = metrics.nearest_neighbors(EMBEDDINGS[:5], 3)
     votes = metrics.label_votes(labels, rows)
     assert votes.self_confidence[4] == 0 and votes.suggested[4] == 0
     assert not len(metrics.label_errors(votes))
-    # Labels that stand where the neighbors have others, and nowhere else.
+    # Labels that disagree with their neighbors everywhere.
     pairs = metrics.label_votes([7, 8, 7, 8], [[1], [2], [3], [0]])
     assert pairs.suggested.tolist() == [8, 7, 8, 7]
     assert not len(metrics.label_errors(pairs, ratio=1))
 
 
-def test_confused_classes_are_those_of_a_loop():
+def test_confused_classes_match_a_loop():
     votes = {}
     for row in range(60):
         for label, share in shares(row, LABELS, NEIGHBORS).items():
@@ -92,7 +92,7 @@ def test_confused_classes_of_more_rows_than_a_block(monkeypatch):
     np.testing.assert_array_equal(again.self_confidence, votes.self_confidence)
 
 
-def test_outliers_are_those_beyond_the_fence():
+def test_outliers_are_beyond_the_fence():
     scores = metrics.outlier_scores(SIMILARITIES)
     distances = [sum(1 - float(s) for s in row) / len(row) for row in SIMILARITIES]
     low, high = np.percentile(distances, [25, 75])
@@ -103,13 +103,13 @@ def test_outliers_are_those_beyond_the_fence():
     assert metrics.outlier_scores(near)[60] > 1.5
 
 
-def test_groups_hang_together_through_others():
+def test_groups_are_connected_components():
     pairs = [[3, 1], [7, 3], [8, 9], [9, 8]]
     assert metrics.duplicate_groups(pairs, 11).tolist() == [0, 1, 2, 1, 4, 5, 6, 1, 8, 8, 10]
     assert metrics.duplicate_groups([], 3).tolist() == [0, 1, 2]
 
 
-def test_one_row_one_class_and_rows_that_are_all_the_same():
+def test_one_row_one_class_and_equal_rows():
     none = np.zeros((1, 0), int)
     assert metrics.label_votes(["a"], none).suggested.tolist() == ["a"]
     assert metrics.confused_classes(["a"], none) == []
@@ -140,6 +140,6 @@ def test_one_row_one_class_and_rows_that_are_all_the_same():
         (lambda: metrics.duplicate_groups([[0.0, 1.0]], 5), "Received: float64"),
     ],
 )
-def test_what_is_refused(call, message):
+def test_bad_arguments(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()

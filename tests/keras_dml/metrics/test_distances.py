@@ -1,4 +1,4 @@
-"""Distances as two distributions: histograms, their divergence, and RankMI's bound of it."""
+"""Distances as two distributions: histograms, their divergence, and RankMI's bound."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_divergence_of_known_distributions():
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.7, 3.0])
-def test_the_bound_comes_up_to_twice_the_divergence(spread):
+def test_the_bound_reaches_twice_the_divergence(spread):
     z, labels = classes(spread, num_classes=40)
     found = mutual_information_bound(z, labels, steps=300)
     divergence = distance_histograms(z, labels, bins=40).divergence()
@@ -87,7 +87,7 @@ def test_the_bound_of_two_separated_classes_exceeds_the_entropy_of_the_classes()
 
 
 @pytest.mark.slow
-def test_the_bound_repeats_itself_and_says_little_of_noise():
+def test_the_bound_is_reproducible_and_small_for_noise():
     rng = np.random.default_rng(1)
     z, labels = rng.normal(size=(300, 32)), np.arange(300) // 5
     first, second = (
@@ -103,7 +103,7 @@ def test_the_bound_repeats_itself_and_says_little_of_noise():
 @pytest.mark.any_backend
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_short_fit_tells_classes_from_noise():
+def test_a_short_fit_distinguishes_classes_from_noise():
     z, labels = classes(0.7)
     network = models.StatisticsNetwork(hidden=16, depth=1, seed=0)
     found = mutual_information_bound(z, labels, network, steps=40)

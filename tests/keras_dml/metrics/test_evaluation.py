@@ -26,7 +26,7 @@ def naive_information(a, b):
 def test_nmi_and_ami_of_known_clusters():
     clusters = [0, 0, 0, 1, 1, 2, 2]
     labels = ["a", "a", "b", "b", "b", "c", "a"]
-    # Three directions far from each other: k-means finds these clusters whatever it starts from.
+    # Three orthogonal directions: k-means finds these clusters from any initial centers.
     z = np.eye(3)[clusters] * np.linspace(1, 4, 7)[:, None] + 0.01 * np.eye(7, 3)
     information = naive_information(clusters, labels)
     entropy = (naive_information(clusters, clusters) + naive_information(labels, labels)) / 2
@@ -44,8 +44,8 @@ def test_clusters_of_a_collapsed_model():
     assert found == pytest.approx((0, 0), abs=1e-12)
 
 
-def test_more_than_a_thousand_clear_clusters_are_found_whatever_the_seed():
-    """Random rows as first centers miss a third of the classes, and k-means does not recover."""
+def test_over_a_thousand_clear_clusters_are_found_with_any_seed():
+    """With random rows as first centers, k-means misses a third of the classes."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(1_001), 3)
     z = rng.normal(size=(1_001, 16))[labels] + 0.15 * rng.normal(size=(3_003, 16))
@@ -55,7 +55,7 @@ def test_more_than_a_thousand_clear_clusters_are_found_whatever_the_seed():
 
 
 @pytest.mark.parametrize("with_gallery", [False, True])
-def test_one_call_gives_what_the_single_ones_give(with_gallery):
+def test_evaluate_gives_the_same_as_the_single_functions(with_gallery):
     embeddings, labels = awkward_set()
     sets, rows, classes = {}, embeddings, labels
     if with_gallery:
@@ -76,7 +76,7 @@ def test_one_call_gives_what_the_single_ones_give(with_gallery):
     assert scores == pytest.approx(expected)
 
 
-def test_what_is_not_asked_for_is_not_computed():
+def test_evaluate_only_computes_requested_metrics():
     embeddings, labels = awkward_set()
     scores = evaluate(embeddings, labels, metric="l2", clustering=False)
     assert list(scores) == [
@@ -104,7 +104,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("change,message", BAD)
-def test_evaluate_refuses(change, message):
+def test_bad_arguments_of_evaluate(change, message):
     good = {"embeddings": np.eye(4), "labels": [0, 0, 1, 1]}
     with pytest.raises(ValueError, match=message):
         evaluate(**(good | change))
@@ -118,6 +118,6 @@ def test_histograms_with_a_gallery_count_every_pair_once():
     for i, j in itertools.product(range(30), range(30, 80)):
         cell = min(int(np.linalg.norm(z[i].astype(float) - z[j]) * 6.5), 12)
         expected[int(labels[i] != labels[j]), cell] += 1
-    # A pair within rounding of a bound falls on either side of it.
+    # A pair within rounding of a bound can be on either side of it.
     np.testing.assert_allclose(found.positive, expected[0], atol=1)
     np.testing.assert_allclose(found.negative, expected[1], atol=1)

@@ -1,4 +1,4 @@
-"""Labels of every kind, wherever metrics take them: taken alike, or refused by name."""
+"""Labels of every kind in every metric: all metrics accept the same kinds and refuse the others."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ TAKEN = {
     "objects of bytes": TEXTS.astype("S").astype(object),
     "nothing masked": np.ma.array(IDS, mask=False),
 }
-if hasattr(np.dtypes, "StringDType"):  # of NumPy 2
+if hasattr(np.dtypes, "StringDType"):  # NumPy 2 only
     TAKEN["StringDType"] = TEXTS.astype(np.dtypes.StringDType())
 
 REFUSED = {
@@ -35,9 +35,9 @@ REFUSED = {
     "2^53": (IDS + 2.0**53, "tells apart, below 9007199254740992"),
     "beyond 64 bits": ([2**70] * 8, "a number beyond 64 bits in"),
     "masked": (np.ma.array(IDS, mask=IDS == 2), "a masked array, 2 of its entries masked"),
-    "numbers beside strings": (["a", 1] * 4, "1 beside 'a' in"),
-    "objects beside strings": (np.array(["a", 1] * 4, object), "1 beside 'a' in"),
-    "bytes beside strings": (["a", b"a"] * 4, "b'a' beside 'a' in"),
+    "numbers and strings": (["a", 1] * 4, "1 beside 'a' in"),
+    "objects and strings": (np.array(["a", 1] * 4, object), "1 beside 'a' in"),
+    "bytes and strings": (["a", b"a"] * 4, "b'a' beside 'a' in"),
     "None": ([None] * 8, "None in"),
     "dates": (np.array(["2020-01-01"] * 8, "M8[D]"), "dtype datetime64"),
     "complex": (IDS * 1j, "dtype complex128"),
@@ -56,7 +56,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_every_kind_is_taken_alike(function):
+def test_every_kind_of_label_gives_the_same_result(function):
     # In this order the first class has the lowest label, too.
     expected = FUNCTIONS[function](IDS)
     for kind in TAKEN.keys() - {"neighbors beyond 2^40"}:
@@ -64,7 +64,7 @@ def test_every_kind_is_taken_alike(function):
 
 
 @pytest.mark.parametrize("kind", TAKEN)
-def test_classes_stay_what_they_are(kind):
+def test_class_labels_keep_their_values(kind):
     labels = plain_labels("labels", TAKEN[kind])
     assert labels.dtype.kind in "iuSU"
     np.testing.assert_array_equal(labels[:, None] == labels, IDS[:, None] == IDS)
@@ -72,7 +72,7 @@ def test_classes_stay_what_they_are(kind):
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_is_no_label_is_refused_by_name(function, kind):
+def test_invalid_labels_are_refused_with_the_argument_name(function, kind):
     labels, message = REFUSED[kind]
     with pytest.raises(ValueError, match=f"labels must .*{message}"):
         FUNCTIONS[function](labels)
@@ -94,8 +94,8 @@ def test_queries_and_gallery_of_strings_of_any_kind(kind):
             metrics.recall_at_k(Z, TAKEN[kind], [1], gallery=Z, gallery_labels=TAKEN[other])
 
 
-def test_signed_beside_unsigned_integers_stay_apart():
-    ids = 2**60 + IDS  # in the float64 that NumPy would make of them they are one
+def test_signed_and_unsigned_integers_stay_distinct():
+    ids = 2**60 + IDS  # these numbers are equal in float64, NumPy's common type
     joined = joined_labels([("labels", ids), ("gallery_labels", ids.astype("uint64"))])
     np.testing.assert_array_equal(joined[8:], ids)
     joined = joined_labels([("labels", ids), ("gallery_labels", IDS.astype("uint64") + 2**63)])
@@ -108,7 +108,7 @@ def test_signed_beside_unsigned_integers_stay_apart():
      ("tf.sparse.from_dense([0, 0, 1])", "a sparse tensor; make it dense")],
 )  # fmt: skip
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_tensors_with_gaps(function, make, words):
+def test_ragged_and_sparse_tensors(function, make, words):
     tf = pytest.importorskip("tensorflow")
     with pytest.raises(ValueError, match=f"labels must be an array without gaps.*{words}"):
         FUNCTIONS[function](eval(make, {"tf": tf}))

@@ -1,4 +1,4 @@
-"""Open-set identification against loops."""
+"""Open-set identification, compared with loops."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from keras_dml.metrics.pair_scores import PairScores
 
 
 def naive(scores, labels, item_labels, own_rows, threshold):
-    """FPIR, DIR and the share of known queries with a wrong class, by a loop over the queries."""
+    """Compute FPIR, DIR, and the share of known queries with a wrong class, by a loop."""
     unknown, known = [], []
     for query, of_query in enumerate(scores):
         items = [item for item in range(len(item_labels)) if not (own_rows and item == query)]
@@ -54,7 +54,7 @@ def test_it_agrees_with_a_loop_over_the_queries(metric, with_gallery, block, mon
         assert point.detection_and_identification_rate == right
         assert point.misidentification_rate == wrong
         assert found.at(point.threshold) == point
-        # Halfway between the scores where something changes: below it the rate is not kept.
+        # The threshold is halfway between two scores at which the rate changes.
         values = np.unique(scores)
         for lower in values[values < least][::-1]:
             rates = naive(scores, labels, gallery_labels, not with_gallery, lower)
@@ -65,7 +65,7 @@ def test_it_agrees_with_a_loop_over_the_queries(metric, with_gallery, block, mon
             others = naive(scores, labels, gallery_labels, not with_gallery, beyond)
             if others != (false, right, wrong):
                 break
-        else:  # none is given a class
+        else:  # no query gets a class
             higher = None
         assert rates[0] > rate
         if higher is None:
@@ -99,7 +99,7 @@ def test_equally_near_items_of_two_classes_are_no_identification():
         ({"gallery": np.eye(3), "gallery_labels": [7, 8, 9]}, "0 known and 40 unknown"),
     ],
 )
-def test_it_refuses(change, message):
+def test_refused_arguments(change, message):
     rng = np.random.default_rng(0)
     given = {"embeddings": rng.normal(size=(40, 3)), "labels": np.arange(40) % 4, "rates": [0.1]}
     given |= change
@@ -109,14 +109,14 @@ def test_it_refuses(change, message):
 
 
 @pytest.mark.parametrize("rate", [0, 1.5, float("nan"), "0.1"])
-def test_a_rate_that_is_none(rate):
+def test_invalid_rate(rate):
     found = identification(np.eye(4), [0, 0, 1, 1], ())
     with pytest.raises(ValueError, match="rate must be a number above 0 and below 1"):
         found.at_rate(rate)
 
 
 def test_a_threshold_is_not_rounded(recwarn):
-    # As float32 the number is below 0.7.
+    # As float32, the number is below 0.7.
     rows = np.array([[1.0, 0], [0.7, np.sqrt(1 - 0.7**2)], [-1, 0], [-1, 0.1]])
     found = identification(rows, [0, 1, 2, 2], ())
     score = float(max(found._unknown[:2]))
@@ -125,7 +125,7 @@ def test_a_threshold_is_not_rounded(recwarn):
     assert found.at(1e300).detection_and_identification_rate == 0 and not recwarn.list
 
 
-def test_a_threshold_that_is_no_number():
+def test_invalid_threshold():
     found = identification(np.eye(4), [0, 0, 1, 1], [0.8])
     with pytest.raises(ValueError, match="threshold must be"):
         found.at(float("nan"))

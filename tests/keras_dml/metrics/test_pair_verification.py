@@ -1,4 +1,4 @@
-"""Thresholds and error rates over all pairs, against loops over them."""
+"""Thresholds and error rates over all pairs, compared with loops."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ from keras_dml.metrics.pair_scores import PairScores
 
 
 def naive_pairs(embeddings, labels, metric):
-    """Scores of the negative and of the positive pairs, nearest first, by a loop in float64."""
+    """Return scores of the negative and the positive pairs, nearest first, by a float64 loop."""
     rows = np.asarray(embeddings, np.float32).astype(np.float64)
     kinds = ([], [])
     for i, j in itertools.combinations(range(len(rows)), 2):
@@ -35,7 +35,7 @@ def naive_pairs(embeddings, labels, metric):
 
 
 def naive_threshold(negative, positive, rate):
-    """The highest score that must not match for a rate, and the lowest above it, which does."""
+    """Return the highest score that must not match at a rate, and the next higher score."""
     values = np.unique(negative)
     matching = np.sum(negative >= values[:, None], axis=1)
     rejected = values[matching > rate * len(negative)].max()
@@ -44,7 +44,7 @@ def naive_threshold(negative, positive, rate):
 
 
 def is_halfway(threshold, rejected, accepted):
-    """Whether a threshold keeps the scores apart, as far from either as float32 has it."""
+    """Return whether a threshold is halfway between two scores, as far as float32 can be."""
     assert np.float32(threshold) == threshold
     if np.isinf(accepted):
         return rejected < threshold <= rejected + np.float32(1e-5)
@@ -65,7 +65,7 @@ def naive_equal_error(negative, positive):
 
 
 def sets():
-    """Embeddings and labels that are awkward to verify."""
+    """Yield embeddings and labels that are difficult cases."""
     for seed in range(3):
         yield awkward_set(seed)
     rng = np.random.default_rng(7)
@@ -80,7 +80,7 @@ RATES = (0.3, 1e-2, 0.05)
 
 @functools.cache
 def naive_results(metric):
-    """For each of the sets its pairs, the thresholds of `RATES`, and where the errors meet."""
+    """Return each set's pairs, its thresholds for `RATES`, and its equal error point."""
     results = []
     for embeddings, labels in sets():
         negative, positive = naive_pairs(embeddings, labels, metric)
@@ -89,7 +89,7 @@ def naive_results(metric):
     return results
 
 
-@pytest.mark.parametrize("path", ["all", "windows", "looked in vain"])
+@pytest.mark.parametrize("path", ["all", "windows", "empty window"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_it_agrees_with_a_loop_over_the_pairs(metric, path, monkeypatch):
     monkeypatch.setattr(ranks, "_BLOCK", 7 if path == "all" else 32)
@@ -98,7 +98,7 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, path, monkeypatch):
         monkeypatch.setattr(pair_verification, "_LOOKED_AT", 300)
         monkeypatch.setattr(pair_counts, "_PENDING", 20)
         monkeypatch.setattr(pair_counts, "_OF_A_PART", 5)
-    if path == "looked in vain":
+    if path == "empty window":
         nowhere = (np.float32(-99), np.float32(-98))
         monkeypatch.setattr(pair_verification, "_window_of_rate", lambda *_: nowhere)
         monkeypatch.setattr(pair_verification, "_window_of_equal_errors", lambda *_: nowhere)
@@ -138,8 +138,8 @@ def test_it_agrees_with_scikit_learn():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_pairs_are_decided_alike_where_they_are_computed_in_float32(metric):
-    """Of scores that lie well apart: elsewhere every one of them is a little another."""
+def test_matches_agree_with_float32_scores(metric):
+    """Uses scores that are far apart, because rounding can swap close scores."""
     rng = np.random.default_rng(0)
     for seed in range(20):
         labels = np.arange(12) // 3
@@ -156,14 +156,14 @@ def test_pairs_are_decided_alike_where_they_are_computed_in_float32(metric):
         apart = labels[first] != labels[second]
         assert np.mean(matching[apart]) == point.measured_false_match_rate
         assert np.mean(matching[~apart]) == point.true_match_rate
-        # Nor is it decided by the last digit of any pair.
+        # The decision does not depend on the last digit of a pair.
         scores = naive_pairs(rows, labels, metric)
         sign = 1 if metric == "cosine" else -1
         assert np.abs(np.concatenate(scores) - sign * point.threshold).min() > wrong
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_pairs_of_the_same_rows_are_ties_wherever_they_stand(metric):
+def test_pairs_of_equal_rows_are_ties_at_any_position(metric):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(5, 33)).astype(np.float32)[rng.integers(0, 5, 70)]
     scores = PairScores(rows, metric)
@@ -178,8 +178,8 @@ def labeled_rows(embeddings, labels, metric="cosine"):
     return pair_verification._labeled_rows(rows, np.unique(labels, return_inverse=True)[1], metric)
 
 
-def test_pairs_at_random_are_all_of_their_kind_and_each_as_likely():
-    # Distances of powers of two tell every pair apart.
+def test_random_pairs_are_uniform_over_their_kind():
+    # Distances that are powers of two distinguish all pairs.
     labels = np.array([3, 1, 1, 3, 2, 3])
     rows = np.array([[0.0], [1], [3], [7], [15], [31]])
     for kind, pairs in enumerate(naive_pairs(rows, labels, "l2")):
@@ -190,7 +190,7 @@ def test_pairs_at_random_are_all_of_their_kind_and_each_as_likely():
         np.testing.assert_allclose(counts, expected, rtol=0.12)
 
 
-def test_the_sample_stands_for_all_pairs(monkeypatch):
+def test_the_sample_represents_all_pairs(monkeypatch):
     monkeypatch.setattr(pair_counts, "_OF_A_PART", 200)
     monkeypatch.setattr(pair_counts, "_OF_THE_REST", 3000)
     monkeypatch.setattr(pair_counts, "_OF_POSITIVES", 1000)
@@ -206,7 +206,7 @@ def test_the_sample_stands_for_all_pairs(monkeypatch):
         assert len(kept.scores) < len(pairs) / 4
         assert (np.diff(kept.scores) <= 0).all()
         assert kept.weights.sum() == pytest.approx(len(pairs), rel=0.05)
-    # Of the highest 200 each stands for itself.
+    # Each of the highest 200 scores represents only itself.
     kept = sampled[0]
     assert 150 < np.sum(kept.weights == 1) < 250
     for number in (400, 2000, 5000):
@@ -216,7 +216,7 @@ def test_the_sample_stands_for_all_pairs(monkeypatch):
     assert (sampled[1].first == sampled[1].second).all()
 
 
-def test_the_drawing_of_classes_is_that_of_a_loop():
+def test_the_class_bootstrap_matches_a_loop():
     rng = np.random.default_rng(3)
     labels = rng.integers(0, 6, 40)
     rows = labeled_rows(rng.normal(size=(40, 4)), labels)
@@ -230,7 +230,7 @@ def test_the_drawing_of_classes_is_that_of_a_loop():
     for replicate in range(4):
         drawn = np.random.default_rng((9, replicate)).multinomial(6, np.full(6, 1 / 6))
         negative, positive = [], []
-        # Every row as often as its class was drawn; copies of one class make no negative pairs.
+        # A row counts as often as its class was drawn; copies of a class are not negative pairs.
         for i, j in itertools.combinations(range(40), 2):
             a, b = rows.codes[i], rows.codes[j]
             if a == b:
@@ -252,7 +252,7 @@ def test_the_drawing_of_classes_is_that_of_a_loop():
 
 
 def population(seed, classes):
-    """Classes of one kind: some of them alike, of several sizes."""
+    """Return similar classes of several sizes, some of them close."""
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), rng.integers(2, 7, classes))
     centers = rng.normal(size=(classes, 16))
@@ -270,7 +270,7 @@ def test_a_threshold_keeps_its_rate_on_other_classes_within_its_interval():
         assert low < point.measured_false_match_rate <= 1e-2 < high
         other = naive_other(embeddings[~half], labels[~half], point.threshold)
         kept.append(low <= other <= high)
-    # The other half varies as much as the interval allows for: 83 % are expected.
+    # The other half varies, too, by as much as the interval: the expected share is 83 %.
     assert np.mean(kept) >= 0.65
 
 
@@ -280,7 +280,7 @@ def naive_other(embeddings, labels, threshold):
     return np.mean(negative >= threshold)
 
 
-def test_intervals_over_pairs_would_be_far_too_narrow():
+def test_intervals_are_wider_than_with_independent_pairs():
     embeddings, labels = population(0, 60)
     low, high = (
         verification(embeddings, labels, [1e-2], replicates=200).points[0].false_match_rate_interval
@@ -311,7 +311,7 @@ def test_intervals_over_pairs_would_be_far_too_narrow():
         ({"embeddings": np.eye(40) * 3e38, "metric": "l2"}, "within float32's range"),
     ],
 )
-def test_it_refuses(change, message):
+def test_refused_arguments(change, message):
     rng = np.random.default_rng(0)
     given = {"embeddings": rng.normal(size=(40, 3)), "labels": np.arange(40) % 4}
     with pytest.raises(ValueError, match=message):
@@ -319,18 +319,18 @@ def test_it_refuses(change, message):
 
 
 @pytest.mark.parametrize("rate", [0, -1, 1, 2, float("nan"), "0.1"])
-def test_rates_that_are_none(rate):
+def test_invalid_rates(rate):
     with pytest.raises(ValueError, match="false_match_rate must be a number above 0 and below 1"):
         pairs_needed(rate)
 
 
-def test_a_rate_that_no_pairs_can_show():
+def test_a_rate_too_low_for_any_number_of_pairs():
     assert pairs_needed(1e-320) >= 2**63
     with pytest.raises(ValueError, match="takes 9,223,.* negative pairs"):
         verification(np.eye(40), np.arange(40) % 4, [1e-320])
 
 
-def test_the_pairs_that_a_rate_takes():
+def test_the_number_of_pairs_for_a_rate():
     assert pairs_needed(1e-3) == 3000
     assert pairs_needed(0.7) == 5
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""How many positives an anchor has in its batch, in `fit`, and the warning where none has one."""
+"""The number of positives of an anchor in `fit`, and the warning for epochs without positives."""
 
 import warnings
 
@@ -25,7 +25,7 @@ def fitted(ids, batch_size, epochs=1, metrics=(), **compiled):
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ids", [[0, 1, 0, 0, 2, 2, 1, 3], [2**31 - 1, 2**31 - 2] * 4])
 @pytest.mark.parametrize("batch_size", [3, 8])
-def test_is_the_mean_over_anchors_and_batches_of_a_loop(ids, batch_size):
+def test_the_mean_over_anchors_and_batches_matches_a_loop(ids, batch_size):
     expected = [
         sum(other == anchor for other in batch) - 1
         for start in range(0, len(ids), batch_size)
@@ -38,8 +38,8 @@ def test_is_the_mean_over_anchors_and_batches_of_a_loop(ids, batch_size):
     np.testing.assert_allclose(found, [np.mean(expected)] * 2, rtol=1e-6)
 
 
-def test_nothing_is_said_of_what_stands_for_class_ids_while_keras_builds():
-    """On PyTorch ones, where a metric beside it has no shapes to compute with alone."""
+def test_placeholder_class_ids_at_build_time_do_not_warn():
+    """On PyTorch, Keras calls metrics with ones in place of class ids to find their shapes."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         part = LossPart(MultiSimilarityLoss(), "tightness")
@@ -48,14 +48,14 @@ def test_nothing_is_said_of_what_stands_for_class_ids_while_keras_builds():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_an_epoch_without_any_is_warned_of_once(jit_compile):
+def test_an_epoch_without_positives_warns_once(jit_compile):
     with pytest.warns(UserWarning, match="no image had another one of its class") as said:
         assert fitted(np.arange(12), 4, epochs=3, jit_compile=jit_compile) == [0, 0, 0]
     assert len([each for each in said if "no image had another" in str(each.message)]) == 1
 
 
 @pytest.mark.parametrize("batch_size", [4, 5])
-def test_an_epoch_of_batches_of_one_class_each_is_warned_of_once(batch_size):
+def test_an_epoch_of_single_class_batches_warns_once(batch_size):
     ids = np.repeat(np.arange(3), 4)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -65,26 +65,26 @@ def test_an_epoch_of_batches_of_one_class_each_is_warned_of_once(batch_size):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="other backends keep 64 bits")
-def test_class_ids_that_fall_together_on_jax_are_warned_of():
+def test_class_ids_that_merge_on_jax_warn():
     import jax
 
     with jax.enable_x64(False), pytest.warns(UserWarning, match="class ids beyond int32"):
         fitted(np.arange(8) * 2**40, 4)
 
 
-def test_nothing_is_said_before_the_first_batch():
+def test_no_warning_before_the_first_batch():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert PositivesPerAnchor().result() == 0
 
 
-def test_neither_embeddings_nor_weights_count():
+def test_embeddings_and_weights_do_not_matter():
     metric = PositivesPerAnchor()
     metric.update_state([5, 5, 5, 7], np.full((4, 2), np.nan), sample_weight=[0, 0, 0, 1])
     assert float(metric.result()) == 1.5
     assert PositivesPerAnchor.from_config(metric.get_config()).name == "positives_per_anchor"
 
 
-def test_class_ids_of_another_shape_are_refused():
+def test_class_ids_with_a_wrong_shape_are_refused():
     with pytest.raises(ArgumentError, match=r"y_true must .*\[n, 1\].*\(2, 3\)"):
         PositivesPerAnchor().update_state(np.zeros((2, 3), int), np.zeros((2, 2)))

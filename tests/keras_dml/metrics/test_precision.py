@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from retrieval_sets import awkward_set, naive_neighbours
+from retrieval_sets import awkward_set, naive_neighbors
 
 from keras_dml.metrics import precision_at_r, recall
 from keras_dml.retrieval import METRICS
@@ -9,7 +9,7 @@ from keras_dml.retrieval import METRICS
 def naive_precision(embeddings, labels, metric, gallery=None, gallery_labels=None):
     of_items = labels if gallery is None else gallery_labels
     averages, precisions, without = [], [], 0
-    for query, rows in enumerate(naive_neighbours(embeddings, metric, gallery)):
+    for query, rows in enumerate(naive_neighbors(embeddings, metric, gallery)):
         matches = sum(of_items[row] == labels[query] for row in rows)
         if not matches:
             without += 1
@@ -29,7 +29,7 @@ def naive_precision(embeddings, labels, metric, gallery=None, gallery_labels=Non
 def test_precision_agrees_with_a_naive_loop(metric, pairs, monkeypatch):
     monkeypatch.setattr(recall, "_PAIRS", pairs)
     embeddings, labels = awkward_set()
-    labels[10:60][labels[10:60] < 6] = 3  # one class that is searched deeper than the others
+    labels[10:60][labels[10:60] < 6] = 3  # one class is searched deeper than the others
     assert (labels == 3).sum() > 17
     found = precision_at_r(embeddings, labels, metric)
     assert found == pytest.approx(naive_precision(embeddings, labels, metric), abs=1e-12)
@@ -39,7 +39,7 @@ def test_precision_agrees_with_a_naive_loop(metric, pairs, monkeypatch):
     assert precision_at_r(*sets) == pytest.approx(naive_precision(*sets), abs=1e-12)
 
 
-def test_no_query_with_a_match():
+def test_queries_without_matches():
     found = precision_at_r(np.eye(3), ["a", "b", "c"])
     assert np.isnan(found.map_at_r) and np.isnan(found.r_precision)
     assert found.queries_without_match == 3
@@ -49,6 +49,6 @@ def test_a_perfect_embedding():
     assert precision_at_r(np.eye(3)[[0, 0, 1, 1, 2]], [0, 0, 1, 1, 2]) == (1.0, 1.0, 1)
 
 
-def test_labels_of_another_number_are_refused():
+def test_a_wrong_number_of_labels_is_refused():
     with pytest.raises(ValueError, match=r"labels must have shape \[3\].*of shape \(2,\)"):
         precision_at_r(np.eye(3), [0, 0])

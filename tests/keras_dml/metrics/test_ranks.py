@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from retrieval_sets import awkward_set, naive_neighbours, naive_recall
+from retrieval_sets import awkward_set, naive_neighbors, naive_recall
 
 from keras_dml._common.rows import normalized
 from keras_dml.metrics import ranks, recall_at_k
@@ -9,10 +9,10 @@ from keras_dml.retrieval import METRICS
 
 
 def naive_numbers_nearer(embeddings, labels, metric, gallery=None, gallery_labels=None):
-    """How many items come before the first of the query's class, by naive float64 loops."""
+    """Count the items before the first of the query's class, by naive float64 loops."""
     of_items = labels if gallery is None else gallery_labels
     numbers = []
-    for query, rows in enumerate(naive_neighbours(embeddings, metric, gallery)):
+    for query, rows in enumerate(naive_neighbors(embeddings, metric, gallery)):
         same = [of_items[row] == labels[query] for row in rows]
         numbers.append(same.index(True) if any(same) else len(of_items))
     return np.array(numbers)
@@ -24,7 +24,7 @@ def prepared(rows, metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("block", [1024, 16, 7])
-def test_the_bounds_hold_and_meet_where_nothing_is_in_doubt(metric, block, monkeypatch):
+def test_the_bounds_are_valid_and_tight_without_ties(metric, block, monkeypatch):
     monkeypatch.setattr(ranks, "_BLOCK", block)
     embeddings, labels = awkward_set()
     codes = np.unique(labels, return_inverse=True)[1]
@@ -32,8 +32,8 @@ def test_the_bounds_hold_and_meet_where_nothing_is_in_doubt(metric, block, monke
     low, high = rank_bounds(rows, codes, rows, codes, metric, own_rows=True)
     expected = naive_numbers_nearer(embeddings, labels, metric)
     assert (low <= expected).all() and (expected <= high).all()
-    assert (low[[0, 79]] == 80).all() and (high[[0, 79]] == 80).all()  # alone in their classes
-    # Equal rows with one of their class among them.
+    assert (low[[0, 79]] == 80).all() and (high[[0, 79]] == 80).all()  # one-image classes
+    # Groups of equal rows that contain an image of the class.
     assert np.sum(high[30:45] - low[30:45] >= 13) >= 10
 
     distinct = np.random.default_rng(1).normal(size=(60, 5)).astype(np.float32)
@@ -45,7 +45,7 @@ def test_the_bounds_hold_and_meet_where_nothing_is_in_doubt(metric, block, monke
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_vectors_beyond_float32_products_are_decided_by_the_index(metric):
+def test_vectors_beyond_float32_products_use_the_index(metric):
     embeddings, labels = awkward_set(2)
     huge = embeddings * np.float32(1e25)
     recall = recall_at_k(huge, labels, [1, 5], metric)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from retrieval_sets import awkward_set, naive_neighbours, naive_recall
+from retrieval_sets import awkward_set, naive_neighbors, naive_recall
 
 from keras_dml.metrics import nearest_neighbors, recall, recall_at_k
 from keras_dml.retrieval import METRICS, ExactIndex
@@ -25,14 +25,14 @@ def test_recall_agrees_with_a_naive_loop(metric, block, monkeypatch):
         assert list(result) == ks
         for k in ks:
             assert result[k] == naive_recall(embeddings, labels, k, metric)
-        assert result[79] == 78 / 80  # two classes of one item can only miss
+        assert result[79] == 78 / 80  # two single-item classes can only miss
 
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("metric", METRICS)
-def test_neighbours_leave_out_the_own_row_and_no_copy_of_it(metric):
+def test_neighbors_exclude_the_query_row_but_not_its_copies(metric):
     embeddings, _ = awkward_set()
-    expected = naive_neighbours(embeddings, metric)
+    expected = naive_neighbors(embeddings, metric)
     for k in (1, 4, 20, 79):
         rows, scores = nearest_neighbors(embeddings, k, metric)
         assert rows.shape == scores.shape == (80, k)
@@ -49,7 +49,7 @@ def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
     gallery, gallery_labels = awkward_set(1)
     gallery, gallery_labels = gallery[:33], gallery_labels[:33]
     gallery[3:9] = queries[11]  # copies of a query count: nothing is left out
-    expected = naive_neighbours(queries, metric, gallery)
+    expected = naive_neighbors(queries, metric, gallery)
     rows, scores = nearest_neighbors(queries, 33, metric, gallery)
     np.testing.assert_array_equal(rows, expected)
     assert scores.shape == (80, 33)
@@ -62,7 +62,7 @@ def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
 
 
 @pytest.mark.usefixtures("index")
-def test_the_set_itself_as_gallery_finds_each_row():
+def test_the_set_as_its_own_gallery_finds_each_row():
     embeddings = np.random.default_rng(0).normal(size=(9, 3))
     assert recall_at_k(embeddings, range(9), [1], "l2", embeddings, range(9)) == {1: 1.0}
     assert recall_at_k(embeddings, range(9), [8], "l2") == {8: 0.0}
@@ -88,7 +88,7 @@ def test_a_gallery_of_one_and_one_query():
         ({"metric": "euclidean"}, "metric must be one of"),
     ],
 )
-def test_recall_of_a_gallery_refuses(change, message):
+def test_bad_arguments_of_recall_with_a_gallery(change, message):
     given = {"embeddings": np.eye(5), "labels": np.zeros(5), "ks": [1]}
     given |= {"gallery": np.ones((4, 5)), "gallery_labels": np.zeros(4), **change}
     with pytest.raises(ValueError, match=message):
@@ -96,8 +96,8 @@ def test_recall_of_a_gallery_refuses(change, message):
 
 
 @pytest.mark.usefixtures("index")
-def test_a_collapsed_model_scores_by_row_order_alone():
-    # All equal: the nearest of row 0 is row 1, of every other row 0.
+def test_a_collapsed_model_scores_only_by_row_order():
+    # All are equal: the nearest of row 0 is row 1, of every other row 0.
     labels = np.array([0, 1, 0, 0, 1])
     assert recall_at_k(np.zeros((5, 3)), labels, [1]) == {1: 2 / 5}
 
@@ -121,13 +121,13 @@ def test_labels_may_be_strings():
         ({"embeddings": np.full((5, 2), np.nan)}, "embeddings must be finite.*5 of 5"),
     ],
 )
-def test_recall_refuses(change, message):
+def test_bad_arguments_of_recall(change, message):
     arguments = {"embeddings": np.eye(5), "labels": np.zeros(5), "ks": [1], **change}
     with pytest.raises(ValueError, match=message):
         recall_at_k(**arguments)
 
 
-def test_neighbours_refuse_as_many_as_there_are_rows():
+def test_neighbors_must_be_fewer_than_rows():
     with pytest.raises(ValueError, match=r"k must be .* from 1 to .* 4\. Received: k=5"):
         nearest_neighbors(np.eye(5), 5)
 
@@ -144,7 +144,7 @@ def test_numpy_scalars_are_numbers():
 
 @pytest.mark.parametrize("exponent", [-115, -80, -75, 60, 120])
 def test_recall_by_distance_does_not_depend_on_the_scale(exponent):
-    """Squares of numbers below 1e-22 are 0 in float32, those above 1e19 infinite."""
+    """Squares of numbers below 1e-22 are 0 in float32, and above 1e19 infinite."""
     embeddings, labels = awkward_set(0)
     assert recall_at_k(embeddings * 2.0**exponent, labels, [1, 2, 8], "l2") == recall_at_k(
         embeddings, labels, [1, 2, 8], "l2"

@@ -1,4 +1,4 @@
-"""The blocks of a transformer: learning rates by depth, gradients by a second computation."""
+"""The blocks of a transformer: learning rates by depth, and rematerialized gradients."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ def test_the_multipliers_fall_from_the_last_block_to_the_patches():
     assert len(factors) == len(backbone.trainable_variables)
 
 
-def test_an_optimizer_takes_them():
+def test_an_optimizer_accepts_the_multipliers():
     model = models.embedding_model(tiny_transformer(), 4)
     factors = models.layer_multipliers(tiny_transformer(), 0.1)
     model.compile(optimizers.SGD(1.0, learning_rate_multipliers=factors), "mse")
@@ -38,7 +38,7 @@ def test_an_optimizer_takes_them():
         np.testing.assert_allclose(old - variable.numpy(), factor * gradient, rtol=1e-3, atol=1e-5)
 
 
-def test_blocks_within_blocks_and_more_than_nine():
+def test_nested_blocks_and_more_than_nine_blocks():
     names = [b.name for b in models.transformer_blocks(tiny_transformer(blocks=11))]
     assert names == [f"block_{number}" for number in range(11)]
     inner = tiny_transformer()
@@ -55,7 +55,7 @@ def test_a_convolutional_net_has_no_blocks(function):
 
 
 @pytest.mark.parametrize("decay", [0, 1.5, float("nan"), "half"])
-def test_decays_that_are_none(decay):
+def test_invalid_decays(decay):
     with pytest.raises(ValueError, match="decay must be"):
         models.layer_multipliers(tiny_transformer(), decay)
 
@@ -78,7 +78,7 @@ def gradients(rematerialize, inside=True):
 
 
 @pytest.mark.slow
-def test_rematerialized_gradients_are_the_same_by_a_second_computation():
+def test_rematerialized_gradients_are_equal():
     loss, expected, once = gradients(False)
     again, found, twice = gradients(True)
     assert again == pytest.approx(loss, rel=1e-6)
@@ -87,6 +87,6 @@ def test_rematerialized_gradients_are_the_same_by_a_second_computation():
     assert (once, twice) == (2, 4)
 
 
-def test_what_would_change_when_computed_twice_is_refused():
+def test_random_layers_cannot_be_rematerialized():
     with pytest.raises(ValueError, match="without dropout and without batch norm.*seed_generator"):
         models.rematerialize_blocks(tiny_transformer(dropout=0.1))

@@ -1,4 +1,4 @@
-"""BN-Inception against a NumPy forward pass of its blocks; its levels in an embedding."""
+"""BN-Inception against a NumPy forward pass of its blocks, and its levels in an embedding."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ LEVELS = ["inception_3c_output", "inception_4e_output", "inception_5b_output"]
 
 
 def checkpoint(model, seed=0):
-    """Random arrays as the public file names and shapes them, batch norms `[1, c]` among them."""
+    """Random arrays with the public file's names and shapes, including batch norms `[1, c]`."""
     rng = np.random.default_rng(seed)
     arrays = {}
     for layer in model.layers:
@@ -37,7 +37,7 @@ def checkpoint(model, seed=0):
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    """The backbone, its arrays, and the outputs of the poolings and blocks for two images."""
+    """The backbone, its arrays, and the outputs of poolings and blocks for two images."""
     path = tmp_path_factory.mktemp("weights") / "bn_inception.npz"
     arrays = checkpoint(models.build_backbone("bn_inception", SIZE))
     np.savez(path, **arrays)
@@ -49,10 +49,10 @@ def loaded(tmp_path_factory):
 
 
 def windows(x, size, stride, outside, padding, ceil=False):
-    """`[size², n, h, w, c]`: what each position of a window sees; a value of its own outside."""
+    """Return `[size², n, h, w, c]`: the input of each window position, padded with `outside`."""
     length = x.shape[1] + 2 * padding - size
     positions = (-(-length // stride) if ceil else length // stride) + 1
-    far = padding + size  # enough for a last window that reaches beyond
+    far = padding + size  # enough for a last window beyond the edge
     x = np.pad(x, [(0, 0), (padding, far), (padding, far), (0, 0)], constant_values=outside)
     last = stride * (positions - 1) + 1
     return np.stack(
@@ -65,7 +65,7 @@ def windows(x, size, stride, outside, padding, ceil=False):
 
 
 def unit(x, arrays, name, stride=1):
-    """Convolution with bias, batch norm by stored statistics, ReLU."""
+    """Compute convolution with bias, batch norm by stored statistics, and ReLU."""
     kernel = arrays[f"{name}.weight"].astype(float)
     size = kernel.shape[2]
     seen = windows(x, size, stride, 0, size // 2)
@@ -104,7 +104,7 @@ def close(found, expected):
 
 
 @pytest.mark.slow
-def test_the_parameters_are_the_originals():
+def test_the_number_of_parameters_matches_the_original():
     backbone = models.build_backbone("bn_inception", SIZE)
     weights = sum(np.prod(variable.shape) for variable in backbone.trainable_variables)
     assert weights + 1024 * 1000 + 1000 == 11_295_240
@@ -122,7 +122,7 @@ def test_shapes_at_227():
 
 
 @pytest.mark.slow
-def test_the_stem_takes_rgb_for_a_checkpoint_of_bgr(loaded):
+def test_the_stem_accepts_rgb_for_a_bgr_checkpoint(loaded):
     _, arrays, images, found = loaded
     x = images[..., ::-1] - np.array([104.0, 117.0, 128.0])
     x = largest(unit(x, arrays, "conv1_7x7_s2", 2), 2, 0)
@@ -133,7 +133,7 @@ def test_the_stem_takes_rgb_for_a_checkpoint_of_bgr(loaded):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(OUTPUTS)))
-def test_a_block_is_the_numpy_one(number, loaded):
+def test_a_block_matches_numpy(number, loaded):
     _, arrays, _, found = loaded
     outputs = list(found)[1:]
     before, after = outputs[number : number + 2]
@@ -141,20 +141,20 @@ def test_a_block_is_the_numpy_one(number, loaded):
 
 
 @pytest.mark.parametrize("size", [30, 39, 62, 128 - 2, 231])
-def test_image_sizes_whose_maps_do_not_halve(size):
+def test_image_sizes_with_odd_maps(size):
     message = rf"image_size must be between 32 k - 1 and 32 k \+ 6.*image_size={size}"
     with pytest.raises(ValueError, match=message):
         models.build_backbone("bn_inception", size)
 
 
-def test_imagenet_weights_are_a_checkpoint_of_the_users():
+def test_imagenet_weights_need_a_checkpoint_of_the_user():
     message = r"weights must be none or a file for bn_inception.*public PyTorch checkpoint"
     with pytest.raises(ValueError, match=message):
         models.build_backbone("BNInception", SIZE, weights="imagenet")
 
 
 @pytest.mark.slow
-def test_levels_are_pooled_projected_and_normalised_each_on_its_own(loaded):
+def test_levels_are_pooled_projected_and_normalized_separately(loaded):
     backbone, _, images, found = loaded
     model = models.embedding_model(backbone, 5, levels=LEVELS)
     embeddings = model(images, training=False).numpy()

@@ -1,4 +1,4 @@
-"""Chunks of a batch train to what the whole batch at once does, whatever the model and the loss."""
+"""Training in chunks equals training on the whole batch, for all models and losses."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ IDS = RNG.integers(0, CLASSES, STEPS * BATCH)
 
 
 def embedding(*random_layers, policy="float32"):
-    """A small net with a regularizer; the random layers come behind its convolution."""
+    """A small net with a regularizer; the random layers come after its convolution."""
     keras.utils.set_random_seed(3)
     inputs = keras.Input((6, 6, 1))
     l2 = keras.regularizers.L2(0.1)
@@ -30,9 +30,9 @@ def embedding(*random_layers, policy="float32"):
 
 
 def fitted(model, loss=None, ids=IDS, optimizer=None, **how):
-    """The model after an epoch, and what that has logged; without a graph, which takes longer."""
+    """Train an epoch without a graph, which is faster here; return the model and its logs."""
     loss = losses.MultiSimilarityLoss() if loss is None else loss
-    # JAX would compile each operation by itself.
+    # In eager mode, JAX would compile each operation separately.
     how = how or {"run_eagerly": keras.backend.backend() != "jax"}
     model.compile(optimizer or keras.optimizers.SGD(0.1, momentum=0.9), loss, **how)
     history = model.fit(IMAGES, ids, batch_size=BATCH, shuffle=False, verbose=0).history
@@ -45,10 +45,10 @@ def check_equal(plain, chunked, tolerance=1e-5):
     assert other_logs == pytest.approx(logs, rel=tolerance)
 
 
-# 5 does not divide the batch: some images are computed a second time.
+# 5 does not divide the batch: some images are computed twice.
 @pytest.mark.any_backend
 @tiers.parametrize("chunk_size", [1, 4, 5], [5])
-def test_the_weights_are_those_of_the_whole_batch_with_dropout_too(chunk_size):
+def test_weights_equal_the_whole_batch_even_with_dropout(chunk_size):
     dropout = models.GlobalBatchDropout(0.4, seed=5)
     start = embedding(dropout).get_weights()
     plain = fitted(embedding(dropout))
@@ -69,7 +69,7 @@ def random_layers():
 
 @pytest.mark.slow
 @tiers.parametrize("chunk_size", [12, 50], [12])
-def test_a_chunk_that_holds_the_batch_repeats_it_to_the_bit(chunk_size):
+def test_a_chunk_with_the_whole_batch_is_bit_identical(chunk_size):
     plain, _ = fitted(embedding(*random_layers()))
     chunked, _ = fitted(models.CachedGradients(embedding(*random_layers()), chunk_size))
     for ours, theirs in zip(plain.variables, chunked.variables):
@@ -77,7 +77,7 @@ def test_a_chunk_that_holds_the_batch_repeats_it_to_the_bit(chunk_size):
 
 
 def test_random_layers_draw_the_same_in_both_passes():
-    """Beside one tape over the chunks of a batch, each drawn by itself, all activations kept."""
+    """Compare with one tape over the chunks of a batch that stores all activations."""
     naive, loss = embedding(*random_layers()), losses.MultiSimilarityLoss()
     optimizer = keras.optimizers.SGD(0.1)
     for first in range(0, len(IMAGES), BATCH):
@@ -90,7 +90,7 @@ def test_random_layers_draw_the_same_in_both_passes():
     chunked = models.CachedGradients(embedding(*random_layers()), 4)
     fitted(chunked, optimizer=keras.optimizers.SGD(0.1))
     assert difference(naive.get_weights(), chunked.get_weights()) < 1e-6
-    # The seeds too, which the next step begins from.
+    # The seeds for the next step are equal, too.
     for ours, theirs in zip(naive.non_trainable_variables, chunked.non_trainable_variables):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
@@ -103,7 +103,7 @@ def test_random_layers_draw_the_same_in_both_passes():
     ids=["graph", "XLA", "several steps"],
 )
 @pytest.mark.parametrize("chunk_size", [4, 5])
-def test_however_the_steps_are_run(how, chunk_size):
+def test_execution_modes(how, chunk_size):
     check_equal(
         fitted(embedding()), fitted(models.CachedGradients(embedding(), chunk_size), **how), 1e-5
     )
@@ -112,7 +112,7 @@ def test_however_the_steps_are_run(how, chunk_size):
 @pytest.mark.slow
 @pytest.mark.any_backend
 @tiers.parametrize("name", ["proxy_anchor", "soft_triple"], ["proxy_anchor"])
-def test_proxies_and_their_regularizer_train(name):
+def test_proxies_and_regularizer_train(name):
     def build():
         merging = models.CenterRegularizer(2)
         return models.proxy_model(embedding(), CLASSES, 2, "soft", proxies_regularizer=merging)
@@ -132,7 +132,7 @@ def two_outputs():
 
 
 @pytest.mark.slow
-def test_a_model_of_two_outputs():
+def test_a_model_with_two_outputs():
     both = {"embeddings": losses.SupConLoss(), "cosines": losses.ArcFaceLoss(8.0)}
     how = {
         "loss": both,
@@ -158,7 +158,7 @@ def test_with_a_memory_of_earlier_batches():
     check_equal(trained(embedding()), trained(models.CachedGradients(embedding(), 5)))
 
 
-# The rounding of the gradients of chunks, which are half precision too.
+# Tolerance for the rounding of the chunks' gradients, which are half precision, too.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_float16", 2e-3), ("mixed_bfloat16", 1e-2)]
@@ -211,7 +211,7 @@ def test_sample_weights_and_metrics():
 @pytest.mark.any_backend
 @pytest.mark.slow
 def test_the_last_batch_may_be_smaller():
-    """22 images: batches of 12 and 10, whose chunks are others."""
+    """22 images: batches of 12 and 10, which have different chunks."""
 
     def trained(model):
         eager = keras.backend.backend() != "jax"
@@ -224,7 +224,7 @@ def test_the_last_batch_may_be_smaller():
 
 
 @pytest.mark.slow
-def test_frozen_statistics_pass_and_others_are_refused_unless_they_are_allowed():
+def test_live_statistics_are_refused_unless_allowed():
     norm = models.FrozenStatisticsBatchNormalization()
     check_equal(
         fitted(embedding(norm)),
@@ -242,7 +242,7 @@ def test_frozen_statistics_pass_and_others_are_refused_unless_they_are_allowed()
     allowed = models.CachedGradients(model.model, 4, batch_statistics=True)
     before = norm.moving_mean.numpy()
     fitted(allowed)
-    # A chunk's share of the moving average each, once and not twice.
+    # Each chunk updates the moving average by its share, once and not twice.
     assert np.abs(norm.moving_mean.numpy() - before).max() > 1e-3
 
 
@@ -257,7 +257,7 @@ def test_each_chunk_moves_the_averages_once():
     np.testing.assert_allclose(norm.moving_mean.numpy(), [2.25, 0], rtol=1e-6)
 
 
-def test_what_does_not_add_up_is_refused():
+def test_losses_that_do_not_split_into_chunks_are_refused():
     inputs = keras.Input((4,))
     active = keras.layers.Dense(2, activity_regularizer="l2", name="active")
     model = models.CachedGradients(keras.Model(inputs, active(inputs)), 2)
@@ -285,14 +285,14 @@ def test_what_does_not_add_up_is_refused():
 
 
 @pytest.mark.parametrize("chunk_size", [0, -1, 2.0, True, None])
-def test_chunk_sizes_that_are_none(chunk_size):
+def test_invalid_chunk_sizes(chunk_size):
     with pytest.raises(
         ValueError, match=f"chunk_size must be .* Received: chunk_size={chunk_size}"
     ):
         models.CachedGradients(embedding(), chunk_size)
 
 
-def test_models_that_are_refused():
+def test_refused_models():
     with pytest.raises(ValueError, match=r"model must be a built keras.Model"):
         models.CachedGradients(keras.Sequential([keras.layers.Dense(3)]), 8)
     memory = models.CrossBatchMemory(embedding(), 20)
@@ -301,7 +301,7 @@ def test_models_that_are_refused():
 
 
 @pytest.mark.slow
-def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
+def test_training_continues_identically_from_a_keras_file(tmp_path):
     model, _ = fitted(models.CachedGradients(embedding(), 5))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -325,5 +325,5 @@ def test_no_more_than_a_chunk_is_computed_at_once():
     sizes.clear()
     model.compile("sgd", losses.SNCALoss(), run_eagerly=True)
     model.train_on_batch(np.ones((12, 4), "float32"), np.arange(12) // 2)
-    # A look at the model, and two passes over four chunks.
+    # One call to inspect the model, and two passes over four chunks.
     assert sizes == [3] * 9

@@ -1,4 +1,4 @@
-"""Checkpoints that do not fit, cannot be read, or are written in one of several ways."""
+"""Checkpoints that do not match, cannot be read, or have different formats."""
 
 import keras
 import numpy as np
@@ -75,7 +75,7 @@ def test_a_state_dict_of_pytorch(zipped, tmp_path):
     check(model, found)
 
 
-def test_all_misfits_are_named_at_once_and_nothing_changes(tmp_path):
+def test_the_error_lists_all_mismatches_and_nothing_changes(tmp_path):
     found, model = arrays(), tiny()
     before = model.get_weights()
     del found["stem.conv.bias"], found["stem.bn.running_mean"]
@@ -95,7 +95,7 @@ def test_all_misfits_are_named_at_once_and_nothing_changes(tmp_path):
         load_arrays(model, write(tmp_path, arrays() | {"stem_conv.bias": np.ones(2)}))
 
 
-def test_of_many_names_the_first_are_shown(tmp_path):
+def test_the_error_shows_the_first_of_many_names(tmp_path):
     extra = {f"more.{number}": np.ones(1) for number in range(13)}
     with pytest.raises(ValueError, match=r"13 left over: more.0, .*more.9 and 3 more$"):
         load_arrays(tiny(), write(tmp_path, arrays() | extra))
@@ -103,7 +103,7 @@ def test_of_many_names_the_first_are_shown(tmp_path):
 
 @pytest.mark.parametrize("ending", [".npz", ".pth"])
 @pytest.mark.parametrize("content", [b"", b"noise", b"PK\x03\x04 cut off"])
-def test_a_file_that_is_none(ending, content, tmp_path):
+def test_an_invalid_file(ending, content, tmp_path):
     path = tmp_path / f"noise{ending}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="that can be read"):
@@ -125,14 +125,14 @@ def test_other_files(tmp_path):
             load_arrays(tiny(), write(tmp_path, {"stem.conv.bias": values}))
 
 
-def test_a_pytorch_file_of_something_else(tmp_path):
+def test_a_pytorch_file_without_a_state_dict(tmp_path):
     save([1, 2], tmp_path / "other.pth")
     with pytest.raises(ValueError, match="not a state_dict"):
         load_arrays(tiny(), tmp_path / "other.pth")
 
 
 @pytest.mark.slow
-def test_a_backbone_names_the_file_and_takes_checkpoints_only_if_it_is_one_of_two(tmp_path):
+def test_only_two_backbones_take_checkpoints(tmp_path):
     path = write(tmp_path, arrays())
     message = "loaded into small_convnet: PyTorch checkpoints fit only bn_inception, .*_lite0"
     with pytest.raises(ValueError, match=message):

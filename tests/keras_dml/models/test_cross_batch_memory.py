@@ -1,4 +1,4 @@
-"""The memory of earlier batches: its rows, its term of the loss, saving, what is refused."""
+"""The memory of earlier batches: its rows, its term of the loss, saving, and errors."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ Z = np.array(
 IDS = np.array([0, 0, 1, 1, 2, 0])
 SECOND, SECOND_IDS = Z[::-1] + np.float32(0.25), IDS[::-1].copy()
 
-# Without arguments that learn something beside the embeddings.
+# Without losses that have variables.
 TAKERS = {
     str(case): case
     for case in CASES
@@ -30,7 +30,7 @@ TAKERS = {
 
 
 def untouched(dimensions=3):
-    """A model whose embeddings are its inputs, as long as the learning rate is 0."""
+    """A model whose embeddings equal its inputs, as long as the learning rate is 0."""
     inputs = keras.Input((dimensions,))
     identity = keras.layers.Dense(dimensions, use_bias=False, kernel_initializer="identity")
     return keras.Model(inputs, identity(inputs))
@@ -46,20 +46,20 @@ def remembering(model, loss, size=8, rate=0.0, parts=False, **arguments):
     arguments = {"start_step": 0, **arguments}
     memory = models.CrossBatchMemory(model, size, **arguments)
     both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else None
-    # A graph takes longer to make than these few steps take without one; JAX needs it.
+    # For so few steps, eager mode is faster than a graph; JAX needs the graph.
     eager = keras.backend.backend() == "tensorflow"
     memory.compile(keras.optimizers.SGD(rate), loss, metrics=both, run_eagerly=eager)
     return memory
 
 
 def step(model, x, ids, **more):
-    """The logs of this step alone."""
+    """Train one step and return only its logs."""
     model.reset_metrics()
     return model.train_on_batch(x, ids, return_dict=True, **more)
 
 
 def stored(model):
-    """What the memory holds: rows, class ids, how many were ever written, steps."""
+    """Return the memory's rows, class ids, number of rows ever written, and steps."""
     return [
         keras.ops.convert_to_numpy(variable.value)
         for variable in (model.memory, model.memory_class_ids, model.written, model.step)
@@ -68,7 +68,7 @@ def stored(model):
 
 @pytest.mark.any_backend
 def test_the_worked_example():
-    """Of the second step: the batch, and against both batches as far as 8 rows hold them."""
+    """Check the second step: the batch, compared with the 8 rows that both batches leave."""
     model = remembering(untouched(), losses.SupConLoss(), parts=True)
     step(model, Z, IDS)
     found = step(model, SECOND, SECOND_IDS)
@@ -76,7 +76,7 @@ def test_the_worked_example():
     assert found == pytest.approx(expected, abs=2e-5)
 
 
-def test_the_oldest_rows_give_way():
+def test_the_oldest_rows_are_overwritten():
     model = remembering(untouched(), losses.SNCALoss())
     step(model, Z, IDS)
     rows, ids, written, steps = stored(model)
@@ -92,8 +92,8 @@ def test_the_oldest_rows_give_way():
 
 
 @tiers.parametrize("name", TAKERS, ["contrastive()", "snca()", "supcon()"])
-def test_the_first_memory_term_is_the_batch_s_loss(name):
-    """With slots to spare, whose zeros are no candidates; and its parts are the batch's."""
+def test_the_first_memory_term_is_the_loss_of_the_batch(name):
+    """Free slots hold zeros, which are not candidates; the parts equal the batch's parts."""
     case = TAKERS[name]
     ids, z = batch()
     loss = losses.get(case.name, **case.arguments)
@@ -111,7 +111,7 @@ def test_the_first_memory_term_is_the_batch_s_loss(name):
 
 
 def loops(ids, z, memory_ids, memory, own, temperature=0.1):
-    """SupCon of anchors against a memory, one number at a time, and its numeric gradient."""
+    """Return SupCon of anchors against a memory, as a scalar loop, and its numeric gradient."""
 
     def value(z):
         z, rows = oracles.unit(z), oracles.unit(memory)
@@ -133,8 +133,8 @@ def loops(ids, z, memory_ids, memory, own, temperature=0.1):
     return value(z), gradient
 
 
-def test_value_and_gradient_are_those_of_loops():
-    """The gradient is the anchors' own: the rows in the memory do not move, the batch's neither."""
+def test_value_and_gradient_match_the_loops():
+    """Only the anchors get a gradient, not the rows in the memory, not even the batch's."""
     rng = np.random.default_rng(0)
     steps = [(rng.integers(0, 3, 6), rng.normal(size=(6, 3)).astype("float32")) for _ in range(3)]
     model = remembering(untouched(), losses.SupConLoss(), 10, rate=1.0, batch_term=False)
@@ -152,8 +152,8 @@ def test_value_and_gradient_are_those_of_loops():
 
 
 @pytest.mark.parametrize("case", MEMORY_CASES)
-def test_the_peers_values_and_gradients(case):
-    """Those of pytorch-metric-learning's memory, which compares with nothing else."""
+def test_values_and_gradients_match_the_peer(case):
+    """pytorch-metric-learning's memory replaces the batch as the set of candidates."""
     goldens = np.load(FILE)
     ids, z = (goldens[f"inputs/{MEMORY['batch']}/{name}"] for name in ("ids", "z"))
     arguments = LEARNING_CASES[case] | ({"average": "triplets"} if case == "triplet" else {})
@@ -176,7 +176,7 @@ def test_the_peers_values_and_gradients(case):
 
 
 @pytest.mark.any_backend
-def test_before_the_first_step_that_counts_nothing_is_written():
+def test_nothing_is_written_before_start_step():
     loss = losses.SupConLoss()
     model = remembering(untouched(), loss, start_step=2, parts=True)
     alone = float(loss(IDS, Z))
@@ -213,7 +213,7 @@ def test_sample_weights_weigh_anchors():
     np.testing.assert_array_equal(rows, Z)
 
 
-def test_prefixes_are_compared_with_those_of_the_memory():
+def test_prefixes_are_compared_with_prefixes_in_the_memory():
     loss = losses.MatryoshkaLoss(losses.SupConLoss(), (2, 3))
     model = remembering(untouched(), loss, parts=True)
     found = step(model, Z, IDS)
@@ -221,7 +221,7 @@ def test_prefixes_are_compared_with_those_of_the_memory():
     assert found["tightness"] == pytest.approx(2 * -12.306570, rel=1e-4)
 
 
-def test_learned_boundaries_stay_the_anchors_own():
+def test_learned_boundaries_come_from_the_anchors():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, models.Boundary()(untouched().call(inputs)))
     loss = losses.MarginLoss(boundaries=1, sampling="all")
@@ -231,7 +231,7 @@ def test_learned_boundaries_stay_the_anchors_own():
     assert step(memory, Z, IDS)["loss"] == pytest.approx(2 * alone, rel=1e-5)
 
 
-def test_regularizers_count_once_without_the_batch_s_term():
+def test_regularizers_count_once_without_the_batch_term():
     inputs = keras.Input((3,))
     identity = keras.layers.Dense(
         3,
@@ -247,7 +247,7 @@ def test_regularizers_count_once_without_the_batch_s_term():
         assert found == pytest.approx((1 + batch_term) * alone + 3, rel=1e-5)
 
 
-def test_class_ids_beyond_32_bits_are_told_apart():
+def test_class_ids_beyond_32_bits_stay_distinct():
     ids = 2**40 + IDS
     merged = np.where(ids == 2**40, 2**40 + 2**33, ids)
     model = remembering(untouched(), losses.SupConLoss())
@@ -272,7 +272,7 @@ def fitted(model, epochs):
 @pytest.mark.slow
 @pytest.mark.slow_on_jax
 @pytest.mark.any_backend
-def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
+def test_training_continues_identically_from_a_keras_file(tmp_path):
     net = small_net()
     model = models.CrossBatchMemory(net, 40, weight=0.5, start_step=2)
     loss = losses.MultiSimilarityLoss()
@@ -300,7 +300,7 @@ def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
     [{"jit_compile": False}, pytest.param({"steps_per_execution": 3}, marks=pytest.mark.slow)],
     ids=["plain", "several steps, XLA"],
 )
-def test_in_fit_it_trains_and_compiling_again_keeps_the_metrics_apart(how):
+def test_it_trains_in_fit_and_recompiling_separates_the_metrics(how):
     if "steps_per_execution" in how and keras.backend.backend() == "torch":
         pytest.skip("Keras takes one step an execution on PyTorch")
     model = models.CrossBatchMemory(small_net(), 64, start_step=1)
@@ -328,7 +328,7 @@ def test_a_loss_without_fixed_candidates_is_refused(loss):
         model.compile("sgd", loss)
 
 
-def test_ice_moves_its_anchors_if_it_is_told_to():
+def test_ice_moves_its_anchors_if_enabled():
     model = remembering(
         untouched(), losses.InstanceCrossEntropyLoss(reweight=False), rate=1.0, batch_term=False
     )
@@ -351,7 +351,7 @@ def test_arguments_out_of_range(arguments, message):
         models.CrossBatchMemory(untouched(), **arguments)
 
 
-def test_other_mistakes():
+def test_other_user_errors():
     with pytest.raises(ValueError, match=r"model must be a built keras.Model with embeddings"):
         models.CrossBatchMemory(keras.Sequential([keras.layers.Dense(3)]), 8)
     model = models.CrossBatchMemory(untouched(), 4, start_step=0)
@@ -364,7 +364,7 @@ def test_other_mistakes():
         model.train_on_batch(Z)
 
 
-def test_a_batch_of_one_and_class_ids_that_are_fractions():
+def test_a_batch_of_one_and_fractional_class_ids():
     model = remembering(untouched(), losses.ContrastiveLoss())
     assert step(model, Z[:1], IDS[:1])["loss"] == 0.0
     assert step(model, Z, IDS.astype("float32"))["loss"] > 0
@@ -373,5 +373,5 @@ def test_a_batch_of_one_and_class_ids_that_are_fractions():
     ):
         step(model, Z, IDS + 0.5)
     model = models.CrossBatchMemory(untouched(), 8, start_step=0)
-    model.compile("sgd", losses.ContrastiveLoss())  # a graph, which cannot raise
+    model.compile("sgd", losses.ContrastiveLoss())  # graph mode, which cannot raise
     assert np.isnan(step(model, Z, IDS + 0.5)["loss"])

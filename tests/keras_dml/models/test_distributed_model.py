@@ -1,4 +1,4 @@
-"""A model whose steps are called around the replicas is, on one device, a Keras model like others.
+"""`DistributedModel` on one device: a Keras model like others.
 
 `test_distribute.py` trains it on several.
 """
@@ -22,7 +22,7 @@ def made(cls):
 
 
 class Subclass(DistributedModel):
-    """Counts the steps that were asked for around the replicas."""
+    """A model that counts its steps on the replicas."""
 
     def __init__(self, embedding, factor=1.0):
         super().__init__(name="subclass")
@@ -47,8 +47,8 @@ class Subclass(DistributedModel):
         ),
     ],
 )
-def test_it_trains_and_evaluates_as_keras_own(how):
-    """Seven batches: three steps an execution end amid the third."""
+def test_it_trains_and_evaluates_like_a_keras_model(how):
+    """Seven batches, three steps per execution: the data ends within the third execution."""
     found = []
     for cls in (keras.Model, DistributedModel):
         model = made(cls)
@@ -61,7 +61,7 @@ def test_it_trains_and_evaluates_as_keras_own(how):
 
 
 @pytest.mark.slow
-def test_saved_and_loaded_it_goes_on(tmp_path):
+def test_a_loaded_model_continues_training(tmp_path):
     model = made(DistributedModel)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(X, Y, verbose=0)
@@ -74,7 +74,7 @@ def test_saved_and_loaded_it_goes_on(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_functional_models_leave_subclasses_as_they_are():
+def test_functional_models_do_not_change_subclasses():
     """Keras would turn the class itself into a functional one."""
     functional = made(DistributedModel)
     assert isinstance(functional, DistributedModel)
@@ -88,7 +88,7 @@ def test_functional_models_leave_subclasses_as_they_are():
     model.average_statistics()  # nothing to do on one device
 
 
-def test_a_subclass_made_of_inputs_and_outputs_is_told_what_to_derive_from():
+def test_a_subclass_with_inputs_and_outputs_raises_an_error_with_the_right_base():
     class Wrong(DistributedModel):
         pass
 

@@ -1,4 +1,4 @@
-"""ImageNet weights that are published as PyTorch checkpoints: the download and its checksum."""
+"""ImageNet weights published as PyTorch checkpoints: the download and its checksum."""
 
 import functools
 import hashlib
@@ -24,7 +24,7 @@ def one_convolution(image_size, name="one_convolution"):
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """A backbone whose checkpoint is at an address, and the kernel in that checkpoint."""
+    """A backbone whose checkpoint is published at an address, and the checkpoint's kernel."""
     kernel = np.random.default_rng(0).normal(size=(2, 3, 1, 1)).astype("float32")
     file = tmp_path / "web" / "one_convolution-12345678.pth"
     file.parent.mkdir()
@@ -76,8 +76,8 @@ def test_a_checkpoint_without_a_network_names_its_address(published, tmp_path):
     assert "\n" not in str(refused.value)
 
 
-def test_the_names_of_published_checkpoints_hold_their_checksums():
-    """As `torch.hub` checks them: the file's name ends in the first digits of its SHA-256."""
+def test_the_names_of_published_checkpoints_contain_their_checksums():
+    """As in `torch.hub`: the file name ends with the first digits of its SHA-256."""
     found = [each.download for each in backbones.BACKBONES.values() if each.download]
     for url, sha256 in found:
         assert re.fullmatch("[0-9a-f]{64}", sha256)

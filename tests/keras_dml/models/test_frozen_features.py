@@ -1,4 +1,4 @@
-"""An embedding model in two at its features."""
+"""An embedding model split at its features."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ def backbone():
 
 
 @pytest.mark.parametrize("pooling", ["average", "max"])
-def test_trunk_and_head_are_the_model(pooling):
+def test_trunk_and_head_equal_the_model(pooling):
     embedding = models.embedding_model(backbone(), 5, feature_batch_norm=True, pooling=pooling)
     trunk, head = models.split_at_features(embedding)
     images = np.random.default_rng(0).uniform(0, 255, (3, 16, 16, 3)).astype("float32")
@@ -42,7 +42,7 @@ def test_a_pooling_that_learns_belongs_to_the_head():
     assert len(head.trainable_variables) == 1
 
 
-def test_what_cannot_be_split():
+def test_models_that_cannot_be_split():
     with pytest.raises(ValueError, match="backbone that does not train.*stage1_conv1/kernel does"):
         models.split_at_features(models.embedding_model(models.small_convnet(16), 4))
     levels = models.embedding_model(backbone(), levels=["stage1_conv2_relu"])

@@ -1,4 +1,4 @@
-"""Backbones of KerasHub from tiny random presets: scaling, sizes, tokens, what is refused."""
+"""KerasHub backbones from tiny random presets: scaling, sizes, tokens, and errors."""
 
 import json
 
@@ -17,7 +17,7 @@ TOKENS = {"dinov2": (True, 2), "dinov3": (True, 4), "vit": (True, 0)}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder and backbone of each preset."""
+    """The folder and the backbone of each preset."""
     root = tmp_path_factory.mktemp("presets")
 
     class Made(dict):
@@ -29,7 +29,7 @@ def made(tmp_path_factory):
 
 
 def first(quick, *others):
-    """One kind in the quick tests, the others among the longer checks."""
+    """Run one kind in the quick tests and the others in the longer checks."""
     return [quick, *(pytest.param(kind, marks=pytest.mark.slow) for kind in others)]
 
 
@@ -43,7 +43,7 @@ def build(made, kind, size=SIZE, **arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", first("vit", "dinov2", "dinov3", "siglip", "resnet"))
-def test_images_in_0_to_255_give_what_the_scaled_ones_give_the_backbone(kind, made):
+def test_images_in_0_to_255_are_scaled_for_the_backbone(kind, made):
     theirs = made[kind][1]
     theirs = getattr(theirs, "vision_encoder", theirs)
     scaled = images() * SCALE + OFFSET
@@ -57,7 +57,7 @@ def test_images_in_0_to_255_give_what_the_scaled_ones_give_the_backbone(kind, ma
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", first("dinov3", "dinov2", "vit"))
-def test_what_the_tokens_are(kind, made):
+def test_token_layouts(kind, made):
     layout = build(made, kind).layers[-1]
     assert (layout.class_token, layout.registers) == TOKENS[kind]
     tokens = build(made, kind)(images(), training=False).numpy()
@@ -71,7 +71,7 @@ def test_what_the_tokens_are(kind, made):
 
 
 @pytest.mark.slow
-def test_siglip_gives_vectors_which_no_pooling_is_for(made):
+def test_siglip_gives_vectors_and_refuses_pooling(made):
     assert models.embedding_model(build(made, "siglip")).output_shape == (None, 8)
     with pytest.raises(ValueError, match="it gives vectors, which are pooled already.*'cls'"):
         models.embedding_model(build(made, "siglip"), pooling="cls")
@@ -83,7 +83,7 @@ def test_siglip_gives_vectors_which_no_pooling_is_for(made):
 @pytest.mark.gate_cases(2)
 @pytest.mark.parametrize("size", first(32, 16))
 @pytest.mark.parametrize("kind", first("siglip", "dinov2", "dinov3", "vit"))
-def test_another_image_size_has_the_same_weights(kind, size, made):
+def test_another_image_size_uses_the_same_weights(kind, size, made):
     ours, own = build(made, kind, size), build(made, kind)
     assert ours(images(size), training=False).shape[0] == 2
     differing = []
@@ -91,12 +91,12 @@ def test_another_image_size_has_the_same_weights(kind, size, made):
         if a.shape != b.shape or not np.array_equal(a, b):
             differing.append(a.path)
     assert all("position" in path or "embeddings" in path for path in differing)
-    assert bool(differing) is (kind != "dinov3")  # whose positions are rotary
+    assert bool(differing) is (kind != "dinov3")  # uses rotary positions
 
 
 @pytest.mark.slow
-def test_position_embeddings_that_vary_slowly_are_followed(made, tmp_path):
-    """A plane over the patches stays the same plane where it is sampled otherwise."""
+def test_position_embeddings_are_resampled(made, tmp_path):
+    """A linear function of the patch position stays the same function after resampling."""
     backbone = made["vit"][1]
     table = next(v for v in backbone.weights if "position_embedding" in v.path)
     kept, values = table.numpy(), table.numpy()
@@ -121,7 +121,7 @@ def test_position_embeddings_that_vary_slowly_are_followed(made, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", first("dinov2", "dinov3", "vit", "siglip", "resnet"))
-def test_files_and_copies_give_the_same_at_a_size_of_their_own(kind, made, tmp_path):
+def test_files_and_copies_give_the_same_embeddings_at_another_size(kind, made, tmp_path):
     model = models.embedding_model(build(made, kind, 16), 3)
     rng = np.random.default_rng(1)
     for variable in model.trainable_variables:
@@ -152,24 +152,24 @@ def test_random_weights_of_a_preset(made):
     assert np.abs(kernels[2] - kernels[0]).max() > 0.01
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize("kind", first("vit", "dinov2", "dinov3", "siglip"))
-def test_a_side_that_is_no_multiple_of_the_patch(kind, made):
+def test_image_size_must_be_a_multiple_of_the_patch(kind, made):
     message = "image_size must be a multiple of 4, the patch of hub:.*, such as 20 or 24. .*=22"
     with pytest.raises(ValueError, match=message):
         build(made, kind, 22)
 
 
 @pytest.mark.parametrize("name", ["bert_base_en", "bert"])
-def test_a_preset_that_sees_nothing(name, made):
+def test_a_preset_without_images(name, made):
     preset_name = f"hub:{made['bert'][0] if name == 'bert' else name}"
     with pytest.raises(ValueError, match="must take images alone: .* is a BertBackbone.*Received"):
         models.build_backbone(preset_name, 24)
 
 
-def test_folders_and_names_that_are_none(made, tmp_path):
+def test_invalid_folders_and_names(made, tmp_path):
     near = "KerasHub preset, such as .*dinov2_base.* no such preset or folder. Received: .*bas'"
     with pytest.raises(ValueError, match=near):
         models.build_backbone("hub:dinov2_bas", 28)
@@ -192,7 +192,7 @@ def test_a_preset_without_its_scaling(tmp_path):
         models.build_backbone(f"hub:{tmp_path / 'bare'}", SIZE)
 
 
-def test_without_a_network_the_message_says_what_to_fetch(monkeypatch):
+def test_without_a_network_the_message_names_the_download(monkeypatch):
     import keras_hub
 
     def offline(*_, **__):
@@ -207,15 +207,15 @@ def test_without_a_network_the_message_says_what_to_fetch(monkeypatch):
         models.build_backbone("hub:dinov2_base", 224)
 
 
-def test_weights_and_filters_are_not_for_presets(made):
+def test_presets_refuse_weights_and_filters(made):
     with pytest.raises(ValueError, match="weights must be left out or 'none' for .*'w.h5'"):
         build(made, "vit", weights="w.h5")
     with pytest.raises(ValueError, match="filters are for small_convnet alone"):
         build(made, "vit", filters=(8,))
 
 
-def test_a_folder_of_hugging_face(tmp_path):
-    """A tiny ViT in the names and layout of its checkpoints."""
+def test_a_hugging_face_folder(tmp_path):
+    """A tiny ViT with the names and layout of a Hugging Face checkpoint."""
     numpy_files = pytest.importorskip("safetensors.numpy")
     rng, d, wide, layers = np.random.default_rng(0), 8, 16, 1
     norm = {"weight": (d,), "bias": (d,)}
@@ -257,7 +257,7 @@ def test_a_folder_of_hugging_face(tmp_path):
 
 
 def resnet18(images, weights):
-    """timm's and torchvision's ResNet-18 without its head, `[n, h, w, 3]` scaled, to maps."""
+    """Return the maps of timm's and torchvision's headless ResNet-18 for scaled `[n, h, w, 3]`."""
     conv = lambda x, name, stride, pad: keras.ops.conv(  # noqa: E731
         keras.ops.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0))),
         weights[f"{name}.weight"].transpose(2, 3, 1, 0), stride, "valid",
@@ -270,7 +270,7 @@ def resnet18(images, weights):
         ]
 
     x = keras.ops.relu(norm(conv(images, "conv1", 2, 3), "bn1"))
-    x = keras.ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))  # by zeros: nothing is below them
+    x = keras.ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))  # pads like -inf after ReLU
     x = keras.ops.max_pool(x, 3, 2, "valid")
     for stage in range(1, 5):
         for block in range(2):
@@ -285,8 +285,8 @@ def resnet18(images, weights):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_folder_of_timm(tmp_path):
-    """A random ResNet-18 in the names and layout of timm's files."""
+def test_a_timm_folder(tmp_path):
+    """A random ResNet-18 with the names and layout of timm's files."""
     numpy_files = pytest.importorskip("safetensors.numpy")
     shapes, filters = {"conv1": (64, 3, 7, 7), "bn1": 64}, (64, 64, 128, 256, 512)
     for stage in range(1, 5):

@@ -1,4 +1,4 @@
-"""A model for images of another size."""
+"""A model with another image size."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ def images(size):
     return np.random.default_rng(0).uniform(0, 255, (2, size, size, 3)).astype("float32")
 
 
-def test_it_equals_a_model_built_at_that_size_with_the_same_weights():
+def test_the_resized_model_equals_one_built_at_that_size():
     model, expected = embedding(16), embedding(24)
     expected.set_weights(model.get_weights())
     found = models.with_image_size(model, 24)

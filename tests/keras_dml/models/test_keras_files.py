@@ -1,4 +1,4 @@
-"""Anybody's saved model as a backbone: functional, sequential, nested, subclassed; and refused."""
+"""Users' saved models as backbones: functional, sequential, nested, subclassed, and refused."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ def images(size=16, n=2):
 
 @keras.saving.register_keras_serializable("test_keras_files")
 class Subclassed(keras.Model):
-    """Of its own `call`; with `norm`, batch norm that it makes itself."""
+    """A subclassed model with its own `call`; with `norm`, it creates its own batch norm."""
 
     def __init__(self, width=5, norm=False, **kwargs):
         super().__init__(**kwargs)
@@ -112,7 +112,7 @@ def saved(model, tmp_path):
 
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", [*QUICK, *SLOW])
-def test_any_model_is_a_backbone_that_is_saved_copied_and_exported(kind, tmp_path):
+def test_a_saved_model_becomes_a_backbone_that_can_be_saved_copied_and_exported(kind, tmp_path):
     theirs = KINDS[kind]()
     path = saved(theirs, tmp_path)
     backbone = models.build_backbone(path, 16)
@@ -136,7 +136,7 @@ def test_any_model_is_a_backbone_that_is_saved_copied_and_exported(kind, tmp_pat
 
 
 @pytest.mark.parametrize("kind", [built_on_images, of_one_image])
-def test_a_batch_of_the_size_that_it_was_built_on_is_no_limit(kind, tmp_path):
+def test_the_batch_size_at_build_time_is_no_limit(kind, tmp_path):
     theirs = kind()
     path = saved(theirs, tmp_path)
     model = models.embedding_model(models.build_backbone(path, 16), 3)
@@ -147,14 +147,14 @@ def test_a_batch_of_the_size_that_it_was_built_on_is_no_limit(kind, tmp_path):
     assert float32_copy(model)(images(n=5)).shape == (5, 3)
 
 
-def test_an_embedding_model_of_ours_goes_on_as_a_backbone(tmp_path):
+def test_our_embedding_model_can_be_a_backbone(tmp_path):
     ours = models.embedding_model(models.small_convnet(16, filters=(4,)), 3)
     backbone = models.build_backbone(saved(ours, tmp_path), 16)
     model = models.embedding_model(backbone)
     np.testing.assert_allclose(model(images()), ours(images(), training=False), atol=1e-6)
 
 
-def test_half_precision_is_left_behind(tmp_path):
+def test_a_half_precision_model_becomes_a_float32_backbone(tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         theirs = functional()
@@ -170,7 +170,7 @@ def test_half_precision_is_left_behind(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["functional", "any size", "nested", "vectors"])
-def test_statistics_are_frozen_unless_asked_otherwise(kind, tmp_path):
+def test_statistics_are_frozen_by_default(kind, tmp_path):
     from keras_dml._backend.cloning import all_layers
 
     path = saved(KINDS[kind](), tmp_path)
@@ -183,7 +183,7 @@ def test_statistics_are_frozen_unless_asked_otherwise(kind, tmp_path):
         assert norms and {type(x) for x in norms} == {expected}
 
 
-def test_statistics_of_a_subclassed_model_are_refused_by_name(tmp_path):
+def test_freezing_a_subclassed_model_is_refused_with_its_name(tmp_path):
     model = Subclassed(norm=True)
     model(images())
     path = saved(model, tmp_path)
@@ -195,10 +195,10 @@ def test_statistics_of_a_subclassed_model_are_refused_by_name(tmp_path):
     assert backbone.output_shape == (None, 4, 4, 5)
 
 
-# What is refused
+# Refused models
 
 
-def test_classes_that_are_not_registered_are_all_named(tmp_path):
+def test_the_error_names_all_unregistered_classes(tmp_path):
     path = saved(functional(layers=[Unregistered(), Another(), keras.layers.ReLU()]), tmp_path)
     message = (
         "mine.keras holds custom classes that are not registered: Another, Unregistered. Decorate "
@@ -213,7 +213,7 @@ def test_classes_that_are_not_registered_are_all_named(tmp_path):
         assert models.build_backbone(path, 16).output_shape == (None, 7, 7, 4)
 
 
-def test_code_is_run_only_if_it_is_trusted(tmp_path):
+def test_code_runs_only_if_trusted(tmp_path):
     path = saved(
         functional(layers=[keras.layers.Lambda(lambda x: x * 3.0, name="thrice")]), tmp_path
     )
@@ -222,7 +222,7 @@ def test_code_is_run_only_if_it_is_trusted(tmp_path):
     backbone = models.build_backbone(path, 16, trust_code=True)
     plain = keras.Model(backbone.input, backbone.get_layer("projection").output)
     np.testing.assert_allclose(backbone(images()), 3 * plain(images()), rtol=1e-5)
-    # Loading the next file is as safe as it was.
+    # Keras' safe mode is on again for the next file.
     with pytest.raises(ValueError, match="trust_code"):
         models.load_keras_file(path)
 
@@ -240,7 +240,7 @@ def test_code_is_run_only_if_it_is_trusted(tmp_path):
         (lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), 16, r"\(None, 4\)"),
     ],
 )
-def test_models_that_take_something_else(model, size, message, tmp_path):
+def test_models_with_other_inputs_are_refused(model, size, message, tmp_path):
     with pytest.raises(ValueError, match=f"mine.keras .*{message}|mine.keras {message}"):
         models.build_backbone(saved(model(), tmp_path), size)
 
@@ -255,7 +255,7 @@ def of_two_inputs():
     return keras.Model(pair, keras.layers.Add()(pair))
 
 
-def test_files_that_are_none(tmp_path):
+def test_invalid_files(tmp_path):
     with pytest.raises(ValueError, match="No such file: .*gone.keras"):
         models.build_backbone(str(tmp_path / "gone.keras"), 16)
     (tmp_path / "noise.keras").write_bytes(b"noise")
@@ -275,7 +275,7 @@ def test_files_that_are_none(tmp_path):
         models.build_backbone(str(tmp_path / "other.keras"), 16)
 
 
-def test_weights_are_in_the_file(tmp_path):
+def test_weights_cannot_be_set_for_a_saved_model(tmp_path):
     path = saved(functional(), tmp_path)
     for weights in ("none", "packaged", "w.h5"):
         with pytest.raises(ValueError, match=f"weights must be left out for .*weights='{weights}'"):
@@ -284,7 +284,7 @@ def test_weights_are_in_the_file(tmp_path):
         models.build_backbone(path, 16, filters=(8,))
 
 
-def test_a_file_of_kerashub_without_kerashub_names_the_extra(tmp_path, monkeypatch):
+def test_a_kerashub_file_without_kerashub_names_the_extra(tmp_path, monkeypatch):
     from keras_dml._common.extras import MissingExtraError
 
     layer = {"module": "keras_hub.src.models.x", "class_name": "X", "config": {},

@@ -1,4 +1,4 @@
-"""Low-rank additions: what trains, and what is left when they are merged."""
+"""Low-rank additions: the trainable weights, and the model after merging."""
 
 import keras
 import numpy as np
@@ -23,14 +23,14 @@ def adapted(layers=None):
 
 
 def trained(model):
-    """After some steps that move what trains."""
+    """Return the model after some steps that change the trainable weights."""
     model.compile(keras.optimizers.Adam(0.05), "mse")
     model.fit(images(), np.ones((5, 4)), epochs=3, verbose=0)
     return model
 
 
 @pytest.mark.slow
-def test_additions_of_queries_and_values_alone_train_and_nothing_changes_at_first():
+def test_only_additions_to_queries_and_values_train_and_start_at_zero():
     plain = models.embedding_model(tiny_transformer(), 4)
     model = adapted()
     model.get_layer("projection").set_weights(plain.get_layer("projection").get_weights())
@@ -61,7 +61,7 @@ def test_merged_equals_unmerged_and_is_an_ordinary_model(tmp_path):
     np.testing.assert_allclose(float32_copy(model)(images()), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_layers_by_name_also_of_the_first_level():
+def test_layers_by_name_include_the_first_level():
     inputs = keras.Input((6,))
     x = keras.layers.Dense(WIDTH, name="first")(inputs)
     model = keras.Model(inputs, keras.layers.EinsumDense("bi,io->bo", 5, name="second")(x))
@@ -78,11 +78,11 @@ def test_layers_by_name_also_of_the_first_level():
 
 
 @pytest.mark.parametrize("dropped", ["query", "value", "q_proj", "query_dense"])
-def test_every_family_is_known(dropped):
+def test_every_backbone_family_is_supported(dropped):
     assert dropped in {name for family in models.LORA_LAYERS.values() for name in family}
 
 
-def test_what_is_refused():
+def test_bad_arguments():
     with pytest.raises(
         ValueError, match=r"layers must be names of layers of small_convnet.*nothing"
     ):
@@ -93,7 +93,7 @@ def test_what_is_refused():
     )
     with pytest.raises(ValueError, match=message):
         models.enable_lora(backbone, 4, ["q"])
-    assert backbone.trainable_variables, "a refusal leaves the backbone as it was"
+    assert backbone.trainable_variables, "a refusal leaves the backbone unchanged"
     with pytest.raises(ValueError, match="rank must be"):
         models.enable_lora(backbone, 0)
     models.enable_lora(backbone, 4)
@@ -143,7 +143,7 @@ def test_a_random_preset_of_each_family(preset):
         assert {factors[v.path] for v in block.trainable_variables} == {factor}
     before = run(preset)
     found = models.enable_lora(preset, 2)
-    # Query and value of each block; SigLIP's pooling at the end attends too.
+    # Query and value of each block; the final pooling in SigLIP has attention, too.
     assert len(found) == (6 if "sig_lip" in preset.name else 4)
     assert len(preset.trainable_variables) == 2 * len(found)
     np.testing.assert_allclose(run(preset), before, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Copies of models (frozen statistics, float32, SavedModel) compute what the original does."""
+"""Copies of models (frozen statistics, float32, SavedModel) compute the same as the original."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml.export import export_saved_model
 from keras_dml.export.float32 import float32_copy, is_float32
 
-# The smallest of each family of keras.applications, and the least image that it takes.
+# The smallest model of each family in keras.applications, and its smallest image size.
 FAMILIES = {
     "ConvNeXtTiny": 32,
     "DenseNet121": 32,
@@ -40,7 +40,7 @@ def images(size, n=2):
 
 
 def set_statistics(model, x=None):
-    """Asymmetric statistics: those of the images, if given, made wrong by a share of their own."""
+    """Set asymmetric statistics: the statistics of `x` in the net, if set, with random errors."""
     rng = np.random.default_rng(0)
     layers = all_layers(model)
     norms = [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
@@ -68,7 +68,7 @@ def embed(model, x, training=False):
 
 
 def compiled(model, x):
-    """As a graph, which fuses convolutions with what follows: a deep net raises the difference."""
+    """Compute in a graph, which fuses convolutions and the next layers as the copies do."""
     spec = tf.TensorSpec([None, *x.shape[1:]])
     return tf.function(lambda x: model(x, training=False), [spec], autograph=False)(x).numpy()
 
@@ -97,10 +97,10 @@ def application(name):
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_copies_of_an_application_compute_what_it_does(name, policy, tmp_path):
+def test_copies_of_an_application_compute_the_same(name, policy, tmp_path):
     model, x = application(name), images(FAMILIES[name])
     expected = embed(model, x)
-    # The images, and so the statistics on the way, are seen in the embeddings.
+    # Nonzero differences show that the images and the statistics affect the embeddings.
     assert np.abs(expected[0] - expected[1]).max() > 1e-3 * np.abs(expected).max()
     frozen = models.with_frozen_statistics(model)
     check(embed(frozen, x), expected)
@@ -119,7 +119,7 @@ def test_copies_of_an_application_compute_what_it_does(name, policy, tmp_path):
     check(served(mixed, tmp_path / "mixed", x), in_graph)
 
 
-def test_every_family_is_in_the_sweep():
+def test_every_family_of_applications_is_tried():
     modules = {getattr(keras.applications, name).__module__ for name in FAMILIES}
     every = {
         getattr(keras.applications, name).__module__
@@ -133,7 +133,7 @@ def test_every_family_is_in_the_sweep():
 
 
 def adapted(nested=3, mean=None):
-    """A `Normalization` inside so many models, sequential and functional in turn."""
+    """Put a `Normalization` into `depth` nested models, sequential and functional in turn."""
     given = {} if mean is None else {"mean": mean, "variance": [4.0, 9.0, 16.0]}
     model = keras.Sequential([keras.layers.Normalization(**given), keras.layers.Flatten()])
     for level in range(nested):
@@ -148,7 +148,7 @@ def adapted(nested=3, mean=None):
 
 @pytest.mark.parametrize("mean", [None, [100.0, 50.0, 10.0]])
 @pytest.mark.parametrize("copy", [models.with_frozen_statistics, float32_copy])
-def test_an_adapted_normalization_stays_so_three_models_deep(copy, mean, tmp_path):
+def test_an_adapted_normalization_is_copied_three_models_deep(copy, mean, tmp_path):
     model = adapted(mean=mean)
     expected = embed(model, images(4))
     check(embed(copy(model), images(4)), expected)
@@ -160,7 +160,7 @@ def test_an_adapted_normalization_stays_so_three_models_deep(copy, mean, tmp_pat
     check(embed(keras.saving.load_model(tmp_path / "copy.keras"), images(4)), expected)
 
 
-def test_an_adapted_layer_of_bins_and_one_of_words_keep_what_they_have_learned():
+def test_adapted_discretization_and_lookup_layers_keep_their_state():
     bins = keras.layers.Discretization(num_bins=3)
     bins.adapt(np.arange(12.0))
     inputs = keras.Input((1,))
@@ -206,7 +206,7 @@ def test_a_shared_layer_and_several_outputs_are_copied_once():
             np.testing.assert_allclose(values, expected[name], rtol=1e-6)
 
 
-def test_what_is_frozen_for_training_is_so_in_the_copy():
+def test_frozen_layers_stay_frozen_in_the_copy():
     model = models.small_convnet(16, filters=(4,))
     model.trainable = False
     model.layers[-1].trainable = True
@@ -222,7 +222,7 @@ def test_what_is_frozen_for_training_is_so_in_the_copy():
         assert [v.path for v in copy.trainable_variables] == paths
 
 
-# Float32 that is
+# Float32 copies
 
 
 def sequential(depth):
@@ -234,7 +234,7 @@ def sequential(depth):
 
 
 class Constructed(keras.Model):
-    """A subclass with a functional constructor, whose config says nothing of its layers."""
+    """A subclass with a functional constructor, whose config does not include its layers."""
 
     def __init__(self, **kwargs):
         inputs = keras.Input((4, 4, 3))
@@ -310,7 +310,7 @@ def test_a_layer_that_cannot_compute_in_float32_is_named():
         float32_copy(model)
 
 
-# Frozen statistics that are
+# Copies with frozen statistics
 
 
 def in_a_wrapper():
@@ -433,7 +433,7 @@ def test_a_lambda_of_python_code_is_copied_with_its_function(function):
     np.testing.assert_allclose(frozen(x), expected, rtol=1e-6)
 
 
-def test_a_lambda_that_holds_on_to_variables_is_refused_by_name():
+def test_a_lambda_with_captured_variables_is_refused_by_name():
     kernel = keras.Variable(np.eye(3))
     model = lambda_model(lambda x: keras.ops.matmul(x, kernel))
     message = r"'code' \(Lambda\) cannot be copied: its Python code holds on.*Layer with get_config"
@@ -469,7 +469,7 @@ def test_a_layer_without_its_configuration_is_named():
 
 
 class Growing(keras.layers.Layer):
-    """A layer that is built otherwise than its configuration says."""
+    """A layer whose weights after building differ from its configuration."""
 
     def __init__(self, units=2, **kwargs):
         super().__init__(**kwargs)
@@ -482,7 +482,7 @@ class Growing(keras.layers.Layer):
         return keras.ops.matmul(x, self.kernel)
 
 
-def test_a_copy_that_does_not_take_the_weights_is_refused_by_name():
+def test_a_copy_that_does_not_accept_the_weights_is_refused_by_name():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, Growing(5, name="growing")(inputs))
 

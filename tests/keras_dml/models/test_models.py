@@ -7,7 +7,7 @@ import pytest
 from keras_dml import models
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 
-SIZE = 64  # of the images for keras.applications models
+SIZE = 64  # image size for keras.applications models
 
 
 def images(n=2, size=16, seed=0):
@@ -20,7 +20,7 @@ def tiny_backbone(size=16):
 
 
 def shake(model, seed=0):
-    """Other weights and statistics than those a model starts with."""
+    """Set weights and statistics that differ from the initial ones."""
     rng = np.random.default_rng(seed)
     model.set_weights([w + rng.uniform(0.1, 0.5, size=w.shape) for w in model.get_weights()])
     return model
@@ -51,7 +51,7 @@ def policy():
 @pytest.mark.parametrize(
     ("application", "module", "white"),
     [
-        ("ResNet50", "resnet", [255 - 103.939, 255 - 116.779, 255 - 123.68]),  # BGR, means off
+        ("ResNet50", "resnet", [255 - 103.939, 255 - 116.779, 255 - 123.68]),  # BGR minus means
         (
             "DenseNet121",
             "densenet",
@@ -60,21 +60,21 @@ def policy():
         ("MobileNetV2", "mobilenet_v2", [1.0, 1.0, 1.0]),
     ],
 )
-def test_input_scaling_is_the_applications_own(application, module, white):
+def test_input_scaling_matches_the_application(application, module, white):
     scaling = models.InputScaling(application)
     expected = getattr(keras.applications, module).preprocess_input(images().copy())
     np.testing.assert_allclose(scaling(images()).numpy(), expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(scaling(np.full((1, 1, 1, 3), 255.0))[0, 0, 0], white, rtol=1e-5)
 
 
-def test_input_scaling_leaves_the_callers_images_alone():
+def test_input_scaling_does_not_change_the_images_in_place():
     mine = images()
     models.InputScaling("ResNet50")(mine)
     np.testing.assert_array_equal(mine, images())
 
 
 @pytest.mark.parametrize("application", ["resnet50", "ResNet49", "imagenet_utils"])
-def test_input_scaling_of_no_application(application):
+def test_input_scaling_of_an_unknown_application(application):
     message = rf"application must be the name of a keras\.applications model\..*{application}"
     with pytest.raises(ValueError, match=message):
         models.InputScaling(application)
@@ -103,7 +103,7 @@ def test_bad_filters(filters):
         models.build_backbone("small_convnet", 32, filters=filters)
 
 
-def test_filters_are_for_small_convnet_alone():
+def test_filters_are_only_for_small_convnet():
     with pytest.raises(ValueError, match=r"filters are for small_convnet alone.*'resnet50'"):
         models.build_backbone("resnet50", 32, filters=(8,))
 
@@ -132,7 +132,7 @@ def test_backbone_names():
 
 
 @pytest.mark.parametrize("name", ["resnet49", "", None])
-def test_unknown_backbone_lists_the_known(name):
+def test_unknown_backbone_lists_the_known_ones(name):
     message = rf"backbone must be one of small_convnet, .*resnet50.*Received: backbone={name!r}"
     with pytest.raises(ValueError, match=message):
         models.build_backbone(name, 32)
@@ -140,13 +140,13 @@ def test_unknown_backbone_lists_the_known(name):
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, None])
 @pytest.mark.parametrize("name", ["small_convnet", "resnet50"])
-def test_image_size_that_is_none(name, size):
+def test_invalid_image_size(name, size):
     message = rf"image_size must be a whole number of at least 1.* Received: image_size={size}"
     with pytest.raises(ValueError, match=message):
         models.build_backbone(name, size)
 
 
-def test_image_size_that_the_application_does_not_take():
+def test_image_size_below_the_minimum_of_the_application():
     with pytest.raises(ValueError, match="at least 32x32"):
         models.build_backbone("resnet50", 16)
 
@@ -156,17 +156,17 @@ def test_image_size_that_the_application_does_not_take():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
-def test_a_weights_file_of_the_application_gives_the_applications_features(ending, tmp_path):
+def test_a_weights_file_gives_the_features_of_the_application(ending, tmp_path):
     plain = keras.applications.MobileNetV2(
         include_top=False, weights=None, input_shape=(SIZE, SIZE, 3)
     )
     preprocess = keras.applications.mobilenet_v2.preprocess_input
     scaled = preprocess(images(size=SIZE))
-    for layer in batch_norms(plain):  # statistics of these images: features of a usual size
+    for layer in batch_norms(plain):  # of these images, for a usual feature scale
         layer.momentum = 0.0
     plain(scaled, training=True)
     path = tmp_path / f"mobilenet{ending}"
-    # .h5 alone is the older format, that of the files that Keras publishes.
+    # `.h5` is the older format, which Keras uses for its published files.
     plain.save_weights(path) if ending == ".weights.h5" else plain.save(path)
     expected = plain(scaled, training=False).numpy()
     assert expected.std() > 0.1
@@ -180,7 +180,7 @@ def test_a_weights_file_of_the_application_gives_the_applications_features(endin
 @pytest.mark.parametrize("frozen_in_file", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("kind", ["backbone.weights.h5", "backbone.keras", "embedding.keras"])
-def test_weights_of_a_backbone_come_back_whatever_its_batch_norm(
+def test_weights_of_a_backbone_are_restored_with_any_batch_norm(
     kind, frozen, frozen_in_file, tmp_path, recwarn
 ):
     saved = shake(models.build_backbone("small_convnet", 16, frozen_batch_norm=frozen_in_file))
@@ -192,7 +192,7 @@ def test_weights_of_a_backbone_come_back_whatever_its_batch_norm(
     assert not [w for w in recwarn if "Skipping" in str(w.message)]
 
 
-def test_frozen_statistics_are_the_default_with_weights_alone(tmp_path):
+def test_frozen_statistics_are_the_default_only_with_weights(tmp_path):
     path = str(tmp_path / "small.weights.h5")
     plain = models.build_backbone("small_convnet", 16)
     plain.save_weights(path)
@@ -210,7 +210,7 @@ def test_small_convnet_has_no_imagenet_weights():
 
 
 @pytest.mark.parametrize("name", ["small_convnet", "mobilenetv2"])
-def test_a_weights_file_that_is_not_there(name, tmp_path):
+def test_a_missing_weights_file(name, tmp_path):
     path = str(tmp_path / "none.weights.h5")
     message = f"weights could not be loaded into .*No such file.* Received: weights='{path}'"
     with pytest.raises(ValueError, match=message):
@@ -224,7 +224,7 @@ def test_a_weights_file_of_another_model(tmp_path):
         models.build_backbone("small_convnet", 16, weights=str(path))
 
 
-def test_a_weights_file_that_is_none(tmp_path):
+def test_an_invalid_weights_file(tmp_path):
     path = tmp_path / "noise.weights.h5"
     path.write_bytes(b"noise")
     with pytest.raises(ValueError, match="weights could not be loaded into small_convnet"):
@@ -272,7 +272,7 @@ def fit_to_zero(backbone):
     model.fit(images(8), np.zeros((8, 3)), epochs=2, verbose=0)
 
 
-def test_fit_moves_scale_and_offset_but_not_frozen_statistics():
+def test_fit_updates_scale_and_offset_but_not_frozen_statistics():
     backbone = models.with_frozen_statistics(tiny_backbone())
     before = statistics(backbone)
     learned = [(x.gamma.numpy(), x.beta.numpy()) for x in batch_norms(backbone)]
@@ -284,7 +284,7 @@ def test_fit_moves_scale_and_offset_but_not_frozen_statistics():
 
 
 @pytest.mark.slow
-def test_fit_moves_plain_statistics():
+def test_fit_updates_plain_statistics():
     backbone = tiny_backbone()
     before = statistics(backbone)
     fit_to_zero(backbone)
@@ -293,7 +293,7 @@ def test_fit_moves_plain_statistics():
 
 @pytest.mark.slow
 def test_training_false_on_a_nested_backbone_freezes_nothing():
-    """Why the layer exists: Keras hands the outer `training` on over the inner call's own."""
+    """Shows why the layer exists: Keras replaces an inner call's `training` by the outer one."""
     backbone = tiny_backbone()
     inputs = keras.Input((16, 16, 3))
     pooled = keras.layers.GlobalAveragePooling2D()(backbone(inputs, training=False))
@@ -352,7 +352,7 @@ def test_feature_batch_norm_has_no_scale_and_no_offset():
 
 
 def test_feature_batch_norm_forgets_its_initial_statistics_within_an_epoch_of_cars():
-    """In 62 steps, by PyTorch's momentum of 0.1 and epsilon of 1e-5."""
+    """In 62 steps, with PyTorch's momentum of 0.1 and epsilon of 1e-5."""
     inputs = keras.Input((4,))
     model = models.embedding_model(keras.Model(inputs, inputs + 0.0), feature_batch_norm=True)
     features = np.random.default_rng(0).normal(3.0, 0.1, size=(128, 4)).astype("float32")
@@ -384,7 +384,7 @@ def test_outputs_are_float32_under_mixed_precision(half, policy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True])
-def test_models_come_back_from_a_keras_file(frozen, tmp_path):
+def test_models_are_restored_from_a_keras_file(frozen, tmp_path):
     backbone = models.build_backbone("mobilenet", 32, frozen_batch_norm=frozen)
     embedding = models.embedding_model(backbone, 4, feature_batch_norm=True)
     classifier = shake(models.classifier_model(embedding, 3, dropout=0.5))
@@ -401,7 +401,7 @@ LEVELS = ["stage1_conv2_relu", "stage2_conv2_relu"]
 
 
 @pytest.mark.parametrize("half", ["float32", "mixed_bfloat16"])
-def test_levels_are_in_a_row_each_of_length_1(half, policy, tmp_path):
+def test_levels_are_concatenated_and_normalized_separately(half, policy, tmp_path):
     policy(half)
     backbone = shake(tiny_backbone())
     model = models.embedding_model(backbone, None, pooling="max", levels=LEVELS)
@@ -418,7 +418,7 @@ def test_levels_are_in_a_row_each_of_length_1(half, policy, tmp_path):
     np.testing.assert_array_equal(again.numpy(), found)
 
 
-def test_each_level_has_a_norm_and_a_projection_of_its_own():
+def test_each_level_has_a_separate_norm_and_projection():
     model = models.embedding_model(tiny_backbone(), 4, feature_batch_norm=True, levels=LEVELS)
     assert model.output_shape == (None, 8)
     assert [model.get_layer(f"{x}_feature_norm").moving_mean.shape for x in LEVELS] == [(8,), (12,)]
@@ -434,7 +434,7 @@ def test_each_level_has_a_norm_and_a_projection_of_its_own():
         ([], "stage2_conv2_relu"),
     ],
 )
-def test_levels_that_are_none(levels, near):
+def test_invalid_levels(levels, near):
     message = rf"levels must be different layers of the backbone.*{near}.* Received: levels=\["
     with pytest.raises(ValueError, match=message):
         models.embedding_model(tiny_backbone(), levels=levels)
@@ -493,7 +493,7 @@ def test_the_classifier_shares_the_embeddings_layers():
     assert np.abs(embedding(images()).numpy() - before).max() > 0
 
 
-def test_dropout_is_for_training_alone():
+def test_dropout_only_affects_training():
     model = tiny_classifier(dropout=0.5, seed=3)
     shake(model.get_layer("logits"))
     evaluated = model(images(), training=False).numpy()
@@ -504,7 +504,7 @@ def test_dropout_is_for_training_alone():
     np.testing.assert_array_equal(drop(np.ones((4, 10)), training=False), np.ones((4, 10)))
 
 
-def test_without_dropout_there_is_no_dropout_layer():
+def test_without_dropout_the_model_has_no_dropout_layer():
     assert not [x for x in tiny_classifier().layers if isinstance(x, keras.layers.Dropout)]
 
 
@@ -539,7 +539,7 @@ def called_sequential_embedding():
 @pytest.mark.parametrize(
     "behind", [models.proxy_model, models.classifier_model, models.embedding_model]
 )
-def test_sequential_model_with_a_head_behind_it(behind, make):
+def test_sequential_model_followed_by_a_head(behind, make):
     embedding = make()
     model = behind(embedding, 7)
     x = np.random.default_rng(0).normal(size=(5, 6)).astype("float32")
@@ -552,7 +552,7 @@ def test_sequential_model_with_a_head_behind_it(behind, make):
 
 
 @pytest.mark.parametrize("behind", [models.proxy_model, models.classifier_model])
-def test_head_behind_no_embedding(behind):
+def test_head_without_an_embedding(behind):
     inputs = keras.Input((6,))
     several = keras.Model(inputs, {"a": keras.layers.Dense(4)(inputs), "b": inputs})
     with pytest.raises(ArgumentError, match=r"embedding must give .* several outputs"):

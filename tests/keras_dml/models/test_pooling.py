@@ -27,7 +27,7 @@ def of_tokens(values, pooling, class_token, registers):
 
 
 def expected(positions, pooling):
-    """Of positions `[n, m, c]`."""
+    """Return the poolings of positions `[n, m, c]`."""
     average, largest = positions.mean(axis=1), positions.max(axis=1)
     gem = (positions.astype("float64").clip(0) ** 3).mean(axis=1) ** (1 / 3)
     return {"average": average, "max": largest, "sum": average + largest, "gem": gem}[pooling]
@@ -37,7 +37,7 @@ OVER_POSITIONS = pytest.mark.parametrize("pooling", ["average", "max", "sum", "g
 
 
 @OVER_POSITIONS
-def test_of_maps(pooling):
+def test_poolings_of_maps(pooling):
     values = maps()
     found = of_maps(values, pooling)(values).numpy()
     np.testing.assert_allclose(found, expected(values.reshape(2, 12, C), pooling), rtol=1e-5)
@@ -45,7 +45,7 @@ def test_of_maps(pooling):
 
 @OVER_POSITIONS
 @pytest.mark.parametrize(("class_token", "registers"), [(False, 0), (True, 0), (True, 3)])
-def test_of_tokens_patches_alone_count(pooling, class_token, registers):
+def test_pooling_of_tokens_only_uses_patches(pooling, class_token, registers):
     values = maps((2, 13, C))
     values[:, : class_token + registers] += 100
     found = of_tokens(values, pooling, class_token, registers)(values).numpy()
@@ -54,7 +54,7 @@ def test_of_tokens_patches_alone_count(pooling, class_token, registers):
 
 
 @pytest.mark.parametrize("registers", [0, 4])
-def test_class_token_alone_and_beside_the_patches(registers):
+def test_class_token_with_and_without_the_patches(registers):
     values = maps((2, 13, C))
     found = of_tokens(values, "cls", True, registers)(values).numpy()
     np.testing.assert_array_equal(found, values[:, 0])
@@ -64,7 +64,7 @@ def test_class_token_alone_and_beside_the_patches(registers):
 
 
 @pytest.mark.parametrize("pooling", ["cls", "cls_average"])
-def test_a_class_token_that_there_is_none(pooling):
+def test_a_missing_class_token(pooling):
     ours = "pooling must be one of 'average', 'max', 'sum', 'gem' for this backbone: it gives"
     received = f"Received: pooling='{pooling}'"
     with pytest.raises(ValueError, match=f"{ours} maps, which have no class token. {received}"):
@@ -73,7 +73,7 @@ def test_a_class_token_that_there_is_none(pooling):
         of_tokens(maps((2, 4, C)), pooling, False, 0)
 
 
-def test_tokens_that_nobody_has_described():
+def test_tokens_without_a_layout():
     values = maps((2, 10, C))
     average = of_maps(values, "average")(values).numpy()
     np.testing.assert_allclose(average, values.mean(axis=1), rtol=1e-5)
@@ -82,7 +82,7 @@ def test_tokens_that_nobody_has_described():
     np.testing.assert_allclose(both[:, C:], values[:, 1:].mean(axis=1), rtol=1e-5)
 
 
-def test_the_layout_is_found_in_a_model_within_a_model_and_after_a_file(tmp_path):
+def test_the_layout_is_found_in_nested_and_loaded_models(tmp_path):
     inputs = keras.Input((8, C))
     inner = keras.Model(inputs, models.TokenLayout(True, 2)(inputs), name="inner")
     outer_inputs = keras.Input((8, C))
@@ -116,7 +116,7 @@ def test_every_pooling_is_saved_and_copied_in_every_precision(pooling, half, tmp
     np.testing.assert_allclose(exact, found, atol=0 if half == "float32" else 0.1)
 
 
-def test_the_exponent_of_gem_learns():
+def test_the_exponent_of_gem_is_trained():
     model = of_maps(maps(), "gem", embedding_size=2)
     layer = model.get_layer("features")
     assert float(layer.p.numpy()) == 3.0 and layer.trainable_variables == [layer.p]
@@ -143,7 +143,7 @@ def test_gem_neither_overflows_nor_loses_small_values(scale):
 
 
 def gem_oracle(x, p):
-    """Value `[n, c]` and its gradients `[n, h, w, c]` and `[n, c]` by x and p, from logarithms."""
+    """Compute value `[n, c]` and gradients `[n, h, w, c]` and `[n, c]` by x and p in logarithms."""
     with np.errstate(divide="ignore"):
         logs = np.log(x)  # -inf at 0
     log_sums = np.logaddexp.reduce(p * logs, axis=(1, 2), keepdims=True)
@@ -162,7 +162,7 @@ def gem_oracle(x, p):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("p", [0.1, 1.0, 7.0, 100.0, 0.05, 0.5, 3.0, 6.3, 30.0])
 def test_gem_of_sparse_maps_and_dead_channels_matches_a_float64_oracle(p, dtype):
-    p = float(np.float32(p))  # Keras makes constants of another dtype from float32
+    p = float(np.float32(p))  # Keras converts constants of another dtype to float32 first
     x = np.random.default_rng(0).normal(size=(3, 4, 4, C)).clip(0).astype(dtype)
     x[0, :, :, 0] = 0
     x[1] = 0
@@ -220,7 +220,7 @@ def test_an_exponent_that_training_makes_negative_leaves_gem_finite():
     assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.stop_gradient(layer(maps())))).all()
 
 
-def test_gem_of_negative_activations_and_of_p_that_is_none():
+def test_gem_of_negative_activations_and_invalid_p():
     values = -maps((2, 7, C))
     assert np.abs(models.GeneralizedMeanPooling()(values)).max() < 1e-5
     for p in (0, -1, float("nan"), "3", True):
@@ -231,6 +231,6 @@ def test_gem_of_negative_activations_and_of_p_that_is_none():
 
 
 @pytest.mark.parametrize("registers", [-1, 1.5, None])
-def test_registers_that_are_no_number(registers):
+def test_invalid_registers(registers):
     with pytest.raises((ValueError, TypeError), match="registers must be a whole number"):
         models.TokenLayout(registers=registers)

@@ -9,7 +9,7 @@ from keras_dml import losses, models, optimizers
 
 
 def embedding(policy="float32", dimensions=4):
-    """A small embedding model, the same each time."""
+    """A small embedding model with fixed initial weights."""
     keras.utils.set_random_seed(2)
     inputs = keras.Input((8,))
     x = keras.layers.Dense(12, "tanh", dtype=policy)(inputs)
@@ -27,7 +27,7 @@ def unit(x):
 
 @pytest.mark.parametrize("centers", [1, 3])
 @pytest.mark.parametrize("pooling", ["max", "soft"])
-def test_cosines_are_those_of_the_formula(centers, pooling):
+def test_cosines_match_the_formula(centers, pooling):
     head = models.ProxyHead(5, centers=centers, pooling=pooling, temperature=0.3, dtype="float64")
     z = np.random.default_rng(0).normal(size=(7, 6)) * 3
     cosines = np.asarray(head(z))
@@ -78,7 +78,7 @@ def compiled_model(embedding, **head):
 
 
 @pytest.mark.slow
-def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
+def test_training_continues_identically_from_a_keras_file(tmp_path):
     x, ids = data()
     regularizer = models.CenterRegularizer(2)
     head = {"centers": 2, "pooling": "soft", "proxies_regularizer": regularizer}
@@ -94,7 +94,7 @@ def test_saved_in_a_keras_file_it_trains_on_to_the_bit(tmp_path):
 
 
 @pytest.mark.slow
-def test_proxies_have_a_learning_rate_of_their_own_and_the_embedding_learns_too():
+def test_proxies_have_a_separate_learning_rate_and_the_embedding_learns():
     x, ids = data()
     moved = {}
     for factor in (1, 100):
@@ -114,7 +114,7 @@ def test_proxies_have_a_learning_rate_of_their_own_and_the_embedding_learns_too(
     assert np.abs(moved[1][1]).max() > 1e-6
 
 
-def test_the_regulariser_is_part_of_the_loss_and_merges_centers():
+def test_the_regularizer_is_part_of_the_loss_and_merges_centers():
     x, ids = data()
     regularizer = models.CenterRegularizer(3, weight=0.5)
     model = models.proxy_model(embedding(), 4, 3, "soft", proxies_regularizer=regularizer)
@@ -125,7 +125,7 @@ def test_the_regulariser_is_part_of_the_loss_and_merges_centers():
     added = float(regularizer(head.proxies.value))
     assert float(logged) == pytest.approx(alone + added, rel=1e-5)
     together = np.ones((12, 4), "float32")
-    # float32 leaves 2.4e-7 of 2 − 2·p·q, a fortieth of the 1e-5 beside it.
+    # float32 leaves 2.4e-7 of 2 − 2·p·q, a fortieth of the term 1e-5.
     assert float(regularizer(keras.ops.convert_to_tensor(together))) == pytest.approx(
         0.5 * np.sqrt(1e-5) / 2, rel=0.03
     )
@@ -133,7 +133,7 @@ def test_the_regulariser_is_part_of_the_loss_and_merges_centers():
 
 
 @pytest.mark.slow
-def test_a_pair_loss_beside_a_proxy_loss():
+def test_a_pair_loss_with_a_proxy_loss():
     x, ids = data()
     base = embedding()
     head = models.ProxyHead(4)
@@ -174,12 +174,12 @@ def test_dominant_centers_and_the_images_near_them():
         ({"dtype": "mixed_bfloat16"}, "dtype must be float32 or float64.*dtype=bfloat16"),
     ],
 )
-def test_what_a_head_refuses(arguments, message):
+def test_bad_arguments_of_a_head(arguments, message):
     with pytest.raises(ValueError, match=message):
         models.ProxyHead(**{"num_classes": 3, **arguments})
 
 
-def test_shapes_that_are_refused():
+def test_bad_shapes_of_a_head():
     with pytest.raises(ValueError, match=r"inputs must be embeddings \[n, d\].*\(2, 3, 4\)"):
         models.ProxyHead(3)(np.ones((2, 3, 4)))
     with pytest.raises(ValueError, match="centers must divide.*centers=4 for 6 proxies"):
@@ -188,7 +188,7 @@ def test_shapes_that_are_refused():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_classes", [None, 4])
-def test_learned_boundaries_move_and_are_saved(num_classes, tmp_path):
+def test_learned_boundaries_train_and_are_saved(num_classes, tmp_path):
     x, ids = data()
     base = embedding()
     layer = models.Boundary(num_classes, initial=1.1)

@@ -1,6 +1,6 @@
 """RankMI's alternating training, against Algorithm 1 written as loops in NumPy float64.
 
-On every backend: what is marked so trains to what the loops do, on each in its own way.
+On every backend, the marked tests check that training equals the loops.
 """
 
 import keras
@@ -58,7 +58,7 @@ def fit(model, x, **arguments):
 
 
 class Replay:
-    """Algorithm 1 on a linear embedding, gradients by central differences."""
+    """Algorithm 1 on a linear embedding, with gradients by central differences."""
 
     def __init__(self, model):
         self.theta = [w.astype("float64") for w in model.embedding.get_weights()]
@@ -119,7 +119,7 @@ class Replay:
         return [(i, draws[i, j]) for i, j in positive if mask[i].any()]
 
     def zero(self):
-        """The zero of V next to the last β, by fine steps and bisection."""
+        """Find the zero of V next to the previous β by fine steps and bisection."""
         grid = np.linspace(0, 2, 20001)
         heights = np.array([self.statistics(d, self.phi) for d in grid])
         crossings = np.flatnonzero((heights[:-1] > 0) & (heights[1:] <= 0))
@@ -158,7 +158,7 @@ def descended(loss, parameters, rate, h=1e-6):
         ),
     ],
 )
-def test_six_steps_are_those_of_algorithm_1(k, sampling):
+def test_six_steps_match_algorithm_1(k, sampling):
     model = rankmi(k=k, sampling=sampling, seed=7)
     replay = Replay(model)
     x = images(6)
@@ -188,7 +188,7 @@ def same(one, other):
 
 @pytest.mark.any_backend
 @pytest.mark.slow_on_jax
-def test_the_phases_touch_only_their_own_network_and_optimizer():
+def test_each_phase_only_changes_one_network_and_optimizer():
     adam = keras.optimizers.Adam
     model = rankmi("float32", adam(0.01), adam(0.01), run_eagerly=True)
     x = images(2).astype("float32")
@@ -219,12 +219,12 @@ def test_logs():
     assert history["beta_not_found"] == [0]
     assert 0 < history["positive_kept"][0] <= 1
     assert 0 < history["negative_kept"][0] <= 1
-    # V has hardly learnt: it still falls as its residual does.
+    # V has barely learned: like its residual, it decreases.
     assert history["not_decreasing"] == [0.0]
 
 
 @pytest.mark.slow
-def test_logs_of_one_step_are_those_of_its_pairs():
+def test_logs_of_one_step_match_its_pairs():
     model = rankmi()
     replay = Replay(model)
     x = images(1)
@@ -242,7 +242,7 @@ def test_logs_of_one_step_are_those_of_its_pairs():
 
 
 @pytest.mark.slow
-def test_not_decreasing_counts_the_distances_where_v_rises():
+def test_not_decreasing_counts_distances_at_which_v_increases():
     class Wave(keras.layers.Layer):
         def call(self, distances):
             return keras.ops.cos(np.pi * distances)
@@ -258,7 +258,7 @@ def test_not_decreasing_counts_the_distances_where_v_rises():
 
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sampling", models.rankmi.SAMPLINGS)
-def test_nothing_within_the_margins_gives_zero_loss_and_moves_nothing(sampling):
+def test_no_pairs_within_the_margins_give_zero_loss_and_no_update(sampling):
     network_near = network("float32", zero_at=0.2)
     model = rankmi(
         "float32", statistics_network=network_near, beta=0.2, sampling=sampling, run_eagerly=True
@@ -273,7 +273,7 @@ def test_nothing_within_the_margins_gives_zero_loss_and_moves_nothing(sampling):
 
 @pytest.mark.any_backend
 @pytest.mark.slow_on_jax
-def test_one_image_and_one_class_are_harmless():
+def test_one_image_and_one_class_train_without_error():
     eager = keras.backend.backend() != "jax"
     model = rankmi("float32", sampling="distance_weighted", run_eagerly=eager)
     x = images(1)[0].astype("float32")
@@ -286,10 +286,10 @@ def test_one_image_and_one_class_are_harmless():
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_steps_per_execution_and_xla_train_to_the_same():
+def test_steps_per_execution_and_xla_give_the_same_weights():
     x = images(7).astype("float32")
     runs = []
-    # All negatives: XLA has random numbers of its own.
+    # Uses all negatives: XLA has another random number generator.
     for arguments in ({}, {"steps_per_execution": 3}, {"jit_compile": True}):
         model = rankmi("float32", k=2, **arguments)
         fit(model, x)
@@ -303,7 +303,7 @@ def test_steps_per_execution_and_xla_train_to_the_same():
 @pytest.mark.any_backend
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_saved_at_an_odd_step_it_goes_on_as_if_never_stopped(tmp_path):
+def test_training_continues_identically_from_a_save_at_an_odd_step(tmp_path):
     x = images(6).astype("float32")
     adam = keras.optimizers.Adam
 
@@ -341,7 +341,7 @@ def test_mixed_precision_trains_and_v_stays_in_float32():
 
 
 @pytest.mark.slow
-def test_training_raises_the_bound_and_evaluate_gives_it():
+def test_training_raises_the_bound_that_evaluate_returns():
     model = rankmi(
         "float32", keras.optimizers.Adam(0.02), keras.optimizers.Adam(0.01),
         sampling="distance_weighted",
@@ -377,7 +377,7 @@ def test_bad_arguments(arguments, message):
         models.RankMI(linear("float32"), **arguments)
 
 
-def test_an_embedding_that_is_not_built_and_a_loss_are_refused():
+def test_an_unbuilt_embedding_and_a_loss_are_refused():
     with pytest.raises(ValueError, match="embedding must be a built keras.Model"):
         models.RankMI(keras.Sequential([keras.layers.Dense(3)]))
     with pytest.raises(ValueError, match="loss cannot be given.*its own loss"):
@@ -392,7 +392,7 @@ def changes(before, after):
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", [0, 1])
 def test_loss_scaling_changes_no_step(phase):
-    """Gradients are divided by the scale, so the loss must have been multiplied by it."""
+    """Gradients are divided by the scale, so the loss must be multiplied by it."""
     x, ends = images(2).astype("float32"), []
     for scale in (None, 1024.0):
         sgd = [keras.optimizers.SGD(5.0, loss_scale_factor=scale) for _ in range(2)]
@@ -437,7 +437,7 @@ def test_sample_weights_weigh_anchors():
         logs = rankmi("float32").train_on_batch(x, IDS, given.reshape(shape), return_dict=True)
         losses.append(float(logs["loss"]))
     assert losses[0] == losses[1]
-    # Weighing one anchor at a time, the parts add up.
+    # With weights for one anchor at a time, the parts add up.
     each = [
         float(rankmi("float32").train_on_batch(x, IDS, one, return_dict=True)["loss"])
         for one in np.diag(given)
@@ -449,7 +449,7 @@ def test_sample_weights_weigh_anchors():
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_regularisers_of_both_networks_count():
+def test_regularizers_of_both_networks_count():
     def trained(strength):
         keras.utils.set_random_seed(2)
         penalty = keras.regularizers.L2(strength)
@@ -469,7 +469,7 @@ def test_regularisers_of_both_networks_count():
             assert np.abs(b).sum() < np.abs(a).sum()
 
 
-def test_what_the_user_is_told():
+def test_warnings():
     x = images(1)[0].astype("float32")
     model = rankmi("float32", run_eagerly=True)
     with pytest.raises(ValueError, match="y must be class ids"):

@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 against PyTorch's own modules, layer by layer."""
+"""ResNet-50 v1.5 compared with PyTorch's modules, layer by layer."""
 
 import keras
 import numpy as np
@@ -31,7 +31,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """With the names of torchvision's state_dict."""
+    """A ResNet-50 with the names of torchvision's state_dict."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ def backbone(source, tmp_path_factory):
     return models.build_backbone("resnet50_v1_5", SIZE, weights=str(path), frozen_batch_norm=False)
 
 
-def test_every_layer_gives_what_pytorch_gives(source, backbone):
+def test_every_layer_matches_pytorch(source, backbone):
     expected = {}
     kinds = (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, Bottleneck)
     for name, layer in source.named_modules():
@@ -97,7 +97,7 @@ def test_every_layer_gives_what_pytorch_gives(source, backbone):
         assert error < 1e-4 * theirs.std(), name
 
 
-def test_the_parameters_are_torchvisions(source, backbone):
+def test_the_parameters_match_torchvision(source, backbone):
     theirs = sum(parameter.numel() for parameter in source.parameters())
     weights = sum(np.prod(variable.shape) for variable in backbone.trainable_variables)
     assert weights + 2048 * 1000 + 1000 == theirs == 25_557_032

@@ -1,4 +1,4 @@
-"""The statistics network as written in Eq. 14, and the distance where it is zero."""
+"""The statistics network as in Eq. 14, and the distance at which it is zero."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_dml.models.statistics_network import estimate_beta
 
 
 @pytest.mark.parametrize("residual", [True, False])
-def test_values_are_those_of_the_formula(residual):
+def test_values_match_the_formula(residual):
     network = StatisticsNetwork(
         hidden=5, depth=2, slope=0.3, residual=residual, zero_at=0.7, seed=1, dtype="float64"
     )
@@ -28,7 +28,7 @@ def test_values_are_those_of_the_formula(residual):
         assert float(network(np.array([[d]]))[0, 0]) == pytest.approx(expected)
 
 
-def test_it_starts_at_zero_where_it_is_told_and_falls():
+def test_it_decreases_and_is_zero_at_zero_at():
     network = StatisticsNetwork(zero_at=0.8, seed=4)
     values = np.asarray(network(np.linspace(0, 2, 21)[:, None]))[:, 0]
     assert values[8] == pytest.approx(0.0, abs=1e-6)
@@ -56,7 +56,7 @@ CASES = {
 @pytest.mark.any_backend
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_beta_is_the_zero_of_v(case, compiled):
+def test_beta_is_the_root_of_v(case, compiled):
     function, expected = CASES[case]
     last = ops.convert_to_tensor(0.9, dtype="float64")
 

@@ -1,4 +1,4 @@
-"""PyTorch's files without PyTorch: both formats, damaged ones, and those that would run code."""
+"""PyTorch's files read without PyTorch: both formats, damaged files, and malicious files."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("zipped", [False, True], ids=["stream", "zip"])
 
 
 @BOTH
-def test_arrays_of_every_dtype_come_back(zipped, tmp_path):
+def test_arrays_of_every_dtype_are_read(zipped, tmp_path):
     rng = np.random.default_rng(0)
     arrays = {
         kind: (rng.uniform(-9, 9, (2, 3)) > 0 if kind == "bool" else
@@ -64,14 +64,14 @@ def test_views_of_a_storage(zipped, tmp_path):
         Tensor(np.ones(4, "float32"), shape=("a",), strides=(1,)),
     ],
 )
-def test_a_tensor_that_reaches_beyond_its_storage(tensor, zipped, tmp_path):
+def test_a_tensor_beyond_its_storage(tensor, zipped, tmp_path):
     save(state_dict({"x": tensor}), tmp_path / "beyond.pth", zipped)
     with pytest.raises(ValueError, match="not a PyTorch file of tensors that can be read"):
         read_tensors(tmp_path / "beyond.pth")
 
 
 @BOTH
-def test_a_file_that_is_cut_off_anywhere(zipped, tmp_path):
+def test_truncated_files(zipped, tmp_path):
     path = tmp_path / "whole.pth"
     save(state_dict({"x": np.ones((3, 5), "float32"), "n": np.array(3)}), path, zipped)
     whole = path.read_bytes()
@@ -81,7 +81,7 @@ def test_a_file_that_is_cut_off_anywhere(zipped, tmp_path):
             read_tensors(path)
 
 
-def test_a_length_that_no_machine_has_room_for(tmp_path):
+def test_a_length_beyond_the_memory(tmp_path):
     content = state_dict({"x": np.ones(3, "float32")})
     save(content, tmp_path / "huge.pth", length=2**62)
     with pytest.raises(ValueError, match="that can be read: it is cut off"):
@@ -96,7 +96,7 @@ def zipped_pickle(body, compression=zipfile.ZIP_STORED):
 
 
 STREAM_HEAD = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}
-# Protocol 2: an empty dict, stored under an index of 2^24. Protocol 4: 2^27 bytes, dropped again.
+# Protocol 2: an empty dict with memo index 2^24. Protocol 4: 2^27 bytes, then dropped.
 INDEX = b"\x80\x02}r" + (2**24).to_bytes(4, "little") + b"."
 BYTES = b"\x80\x04\x8e" + (2**27).to_bytes(8, "little") + bytes(2**27) + b"0}."
 
@@ -111,7 +111,7 @@ BYTES = b"\x80\x04\x8e" + (2**27).to_bytes(8, "little") + bytes(2**27) + b"0}."
     ],
     ids=["index in a stream", "index in a zip", "compressed"],
 )
-def test_a_small_file_takes_little_memory(content, tmp_path):
+def test_a_small_file_uses_little_memory(content, tmp_path):
     path = tmp_path / "small.pth"
     path.write_bytes(content)
     tracemalloc.start()
@@ -148,7 +148,7 @@ class Trap:
 
 
 @BOTH
-def test_code_is_not_run(zipped, tmp_path):
+def test_code_in_a_pickle_does_not_run(zipped, tmp_path):
     sprung = tmp_path / "sprung"
     for trap in (
         Trap(pathlib.Path.touch, sprung),
@@ -164,8 +164,8 @@ def test_code_is_not_run(zipped, tmp_path):
     assert not sprung.exists()
 
 
-def test_what_a_pickle_writes_into_a_name_is_gone_with_the_file(tmp_path):
-    # GLOBAL _rebuild_tensor_v2, then BUILD with a dict: pickle sets attributes on what it named.
+def test_a_pickle_leaves_no_attributes_in_the_module(tmp_path):
+    # GLOBAL _rebuild_tensor_v2, then BUILD with a dict: pickle sets attributes of the global.
     mark = b"ctorch._utils\n_rebuild_tensor_v2\n}X\x04\x00\x00\x00markK\x01sb."
     path = tmp_path / "mark.pth"
     with zipfile.ZipFile(path, "w") as archive:
@@ -179,14 +179,14 @@ def test_what_a_pickle_writes_into_a_name_is_gone_with_the_file(tmp_path):
 @pytest.mark.parametrize(
     "content", [[1, 2], {"epoch": 3}, {3: Tensor(np.ones(2))}, {"x": {"y": Tensor(np.ones(2))}}]
 )
-def test_something_else_than_tensors_by_name(content, zipped, tmp_path):
+def test_a_pickle_without_named_tensors(content, zipped, tmp_path):
     save(content, tmp_path / "other.pth", zipped)
     with pytest.raises(ValueError, match="not a state_dict: it must hold tensors by name"):
         read_tensors(tmp_path / "other.pth")
 
 
 @pytest.mark.parametrize("content", [b"", b"noise", b"PK\x03\x04 cut off", pickle.dumps(3) * 9])
-def test_a_file_that_is_none(content, tmp_path):
+def test_an_invalid_file(content, tmp_path):
     path = tmp_path / "noise.pth"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="not a PyTorch file of tensors that can be read"):
@@ -194,7 +194,7 @@ def test_a_file_that_is_none(content, tmp_path):
 
 
 @BOTH
-def test_what_pytorch_itself_writes(zipped, tmp_path):
+def test_files_written_by_pytorch(zipped, tmp_path):
     torch = pytest.importorskip("torch", reason="PyTorch is in the extra benchmark")
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 2), torch.nn.BatchNorm2d(4))
     state = module.state_dict()

@@ -1,4 +1,4 @@
-"""Models around another are cloned, pickled, saved and exported, compiled or not yet."""
+"""Wrapper models are cloned, pickled, saved, and exported, before and after compiling."""
 
 import copy
 import pickle
@@ -52,7 +52,7 @@ def test_copies_compute_the_same(wrapper, compiled, tmp_path):
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_what_is_exported_is_the_embedding_model(wrapper, tmp_path):
+def test_the_export_is_the_embedding_model(wrapper, tmp_path):
     model = WRAPPERS[wrapper]()
     expected = np.asarray(model(X))
     model.export(tmp_path / "keras", verbose=0)

@@ -1,4 +1,4 @@
-"""Search among some of the items."""
+"""Search among a subset of the items."""
 
 import importlib.util
 
@@ -14,7 +14,7 @@ needs_scann = pytest.mark.skipif(
 
 
 def naive(items, queries, k, metric, rows):
-    """The k best of `rows` for each query, by loops in float64."""
+    """Return the k best of `rows` for each query, by loops in float64."""
     found = []
     for query in np.asarray(queries, np.float64):
         order = []
@@ -47,8 +47,8 @@ KINDS = [
 
 @pytest.mark.parametrize("build", KINDS)
 @pytest.mark.parametrize("metric", METRICS)
-def test_the_nearest_of_those_allowed_agree_with_a_naive_loop(build, metric):
-    """Copies within and without, zeros: one row, a few far ones, most, by mask and by ids."""
+def test_allowed_items_agree_with_a_naive_loop(build, metric):
+    """Includes copies and zeros, and subsets of one row, a few, or most, by mask and by ids."""
     items, _ = awkward_set()
     index = build(items, metric)
     queries = np.concatenate([items[:12], np.random.default_rng(1).normal(size=(5, 6))])
@@ -60,14 +60,14 @@ def test_the_nearest_of_those_allowed_agree_with_a_naive_loop(build, metric):
         again, same = index.search(queries, 4, allowed=[*rows, *rows])
         np.testing.assert_array_equal(again, found)
         np.testing.assert_array_equal(same, scores)
-        # As without `allowed`: the same scores for the same pairs.
+        # The same pairs have the same scores as without `allowed`.
         every, every_score = ExactIndex(items, metric).search(queries, 80)
         place = [row.tolist().index(one) for row, one in zip(every, found[:, 0])]
         np.testing.assert_array_equal(every_score[np.arange(len(queries)), place], scores[:, 0])
 
 
 @pytest.mark.parametrize("build", KINDS)
-def test_none_allowed_and_all(build):
+def test_no_item_and_all_items_allowed(build):
     items, _ = awkward_set()
     index = build(items, "cosine")
     for nobody in ([], np.array([], np.int64), np.zeros(80, bool)):
@@ -80,7 +80,7 @@ def test_none_allowed_and_all(build):
 
 
 @pytest.mark.parametrize("ids", [np.arange(80) + 2**40, [f"ü{row}" for row in range(80)]])
-def test_ids_of_the_callers_own(ids):
+def test_custom_ids(ids):
     items, _ = awkward_set()
     index = ExactIndex(items, ids=ids)
     found, _ = index.search(items[60:62], 3, allowed=[ids[61], ids[60]])
@@ -119,7 +119,7 @@ def test_without_tensorflow(monkeypatch):
         ([True, 3], "whole numbers"),
     ],
 )
-def test_what_is_refused(allowed, message):
+def test_bad_arguments(allowed, message):
     items, _ = awkward_set()
     with pytest.raises(ValueError, match=message):
         ExactIndex(items).search(items, 3, allowed=allowed)
@@ -127,7 +127,7 @@ def test_what_is_refused(allowed, message):
         ExactIndex(items).embeddings_of(allowed)
 
 
-def test_numbers_are_not_taken_for_names():
+def test_numbers_do_not_match_text_ids():
     index = ExactIndex(np.eye(3), ids=["1", "2", "3"])
     for allowed in ([1], ["1", 2], ["4"], [b"1"]):
         with pytest.raises(ValueError, match="allowed must be ids of items, strings"):

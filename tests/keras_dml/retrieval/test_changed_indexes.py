@@ -1,4 +1,4 @@
-"""Items that are replaced, removed and added, by threads beside searches too."""
+"""Indexes whose items are replaced, removed, and added, also while other threads search."""
 
 import importlib.util
 import json
@@ -28,9 +28,9 @@ needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
 )
 D = 6
-# ScaNN's threads make each tree of the same items another one: ten builds found 0.966 to 0.990.
+# ScaNN's threads build a different tree from the same items: recall 0.966 to 0.990 in ten builds.
 BETWEEN_BUILDS = 0.04
-# Looks at all items, so that it finds what is there, and all of it.
+# Looks at all items, so the search is exact.
 WHOLE = TreeAH(num_leaves=5, leaves_to_search=5, reorder=10_000)
 KINDS = {
     "exact": ExactIndex,
@@ -59,7 +59,7 @@ def same(one, other, queries, k):
 
 
 class Changes:
-    """Random changes of an index, and what it must hold then, in a dict."""
+    """Random changes of an index, and a dict of the items that it must contain afterward."""
 
     def __init__(self, index, rows, name, seed):
         self.index, self.name, self.next = index, name, len(rows)
@@ -68,7 +68,7 @@ class Changes:
         self.generator = np.random.default_rng(seed)
 
     def some(self, most):
-        """Ids of up to so many items."""
+        """Return up to `most` random ids of stored items."""
         ids = list(self.held)
         count = min(len(ids), int(self.generator.integers(0, most)))
         return [ids[place] for place in self.generator.permutation(len(ids))[:count]]
@@ -119,7 +119,7 @@ def change_at_random(kind, metric, ids, seed, steps=14):
     for _ in range(steps):
         changes.step()
         if changes.generator.random() < 0.4:
-            continue  # so that several changes come between two searches
+            continue  # so that several changes happen between two searches
         if not changes.held:
             with pytest.raises(ValueError, match="an index without items finds nothing.*k=1"):
                 index.search(rows, 1)
@@ -132,7 +132,7 @@ def change_at_random(kind, metric, ids, seed, steps=14):
 
 @EVERY
 @pytest.mark.parametrize("ids", IDS)
-def test_changed_it_answers_as_if_built_of_what_it_holds(kind, ids):
+def test_a_changed_index_equals_a_new_index_of_its_items(kind, ids):
     for seed, metric in enumerate(METRICS):
         change_at_random(kind, metric, ids, seed)
 
@@ -147,7 +147,7 @@ def test_many_changes(kind, ids):
 
 
 @EVERY
-def test_what_cannot_be_changed_leaves_the_index_as_it_was(kind):
+def test_a_refused_change_leaves_the_index_unchanged(kind):
     rows = random_rows(20)
     index = KINDS[kind](rows, "cosine", [f"n{number}" for number in range(20)])
     numbered = KINDS[kind](rows, "l2")
@@ -177,7 +177,7 @@ def test_what_cannot_be_changed_leaves_the_index_as_it_was(kind):
         one.upsert([], np.empty((0, D)))
         assert one.num_items == 20
     numbered.upsert(np.arange(5), rows[5:10])
-    numbered.add(rows[:1])  # its numbering goes on, since no number is lost
+    numbered.add(rows[:1])  # numbering continues: numbers of removed items are not reused
     assert numbered.ids.tolist() == list(range(21))
     numbered.remove([20, 20])
     with pytest.raises(ValueError, match="ids must be given for all items or for none"):
@@ -192,8 +192,8 @@ def test_what_cannot_be_changed_leaves_the_index_as_it_was(kind):
 @pytest.mark.quick_cases(4)
 @EVERY
 @pytest.mark.parametrize("metric", METRICS)
-def test_saved_after_changes_and_served_it_answers_the_same(kind, metric, tmp_path):
-    rows = random_rows(100) + (3 if kind == "tree" else 0)  # a mean that is taken off and moves
+def test_a_saved_and_a_served_index_answer_like_the_changed_one(kind, metric, tmp_path):
+    rows = random_rows(100) + (3 if kind == "tree" else 0)  # a long, moving mean
     index = KINDS[kind](rows, metric, np.arange(100) + 2**40)
     index.save(tmp_path / "index")
     index.remove(np.arange(20, 70) + 2**40)
@@ -222,7 +222,7 @@ def test_saved_after_changes_and_served_it_answers_the_same(kind, metric, tmp_pa
 
 @pytest.mark.parametrize("moment", ["while it is written", "between the renames"])
 def test_a_save_that_is_killed_leaves_the_old_index(moment, tmp_path, monkeypatch):
-    """What a killed process leaves at either moment, and what an interrupted one does."""
+    """A killed save leaves the old index; so does an interrupted one, which raises."""
     index = ExactIndex(random_rows(10))
     index.save(tmp_path / "index")
     index.remove([3])
@@ -251,7 +251,7 @@ def test_a_save_that_is_killed_leaves_the_old_index(moment, tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["index"] and load_index(tmp_path / "index").num_items == 9
 
 
-def test_ids_and_embeddings_that_were_asked_for_stay_as_they_were():
+def test_returned_ids_and_embeddings_do_not_change_with_the_index():
     rows = random_rows(10)
     index = ExactIndex(rows, "l2", np.arange(10))
     ids, embeddings = index.ids, index.embeddings_of([1, 2])
@@ -262,7 +262,7 @@ def test_ids_and_embeddings_that_were_asked_for_stay_as_they_were():
 
 
 class Slow:
-    """Methods of `Items` and of `TreeSearcher` that others get ahead of, before and after."""
+    """Slow methods of `Items` and `TreeSearcher`, so that other threads overtake them."""
 
     def __init__(self, monkeypatch):
         for owner, names in ((Items, ("replace", "append", "remove")), (TreeSearcher, ("update",))):
@@ -280,7 +280,7 @@ class Slow:
 
 
 def states_of(kind, steps):
-    """Changes as functions of an index, and what is right before the first and after each."""
+    """Return an index, a list of changes, and the right answers before and after each change."""
     generator = np.random.default_rng(3)
     queries, k = random_rows(5, seed=9), 8
     first = (random_rows(40, seed=1), "cosine", np.arange(40))
@@ -303,7 +303,10 @@ def states_of(kind, steps):
 
 
 def search_while_it_changes(kind, steps, rebalance_each=None):
-    """Eight threads search while this one changes: answers of no state, and how many there were."""
+    """Search in eight threads while this thread changes the index.
+
+    Return the answers that match no state, and the number of searches of each thread.
+    """
     index, changes, answers, queries, k = states_of(kind, steps)
     begun, ended, wrong, counts, done = 0, 0, [], [0] * 8, threading.Event()
 
@@ -338,17 +341,17 @@ def search_while_it_changes(kind, steps, rebalance_each=None):
 
 
 @EVERY
-def test_eight_threads_search_while_a_ninth_changes(kind, monkeypatch):
+def test_eight_threads_search_while_a_ninth_changes_the_index(kind, monkeypatch):
     Slow(monkeypatch)
     wrong, counts = search_while_it_changes(kind, 12, rebalance_each=4)
     assert wrong == []
-    assert min(counts) > 0  # the changes have not kept anybody out
+    assert min(counts) > 0  # no thread was locked out by the changes
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @EVERY
-def test_many_changes_beside_searches(kind, monkeypatch):
+def test_many_changes_during_searches(kind, monkeypatch):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -363,8 +366,8 @@ def test_many_changes_beside_searches(kind, monkeypatch):
 
 @needs_scann
 @pytest.mark.parametrize("fails", [False, True])
-def test_searched_and_changed_while_a_tree_is_trained(monkeypatch, fails):
-    """The training waits until the rest of the test lets it end."""
+def test_search_and_change_while_a_tree_trains(monkeypatch, fails):
+    """Hold the training of the tree until the test releases it."""
     rows = random_rows(50)
     index = ScannIndex(rows, "l2", None, WHOLE)
     tree, began, go_on = index._tree, threading.Event(), threading.Event()
@@ -404,7 +407,7 @@ def test_searched_and_changed_while_a_tree_is_trained(monkeypatch, fails):
 
 @needs_scann
 @pytest.mark.parametrize("during", ["emptied", "many"])
-def test_all_is_removed_or_much_changed_while_a_tree_is_trained(monkeypatch, during):
+def test_removals_and_large_changes_while_a_tree_trains(monkeypatch, during):
     monkeypatch.setattr(scann_index, "_FEW_ROWS", 3)
     rows = random_rows(50)
     index = ScannIndex(rows, "l2", np.arange(50), WHOLE)
@@ -429,7 +432,7 @@ def test_all_is_removed_or_much_changed_while_a_tree_is_trained(monkeypatch, dur
 
 
 @needs_scann
-def test_an_error_of_scanns_leaves_the_index_as_it_was(monkeypatch):
+def test_an_error_in_scann_leaves_the_index_unchanged(monkeypatch):
     rows = random_rows(50)
     index = ScannIndex(rows, "l2", None, WHOLE)
     with monkeypatch.context() as broken:
@@ -454,7 +457,7 @@ def clustered(n, seed):
 
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
-def test_half_of_the_items_exchanged_the_recall_is_nearly_that_of_a_new_tree(metric):
+def test_recall_after_replacing_half_of_the_items_is_close_to_a_new_tree(metric):
     rows = clustered(3_000, 1)
     tree = TreeAH(num_leaves=50, leaves_to_search=6)
     index = ScannIndex(rows, metric, None, tree)
@@ -479,7 +482,7 @@ def test_half_of_the_items_exchanged_the_recall_is_nearly_that_of_a_new_tree(met
         ("cosine", {"soar_lambda": 1.0, "reorder_dtype": "int8"}),
     ],
 )
-def test_soar_and_other_numbers_to_reorder_by(metric, option, tmp_path):
+def test_soar_and_reorder_options(metric, option, tmp_path):
     rows = clustered(2_000, 1)
     index = ScannIndex(rows, metric, None, TreeAH(num_leaves=40, leaves_to_search=8, **option))
     plain = ScannIndex(rows, metric, None, TreeAH(num_leaves=40, leaves_to_search=8))
@@ -512,19 +515,19 @@ def test_soar_and_other_numbers_to_reorder_by(metric, option, tmp_path):
         ({"reorder_dtype": "int4"}, "reorder_dtype must be one of 'float32', 'bfloat16', 'int8'"),
     ],
 )
-def test_options_that_make_no_tree(arguments, message):
+def test_invalid_tree_options(arguments, message):
     with pytest.raises(ValueError, match=message):
         TreeAH(**arguments)
 
 
 @needs_scann
-def test_soar_is_for_cosine_alone():
+def test_soar_needs_the_cosine_metric():
     with pytest.raises(ValueError, match='soar_lambda needs metric="cosine".*soar_lambda=1'):
         ScannIndex(clustered(100, 0), "l2", None, TreeAH(5, soar_lambda=1))
 
 
 @needs_scann
-def test_a_tree_that_grows_reorders_as_many_as_was_asked_for():
+def test_a_growing_tree_keeps_the_requested_reorder():
     rows = random_rows(90)
     index = ScannIndex(rows[:50], "l2", None, WHOLE)
     index.upsert(np.arange(50, 90), rows[50:])
@@ -533,7 +536,7 @@ def test_a_tree_that_grows_reorders_as_many_as_was_asked_for():
 
 
 @needs_scann
-def test_an_index_that_has_become_too_small_for_its_tree_is_searched_exactly():
+def test_an_index_too_small_for_its_tree_is_searched_exactly():
     rows = clustered(100, 0)
     index = ScannIndex(rows, "cosine", None, TreeAH(50, 50, soar_lambda=1))
     index.remove(np.arange(60))

@@ -1,4 +1,4 @@
-"""Indexes damaged at random: the answers of before, or one line; never the end of the process."""
+"""Randomly damaged indexes: either the same answers or a one-line error, never a crash."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ QUERIES, K = 5, 3
 
 
 def save_indexes(folder):
-    """An index of every kind, by its name in the folder."""
+    """Save an index of every kind and return the names of their folders."""
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(400, 8)).astype(np.float32)
     ids = [f"item {number}" for number in range(len(rows))]
@@ -36,7 +36,7 @@ def save_indexes(folder):
         indexes |= {
             "scann": ScannIndex(rows, "cosine", ids),
             "tree": ScannIndex(many, "l2", None, tree),
-            # With a mean so long that it is taken off.
+            # The mean is long enough to be subtracted.
             "lifted": ScannIndex(many + 50, "cosine", np.arange(len(many)) + 7, tree),
         }
     for name, index in indexes.items():
@@ -45,7 +45,7 @@ def save_indexes(folder):
 
 
 def answers(folder):
-    """What the index in a folder finds, and says of itself."""
+    """Return the search results of the index in a folder, and its measured recall."""
     index = load_index(folder)
     queries = np.random.default_rng(1).normal(size=(QUERIES, index.dimensions))
     ids, scores = index.search(queries.astype(np.float32), K)
@@ -53,7 +53,7 @@ def answers(folder):
 
 
 def end_of_a_trial(folder, expected, seed):
-    """What a damaged copy of an index comes to: `(how it was damaged, an end, a failure)`."""
+    """Load a damaged copy of an index; return `(the damage, an end, a failure)`."""
     generator = np.random.default_rng(seed)
     name = sorted(expected)[generator.integers(len(expected))]
     copy = folder / "damaged"
@@ -76,7 +76,7 @@ def end_of_a_trial(folder, expected, seed):
 
 
 def run_all(folder, numbers, tally):
-    """The trials, and what they compare with."""
+    """Run the trials and return their tally."""
     names = save_indexes(folder)
     expected = json.dumps({name: answers(folder / name) for name in names})
     (folder / "expected.json").write_text(expected)

@@ -30,7 +30,7 @@ INDEXES = [ExactIndex, pytest.param(ScannIndex, marks=needs_scann)]
 
 
 def embeddings(n=60, d=6, seed=0):
-    """Random rows with copies of one another and a row of zeros."""
+    """Return random rows with duplicates and a row of zeros."""
     rows = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
     rows[n // 2] = rows[3]
     rows[n // 3] = 0
@@ -49,7 +49,7 @@ def same(one, other, queries, k=7):
 
 @pytest.mark.parametrize("index_class", INDEXES)
 @pytest.mark.parametrize("ids", [names(), np.arange(60) * -7, np.arange(60, dtype=np.uint8)])
-def test_search_gives_the_ids_of_the_rows(index_class, ids):
+def test_search_returns_the_ids_of_the_rows(index_class, ids):
     rows, scores = index_class(embeddings()).search(embeddings(), 5)
     index = index_class(embeddings(), ids=ids)
     found, same_scores = index.search(embeddings(), 5)
@@ -64,7 +64,7 @@ def test_search_gives_the_ids_of_the_rows(index_class, ids):
 @pytest.mark.parametrize("index_class", INDEXES)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("ids", [None, names()], ids=["rows", "names"])
-def test_added_in_batches_saved_and_moved_it_answers_as_if_built_at_once(
+def test_an_index_added_in_batches_saved_and_moved_equals_one_built_at_once(
     index_class, metric, ids, tmp_path
 ):
     rows, part = embeddings(), lambda a, b: None if ids is None else ids[a:b]
@@ -73,7 +73,7 @@ def test_added_in_batches_saved_and_moved_it_answers_as_if_built_at_once(
     for start, stop in ((20, 21), (21, 21), (21, 45), (45, 60)):
         grown.add(rows[start:stop], part(start, stop))
         assert grown.num_items == stop
-        if start < 30:  # a search between, or none
+        if start < 30:  # with or without a search in between
             same(grown, index_class(rows[:stop], metric, part(0, stop)), rows)
     same(grown, whole, rows)
     (tmp_path / "elsewhere").mkdir()
@@ -108,14 +108,14 @@ def test_added_in_batches_saved_and_moved_it_answers_as_if_built_at_once(
         (np.array(["a\0", "b", "c", "d", "e"], object), "an id that ends in a null character"),
     ],
 )
-def test_ids_that_no_index_takes(ids, message):
+def test_invalid_ids(ids, message):
     with pytest.raises(
         ValueError, match="ids must be whole numbers .int64. or strings.*" + message
     ):
         ExactIndex(np.eye(5), ids=ids)
 
 
-def test_a_null_character_that_numpy_takes_off_names_no_other_item():
+def test_a_trailing_null_character_does_not_match_another_id():
     index = ExactIndex(np.eye(2), ids=["a", "b\0c"])
     for ids in (["a\0"], ("b\0c\0",), np.array(["a\0"], object)):
         with pytest.raises(ValueError, match="ids must be ids of items, strings. Received: "):
@@ -126,7 +126,7 @@ def test_a_null_character_that_numpy_takes_off_names_no_other_item():
     assert index.ids.tolist() == ["a"]
 
 
-def test_what_cannot_be_added_leaves_the_index_as_it_was():
+def test_a_refused_add_leaves_the_index_unchanged():
     plain, named = ExactIndex(np.eye(3)), ExactIndex(np.eye(3), ids=["a", "b", "c"])
     for index, rows, ids, message in (
         (plain, np.eye(2), None, r"the index's 3 dimensions.*\(2, 2\)"),
@@ -174,7 +174,7 @@ def test_saving_replaces_an_index_and_nothing_else(tmp_path, monkeypatch):
         first.save(tmp_path / "missing" / "index")
 
 
-def test_folders_that_are_no_index(tmp_path):
+def test_folders_without_an_index(tmp_path):
     with pytest.raises(ValueError, match=r"path must be a folder that Index.save wrote.*missing"):
         load_index(tmp_path / "missing")
     with pytest.raises(ValueError, match="path must be a folder that Index.save wrote"):
@@ -203,14 +203,14 @@ def test_folders_that_are_no_index(tmp_path):
 
 
 def without_checksums(folder):
-    """As version 0.1.0 wrote an index."""
+    """Rewrite a saved index in the format of version 0.1.0."""
     path = folder / "index.json"
     description = json.loads(path.read_text())
     del description["sha256"]
     path.write_text(json.dumps(description))
 
 
-def test_a_damaged_index_of_before_there_were_checksums(tmp_path):
+def test_a_damaged_index_without_checksums(tmp_path):
     folder = tmp_path / "index"
     for name, change, message in (
         ("embeddings.npy", lambda data: data, None),
@@ -237,8 +237,8 @@ def test_a_damaged_index_of_before_there_were_checksums(tmp_path):
 
 
 @needs_scann
-def test_one_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
-    """Damaged, ScaNN's own files end the process."""
+def test_a_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
+    """If ScaNN reads its own damaged files, it ends the process."""
     rows = np.random.default_rng(0).normal(size=(2_000, 4)).astype(np.float32)
     ScannIndex(rows, "cosine", None, TreeAH(num_leaves=20)).save(tmp_path / "index")
     files = [path for path in (tmp_path / "index").rglob("*") if path.is_file()]
@@ -257,7 +257,7 @@ def test_one_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
 
 
 class Slow:
-    """NumPy's `concatenate`, which another thread gets ahead of."""
+    """A slow version of NumPy's `concatenate`, so that another thread overtakes it."""
 
     def __init__(self, monkeypatch):
         self.joined = np.concatenate
@@ -270,8 +270,8 @@ class Slow:
 
 
 @pytest.mark.parametrize("index_class", INDEXES)
-def test_searched_by_many_threads_while_items_are_added(index_class, monkeypatch):
-    """Each item lies on an axis that its id names, a row ahead of where it would be by number."""
+def test_many_threads_search_while_items_are_added(index_class, monkeypatch):
+    """Each id encodes the axis of its item, one row off from its row number."""
     axes, start, more = 64, 8, 200
     id_of = {number: f"item {number + 1}" for number in range(start + more)}
 
@@ -311,8 +311,8 @@ def test_searched_by_many_threads_while_items_are_added(index_class, monkeypatch
     assert ids[:, 0].tolist() == list(id_of.values())
 
 
-def test_what_is_saved_is_of_one_moment(monkeypatch, tmp_path):
-    """Another thread adds between the writing of the rows and of their ids."""
+def test_a_save_is_a_consistent_snapshot(monkeypatch, tmp_path):
+    """Another thread adds items between the writing of the rows and of their ids."""
     index = ExactIndex(np.eye(3), ids=["a", "b", "c"])
     written = np.save
 
@@ -337,10 +337,8 @@ def test_what_is_saved_is_of_one_moment(monkeypatch, tmp_path):
         pytest.param("tree", "TreeSearcher.loaded", marks=needs_scann),
     ],
 )
-def test_an_index_that_is_saved_while_it_is_loaded_is_loaded_whole(
-    kind, pinned, place, tmp_path, monkeypatch
-):
-    """Of one size, so that nothing but the items tells a mix of the two from an index."""
+def test_a_load_during_a_save_is_consistent(kind, pinned, place, tmp_path, monkeypatch):
+    """Both indexes have the same size, so that only the items can reveal a mix."""
     if not pinned:
         monkeypatch.setattr(atomic, "_DESCRIPTORS", tmp_path / "nowhere")
 
@@ -356,12 +354,12 @@ def test_an_index_that_is_saved_while_it_is_loaded_is_loaded_whole(
     owner = getattr(files, owner) if owner else files
     before, left = getattr(owner, name), [new]
 
-    def saved_meanwhile(*arguments):
+    def save_during_load(*arguments):
         while left:
             left.pop().save(tmp_path / "index")
         return before(*arguments)
 
-    monkeypatch.setattr(owner, name, saved_meanwhile)
+    monkeypatch.setattr(owner, name, save_during_load)
     found = load_index(tmp_path / "index")
     seed = 1 if found.ids[0].startswith("1") else 0
     np.testing.assert_array_equal(found.ids, (old, new)[seed].ids)
@@ -371,13 +369,13 @@ def test_an_index_that_is_saved_while_it_is_loaded_is_loaded_whole(
 
 
 @pytest.mark.parametrize("k", [0, 4, 1.0, True, None])
-def test_other_numbers_of_neighbours(k):
+def test_values_of_k(k):
     with pytest.raises(ValueError, match=f"k must be .*from 1 to .*, 3. Received: k={k}"):
         ExactIndex(np.eye(3)).search(np.eye(3), k)
 
 
 @needs_scann
-def test_a_scann_index_loads_as_an_exact_one_where_scann_is_absent(tmp_path, monkeypatch, caplog):
+def test_a_scann_index_loads_as_an_exact_index_without_scann(tmp_path, monkeypatch, caplog):
     rows = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
     ScannIndex(rows, "l2", names(100)).save(tmp_path / "brute")
     ScannIndex(rows, "l2", names(100), TreeAH(num_leaves=5)).save(tmp_path / "tree")

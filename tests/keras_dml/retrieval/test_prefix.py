@@ -1,4 +1,4 @@
-"""Search by prefixes of the embeddings, re-scored with the whole."""
+"""Search by prefixes of the embeddings, with exact scores for the candidates."""
 
 import json
 
@@ -9,13 +9,13 @@ from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, load_index
 
 
 def rows(n=120, d=12, seed=0):
-    """Of which the first numbers say most, as after Matryoshka's training; some far from 0."""
+    """Rows whose first numbers matter most, as with a Matryoshka loss; some are far from 0."""
     scale = 0.6 ** np.arange(d)
     return np.random.default_rng(seed).normal(size=(n, d)) * scale + (np.arange(d) == 1)
 
 
 def naive(items, queries, k, metric, length, candidates):
-    """Each query in a loop, by the definition."""
+    """Compute each query in a loop, by the definition."""
 
     def nearness(query, vectors):
         if metric == "l2":
@@ -40,7 +40,7 @@ def test_the_nearest_of_the_candidates_by_prefixes(metric, k, candidates):
     found, scores = index.search(queries, k)
     np.testing.assert_array_equal(found, naive(items, queries, k, metric, 3, candidates))
     exact, exact_scores = ExactIndex(items, metric).search(queries, len(items))
-    for number in range(len(queries)):  # scores are the exact ones of what was found
+    for number in range(len(queries)):  # scores are exact for the items that the search returns
         where = [list(exact[number]).index(row) for row in found[number]]
         np.testing.assert_array_equal(scores[number], exact_scores[number][where])
     assert (found != exact[:, :k]).any() == (candidates < 500)
@@ -101,18 +101,18 @@ def test_zeros_and_prefixes_of_zeros_are_found_last():
         ({"length": 2, "candidates": 0}, "candidates must be .*candidates=0"),
     ],
 )
-def test_what_is_refused(arguments, message):
+def test_bad_arguments(arguments, message):
     with pytest.raises((ValueError, TypeError), match=message):
         PrefixIndex(rows(), **arguments)
 
 
-def test_a_description_that_does_not_fit_is_damage(tmp_path):
+def test_an_inconsistent_description_is_damage(tmp_path):
     PrefixIndex(rows(), length=4).save(tmp_path / "index")
     description = tmp_path / "index" / "index.json"
     description.write_text(description.read_text().replace('"length": 4', '"length": 12'))
     with pytest.raises(ValueError, match="damaged: index.json is no longer what was written"):
         load_index(tmp_path / "index")
-    # As before there were checksums.
+    # As in version 0.1.0, without checksums.
     said = json.loads(description.read_text())
     del said["sha256"]
     description.write_text(json.dumps(said))
@@ -120,7 +120,7 @@ def test_a_description_that_does_not_fit_is_damage(tmp_path):
         load_index(tmp_path / "index")
 
 
-def test_one_query_and_one_item_are_scored_by_all_of_their_numbers():
+def test_one_query_and_one_item_are_scored_by_the_full_vectors():
     rows = np.random.default_rng(0).normal(size=(20, 6))
     index, exact = PrefixIndex(rows, length=2, candidates=20), ExactIndex(rows)
     for one, other in zip(index.search(rows[3:4], 5), exact.search(rows[3:4], 5)):

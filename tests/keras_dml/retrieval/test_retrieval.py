@@ -18,7 +18,7 @@ INDEXES = [ExactIndex, pytest.param(ScannIndex, marks=needs_scann)]
 
 
 def naive_search(embeddings, queries, k, metric):
-    """Every pair by the definition in float64; (score as float32, row) decides."""
+    """Compare every pair by the definition in float64; sort by (score as float32, row)."""
     rows, scores = [], []
     for query in np.asarray(queries, np.float64):
         found = []
@@ -37,7 +37,7 @@ def naive_search(embeddings, queries, k, metric):
 
 
 def with_duplicates(n=90, d=7, seed=0):
-    """Random rows; one repeated 30 times (more than any spare), three of zeros."""
+    """Return random rows; one is repeated 30 times (more than any spare), and three are zeros."""
     embeddings = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
     embeddings[20:50] = embeddings[3]
     embeddings[[8, 60, 70]] = 0
@@ -59,7 +59,7 @@ def test_search_agrees_with_a_naive_loop(index_class, metric, k):
 
 @pytest.mark.parametrize("index_class", INDEXES)
 def test_equal_distances_of_unequal_rows_keep_row_order(index_class):
-    # Points of a grid: whole runs of equal distances that no two rows' equality explains.
+    # Points of a grid: many distances are equal although the rows differ.
     embeddings = np.random.default_rng(0).integers(-2, 3, size=(400, 4)).astype(np.float32)
     for k in (1, 10, 50):
         rows, _ = index_class(embeddings, "l2").search(embeddings[:40], k)
@@ -84,8 +84,8 @@ def test_scann_and_exact_agree(metric, offset, scale):
 
 
 @pytest.mark.parametrize("index_class", INDEXES)
-def test_near_copies_far_from_the_origin_are_told_apart(index_class):
-    # |x|² - 2x·y + |y|² in float32 is wrong by about 1 here; the distances are 0.01 to 0.3.
+def test_near_copies_far_from_the_origin_are_distinguished(index_class):
+    # In float32, |x|² - 2x·y + |y|² is wrong by about 1 here; the distances are 0.01 to 0.3.
     embeddings = np.full((30, 64), 300, np.float32)
     embeddings[:, 0] += np.random.default_rng(0).permutation(30).astype(np.float32) / 100
     rows, scores = index_class(embeddings, "l2").search(embeddings, 3)
@@ -96,7 +96,7 @@ def test_near_copies_far_from_the_origin_are_told_apart(index_class):
 
 
 def clusters(count, copies, length, gap, d=24, seed=0):
-    """Near copies of a few long vectors, `gap` apart, every seventh of them an exact copy."""
+    """Return near copies of a few long vectors, `gap` apart; every seventh is an exact copy."""
     generator = np.random.default_rng(seed)
     centers = generator.normal(size=(count, d))
     centers *= length / np.linalg.norm(centers, axis=1, keepdims=True)
@@ -107,7 +107,7 @@ def clusters(count, copies, length, gap, d=24, seed=0):
 
 
 def brute_force(rows, queries, metric):
-    """The order of the items for each query, and their scores, from the rows of an index."""
+    """Return the items' order and scores for each query, from the rows of an index."""
     rows, queries = rows.astype(np.float64), queries.astype(np.float64)
     if metric == "cosine":
         scores = np.array([[math.fsum(pair) for pair in rows * query] for query in queries])
@@ -218,7 +218,7 @@ def bad(values):
         (np.full((2, 2), 1e39), "l2", "NaN or infinity in 2 of 2 rows"),
     ],
 )
-def test_items_that_no_index_takes(index_class, embeddings, metric, message):
+def test_invalid_items(index_class, embeddings, metric, message):
     with pytest.raises(ValueError, match=message):
         index_class(embeddings, metric)
 
@@ -236,23 +236,23 @@ def test_items_that_no_index_takes(index_class, embeddings, metric, message):
         ([[0, 1], [np.inf, 0]], 1, r"queries must be finite.*1 of 2 rows \(row numbers 1\)"),
     ],
 )
-def test_queries_that_no_index_takes(index_class, queries, k, message):
+def test_invalid_queries(index_class, queries, k, message):
     with pytest.raises(ValueError, match=message):
         index_class(bad({}), "l2").search(queries, k)
 
 
 @needs_scann
-def test_build_index_takes_scann_where_it_loads():
+def test_build_index_uses_scann_if_it_loads():
     assert isinstance(build_index(np.eye(3)), ScannIndex)
 
 
 @pytest.mark.parametrize("failure", ["absent", "broken"])
-def test_build_index_falls_back_with_one_line(failure, monkeypatch, caplog):
+def test_build_index_falls_back_with_one_log_line(failure, monkeypatch, caplog):
     if failure == "absent":
         monkeypatch.setitem(sys.modules, "scann", None)
         monkeypatch.setitem(sys.modules, "scann.scann_ops_pybind", None)
     else:
-        # What a version mismatch looks like: TensorFlow's own error, no ImportError.
+        # A version mismatch raises an error of TensorFlow, not an ImportError.
         class Broken:
             __path__ = ()
 
@@ -273,12 +273,12 @@ def test_build_index_falls_back_with_one_line(failure, monkeypatch, caplog):
         assert "undefined symbol" in caplog.text
 
 
-def test_the_base_is_no_index_by_itself():
+def test_the_base_class_is_abstract():
     with pytest.raises(TypeError):
         Index(np.eye(3))
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_an_index_is_saved_not_pickled(copied):
+def test_an_index_cannot_be_pickled(copied):
     with pytest.raises(TypeError, match=r"kept by index.save\(folder\).*ExactIndex of 3 items"):
         copied(ExactIndex(np.eye(3)))

