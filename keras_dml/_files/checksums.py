@@ -28,7 +28,7 @@ def check_same(found: Mapping[str, str], expected: Mapping[str, str]) -> None:
     """Raise `ValueError`, which names the file, unless all expected checksums match."""
     for name, digest in expected.items():
         if found.get(name) != digest:
-            what = "is no longer what was written" if name in found else "is missing"
+            what = "has changed since it was written" if name in found else "is missing"
             raise ArgumentError(f"{name} {what} (its SHA-256 differs)")
 
 
@@ -55,5 +55,5 @@ def check_saved_model(saved_model: pathlib.Path) -> None:
     try:
         expected = {str(name): digest for name, digest in json.loads(path.read_bytes()).items()}
     except (ValueError, AttributeError, RecursionError) as error:
-        raise ArgumentError(f"{_OF_A_SAVED_MODEL} is no longer what was written") from error
+        raise ArgumentError(f"{_OF_A_SAVED_MODEL} has changed since it was written") from error
     check_same(folder_checksums(saved_model), expected)

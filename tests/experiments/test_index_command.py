@@ -464,7 +464,7 @@ def test_a_damaged_model_is_refused_before_it_is_loaded(tmp_path, model, command
     graph[len(graph) // 2] ^= 1
     (damaged / "saved_model.pb").write_bytes(graph)
     assert command(f"--saved_model={damaged}") == 2
-    assert "saved_model is damaged: saved_model.pb is no longer" in capsys.readouterr().err
+    assert "saved_model is damaged: saved_model.pb has changed since" in capsys.readouterr().err
 
 
 def test_a_model_with_another_signature(tmp_path, command, capsys):

@@ -181,14 +181,22 @@ def test_folders_without_an_index(tmp_path):
         load_index(tmp_path)
     folder = tmp_path / "index"
     for name, change, message in (
-        ("embeddings.npy", lambda data: data[:-4], "embeddings.npy is no longer what was written"),
+        (
+            "embeddings.npy",
+            lambda data: data[:-4],
+            "embeddings.npy has changed since it was written",
+        ),
         ("embeddings.npy", None, "embeddings.npy is missing"),
-        ("ids.npy", lambda data: data[: len(data) // 2], "ids.npy is no longer what was written"),
+        (
+            "ids.npy",
+            lambda data: data[: len(data) // 2],
+            "ids.npy has changed since it was written",
+        ),
         ("ids.npy", None, "ids.npy is missing"),
         ("index.json", lambda data: data[:9], "damaged"),
         ("index.json", lambda _: b"[" * 100_000, "damaged.*RecursionError"),
         ("index.json", lambda _: b"[]", "damaged"),
-        ("index.json", lambda data: data.replace(b"cosine", b"l2"), "index.json is no longer what"),
+        ("index.json", lambda data: data.replace(b"cosine", b"l2"), "index.json has changed since"),
         ("index.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "newer.*99"),
     ):
         ExactIndex(np.eye(3), ids=["first", "second", "third"]).save(folder)
@@ -250,7 +258,7 @@ def test_a_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
         flipped = bytearray(data)
         flipped[len(data) // 2] ^= 1
         path.write_bytes(flipped)
-        with pytest.raises(ValueError, match=f"{path.name} is no longer what was written"):
+        with pytest.raises(ValueError, match=f"{path.name} has changed since it was written"):
             load_index(tmp_path / "index")
         path.write_bytes(data)
     same(load_index(tmp_path / "index"), ExactIndex(rows), rows[:3], 1)

@@ -110,7 +110,7 @@ def test_an_inconsistent_description_is_damage(tmp_path):
     PrefixIndex(rows(), length=4).save(tmp_path / "index")
     description = tmp_path / "index" / "index.json"
     description.write_text(description.read_text().replace('"length": 4', '"length": 12'))
-    with pytest.raises(ValueError, match="damaged: index.json is no longer what was written"):
+    with pytest.raises(ValueError, match="damaged: index.json has changed since it was written"):
         load_index(tmp_path / "index")
     # As in version 0.1.0, without checksums.
     said = json.loads(description.read_text())
