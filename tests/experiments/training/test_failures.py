@@ -52,7 +52,7 @@ def test_the_message_depends_on_the_checkpoint(error, tmp_path):
         folder.file(CHECKPOINT).touch()
 
 
-def test_skip_bad_images_is_not_suggested_for_a_lost_mount(tmp_path):
+def test_a_lost_mount_is_not_an_image_to_skip(tmp_path):
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     data = split(tmp_path / "data")
     skip = "a.png .*--skip_bad_images leaves such files out"

@@ -29,7 +29,7 @@ def test_the_new_name_does_not_warn():
         warnings.simplefilter("error")
         assert doubled(3) == doubled(new=3) == 7
     assert list(inspect.signature(doubled).parameters) == ["new", "other"]
-    assert doubled.__doc__ == "Twice it."
+    assert doubled.__doc__ == "Return twice the value."
 
 
 def test_both_names_at_once_are_refused():
