@@ -35,11 +35,11 @@ def main(argv: list[str]) -> None:
     saved_model, output = options.saved_model, options.output_dir
     images = absolute_place(options.images)
     from experiments.evaluation.saved_model import fingerprint
+    from experiments.options.visible import visible
     from experiments.searching import image_files
     from experiments.searching.columns import import_csv
     from experiments.searching.index_building import IndexKind, update_index
     from experiments.searching.store_update import StoreTarget, images_to_store
-    from pipelines.visible import visible
 
     kind = IndexKind.of(options.metric, given, options.approximate, _prefix(options))
     files = image_files.list_images(images)

@@ -144,8 +144,6 @@ class Evaluator:
     ) -> None:
         """Measure when the run starts or resumes, on every worker.
 
-        `run_folder.OF_THE_FLAGS` must list the files that this method writes.
-
         Args:
             run: The run.
             state: Number of trained steps.

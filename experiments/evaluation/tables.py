@@ -12,7 +12,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     Args:
         lines: Cells as text, as many in each line.
     """
-    from pipelines.visible import visible  # imports NumPy, which --help does not need
+    from experiments.options.visible import visible  # imports NumPy, which --help does not need
 
     lines = [list(map(visible, cells)) for cells in lines]
     widths = [max(map(len, column)) for column in zip(*lines)]

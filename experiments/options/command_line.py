@@ -26,6 +26,7 @@ from experiments.options.errors import (
 )
 from experiments.options.interrupts import INTERRUPTED, Interrupts
 from experiments.options.parsing import wants_debug
+from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
 
 __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "refusals", "run_command"]
@@ -198,8 +199,6 @@ def _bug(error: Exception, debug: bool) -> int:
 def _shown(text: str) -> str:
     if all(map(str.isprintable, text.split("\n"))):
         return text
-    from pipelines.visible import visible_text  # NumPy comes with it
-
     return visible_text(text)
 
 

@@ -23,9 +23,9 @@ from experiments.options.run_options import (
     ScoringOptions,
 )
 from experiments.options.values import numbers, whole_numbers
+from experiments.options.visible import visible
 from pipelines.samplers import SAMPLERS, Sampler
 from pipelines.split import Split
-from pipelines.visible import visible
 
 __all__ = [
     "bad_image_line",

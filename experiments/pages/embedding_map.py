@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from experiments.options.visible import visible
 from experiments.pages.page import address, encoded_picture
-from pipelines.visible import visible
 
 __all__ = ["MOST_POINTS", "map_rows", "map_svg", "places"]
 

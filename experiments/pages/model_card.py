@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from experiments.options import RunOptions, resolved
 from experiments.options.data import classes_in_words
+from experiments.options.visible import visible
 from pipelines import EvaluationTransform
 from pipelines.split import Split
-from pipelines.visible import visible
 
 MODEL_CARD = "model_card.md"
 NO_THRESHOLD = "None yet: `python -m experiments.calibrate --run=RUN` finds one."

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
+from experiments.options.visible import visible, visible_text
 from experiments.pages.links import Links, links_html
 from keras_dml._files.atomic import replacing
-from pipelines.visible import visible, visible_text
 
 if TYPE_CHECKING:
     import jinja2

@@ -12,10 +12,10 @@ import tensorflow as tf
 from PIL import Image
 
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
+from experiments.options.visible import visible
 from experiments.pages.embedding_map import map_rows
 from experiments.pages.retrieval import pictures_of
 from keras_dml._files.atomic import replacing
-from pipelines.visible import visible
 
 __all__ = ["write_projector"]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from markupsafe import Markup
 
 from experiments.evaluation.pictures import SIDE
+from experiments.options.visible import visible
 from experiments.pages.page import Cell, Picture, Row, breaking, file_picture, write_page
 from experiments.searching.answer import (
     ANYTHING,
@@ -20,7 +21,6 @@ from experiments.searching.answer import (
 )
 from experiments.searching.visual_search import VisualSearch
 from pipelines.images.limits import MOST_PIXELS
-from pipelines.visible import visible
 
 # Classes of the frames in the style sheet, by whether a neighbor matches.
 _FRAMES = {None: "neighbor", True: "match", False: "other"}

@@ -22,12 +22,12 @@ from werkzeug.exceptions import HTTPException
 
 from experiments.evaluation.pictures import thumbnail
 from experiments.options.errors import UsageError
+from experiments.options.visible import visible
 from experiments.pages.page import environment
 from experiments.searching.answer import ANYTHING, Answer, Conditions, json_of
 from experiments.searching.search_page import score_name
 from experiments.searching.store import StoreError
 from experiments.searching.visual_search import BusyError, VisualSearch
-from pipelines.visible import visible
 
 # One server of waitress, or several for a name with several addresses.
 Server: TypeAlias = Any

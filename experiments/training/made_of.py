@@ -12,6 +12,7 @@ from experiments.evaluation.baselines import RAW_PIXELS_FILE, UNTRAINED_FILE
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options.data import data
 from experiments.options.run_options import BadImageOptions, DataOptions
+from experiments.options.visible import visible
 from experiments.training.run_files import (
     IMAGES,
     RANKMI,
@@ -23,7 +24,6 @@ from experiments.training.run_files import (
 from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
 from pipelines.datasets.tfds import PREFIX
-from pipelines.visible import visible
 
 _LOGGER = logging.getLogger("experiments")
 

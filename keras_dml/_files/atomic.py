@@ -41,7 +41,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
     Raises:
         ValueError: This thread is already replacing `path`.
-        ValueError: this thread replaces `path` already.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".writing-{path.name}")

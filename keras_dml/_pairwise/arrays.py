@@ -29,7 +29,7 @@ __all__ = [
 _REAL = ("bool", "int", "uint", "float", "bfloat")
 
 
-def numbers_of(name: str, value: Any, what: str) -> TensorLike:
+def numbers_of(name: str, value: Any, what: str, hint: str = "") -> TensorLike:
     """Return `value` if a backend can convert it to a tensor of real numbers.
 
     For tensors, only the dtype is checked. Arrays are not copied, and lists stay lists, because
@@ -40,12 +40,13 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         name: Name of the argument, for the message.
         value: Tensor, array, or lists of numbers or of tensors.
         what: Description of the numbers, in the plural: "class ids".
+        hint: How to convert other values, for the message.
 
     Raises:
         TypeError: The value is not numeric, is complex, has lists of different lengths or masked
             entries, or is a sparse or a ragged tensor.
     """
-    refusal = f"{name} must be {what}, which are numbers. Received: {name}="
+    refusal = f"{name} must be {what}, which are numbers{hint}. Received: {name}="
     if isinstance(value, keras.Variable):
         # Use its value, which has a gradient, because custom gradients refuse variables.
         value = ops.convert_to_tensor(value.value)
@@ -65,10 +66,6 @@ def numbers_of(name: str, value: Any, what: str) -> TensorLike:
         return cast(TensorLike, value)
     if array.dtype.name.startswith(_REAL):
         return cast(TensorLike, value)
-    if array.dtype.kind in "SU":
-        refusal = refusal.replace(
-            ". Received", "; np.unique(labels, return_inverse=True)[1] numbers strings. Received"
-        )
     if array.dtype.kind != "O" or not all(isinstance(x, numbers.Number) for x in array.flat):
         received = shown(value) if array.ndim == 0 else f"dtype {array.dtype}"
         raise ArgumentTypeError(f"{refusal}{received}")
@@ -156,15 +153,15 @@ def known_numbers(tensor: Tensor | np.ndarray) -> np.ndarray | None:
 
 def checked_class_ids(class_ids: Tensor) -> Tensor:
     """Return class ids `[n]` from `[n]` or `[n, 1]`, or raise `ValueError`."""
-    return one_per_image(class_ids, "y_true", "be class ids of shape")
+    hint = " For one-hot labels, pass np.argmax(labels, axis=-1)."
+    return one_per_image(class_ids, "y_true", "be class ids of shape", hint)
 
 
-def one_per_image(values: Tensor, name: str, what: str) -> Tensor:
-    """Return `[n]` from `[n]` or `[n, 1]`, or raise: `name` must `what` [n] or [n, 1]."""
+def one_per_image(values: Tensor, name: str, what: str, hint: str = "") -> Tensor:
+    """Return `[n]` from `[n]` or `[n, 1]`, or raise an error: `name` must `what` [n] or [n, 1]."""
     if len(values.shape) == 2 and values.shape[1] == 1:
         values = ops.squeeze(values, axis=1)
     if len(values.shape) != 1:
-        hint = " For one-hot labels, pass np.argmax(labels, axis=-1)." if name == "y_true" else ""
         raise ArgumentError(
             f"{name} must {what} [n] or [n, 1].{hint} Received: {name}.shape={tuple(values.shape)}"
         )

@@ -13,6 +13,8 @@ from keras_dml._pairwise.arrays import known_numbers, numbers_of
 
 __all__ = ["are_apart", "as_labels", "one_hot", "widest_integers"]
 
+_HINT = " (for strings, pass np.unique(labels, return_inverse=True)[1])"
+
 
 def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
     """Convert labels to a tensor that keeps them distinct: integers stay integers.
@@ -30,7 +32,7 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
             2¹¹ in float16, 2⁸ in bfloat16). A graph has no known numbers to check, so use
             `are_apart` there.
     """
-    labels = numbers_of(name, labels, "class ids")
+    labels = numbers_of(name, labels, "class ids", _HINT)
     tensor = cast(Tensor, labels) if ops.is_tensor(labels) else _from_numbers(labels, name)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if dtype in EXACT_LIMITS:

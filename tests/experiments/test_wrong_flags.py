@@ -11,8 +11,8 @@ from trials import Tally, seeds
 from experiments.__main__ import commands
 from experiments.options import Options, declarations, parse, run_command
 from experiments.options.loss_flags import taken_by
+from experiments.options.visible import visible
 from keras_dml.losses import LOSSES
-from pipelines.visible import visible
 
 MODULES = {name: importlib.import_module(f"experiments.{name}") for name in commands()}
 NO_NUMBERS = [

@@ -1,7 +1,7 @@
 import pytest
 
 from experiments.options import UsageError, run_command
-from pipelines.visible import visible
+from experiments.options.visible import visible
 
 
 @pytest.mark.parametrize(
