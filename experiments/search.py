@@ -52,7 +52,7 @@ def _answer(search: VisualSearch, options: SearchOptions) -> None:
     from experiments.searching.answer import Conditions, json_of
     from experiments.searching.search_page import answers_text, write_neighbors
 
-    where = tuple(search.columns.parsed(text, "=", "where") for text in options.where)
+    where = tuple(search.columns.parsed(text, "=") for text in options.where)
     conditions = Conditions(where, options.min_similarity, options.group_similarity)
     search.check(conditions)
     answers = _answers(search, options, conditions)

@@ -1,24 +1,18 @@
-"""Build an index of embeddings, or change the index that is there."""
+"""Build an index of embeddings, or change the existing index."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from experiments.options.errors import UsageError
-from experiments.searching.folder_embeddings import Embedded, digest
-from experiments.searching.index_settings import (
-    EXACT_ITEMS,
-    INDEX,
-    TARGET_RECALL,
-    Settings,
-    write_settings,
-)
+from experiments.searching.folder_embeddings import Embedded
+from experiments.searching.index_folder import INDEX, Settings, write_settings
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
@@ -32,8 +26,10 @@ from keras_dml.retrieval import (
     scann_loads,
 )
 
-__all__ = ["Changes", "IndexKind", "changes_since", "update_index"]
+__all__ = ["IndexKind", "update_index"]
 
+# A search of this many images takes some ten milliseconds without a tree.
+EXACT_ITEMS = 100_000
 # With more changes than this share of the images, the tree is trained again.
 _MOST_CHANGED = 0.2
 # The tree is also trained again if its recall falls this far below the target.
@@ -47,41 +43,28 @@ class IndexKind:
 
     Attributes:
         metric: "cosine" or "l2".
-        tree: the tree of an approximate index.
-        prefix: the arguments of a `PrefixIndex`.
-        by_size: whether an index of many images gets a tree.
+        approximate: Whether to build a tree. None: only for many images.
+        target_recall: The share of the true neighbors that a tree finds, which asks for a tree.
+        prefix: The number of dimensions to compare first, for a `PrefixIndex`.
     """
 
-    metric: Metric
-    tree: TreeAH | None
-    prefix: Mapping[str, int] | None
-    by_size: bool
-
-    @classmethod
-    def of(
-        cls,
-        metric: str,
-        tree: Mapping[str, Any],
-        approximate: bool | None,
-        prefix: Mapping[str, int] | None,
-    ) -> Self:
-        """Return the kind that the flags ask for.
-
-        Args:
-            metric: the metric.
-            tree: arguments of the tree.
-            approximate: whether to build a tree. None depends on the number of images.
-            prefix: arguments of a `PrefixIndex`, or None.
-        """
-        made = _tree(tree) if tree or approximate else None
-        by_size = made is None and approximate is None and prefix is None
-        return cls(cast("Metric", metric), made, prefix, by_size)
+    metric: str
+    approximate: bool | None
+    target_recall: float | None
+    prefix: int | None
 
     def tree_for(self, images: int) -> TreeAH | None:
         """Return the tree for a number of images, or None without ScaNN."""
-        tree = _tree({}) if self.by_size and images > EXACT_ITEMS else self.tree
+        wanted = self.approximate or self.target_recall is not None
+        if self.approximate is None and self.prefix is None:
+            wanted = wanted or images > EXACT_ITEMS
         # A later run of the same command builds the tree once ScaNN is installed.
-        return tree if tree is not None and scann_loads() else None
+        return tree_of(self.target_recall or 0.95) if wanted and scann_loads() else None
+
+
+def tree_of(target_recall: float) -> TreeAH:
+    """Return the parameters of a tree."""
+    return TreeAH(target_recall=target_recall)
 
 
 def update_index(
@@ -92,51 +75,38 @@ def update_index(
     Returns:
         Two lines: the changes, and the kind of search.
     """
-    paths, embeddings = [file.path for file in embedded.files], embedded.embeddings
+    paths, embeddings = embedded.paths, embedded.embeddings
     tree = kind.tree_for(len(paths))
     built: dict[str, Any] = {
-        "images": digest(embedded.files),
         "metric": kind.metric,
         "tree": tree and dataclasses.asdict(tree),
+        "prefix": kind.prefix,
     }
-    if kind.prefix:  # an index without a prefix keeps the settings of earlier versions
-        built |= {"prefix": kind.prefix}
     index = _loaded(output / INDEX)
-    changes = changes_since(index, paths, embeddings)
+    changes = _changes(index, paths, embeddings)
     if settings["built"] != built or index is None or changes:
-        before = dict(settings["built"] or {}) | {"images": built["images"]}
         updated = None
-        if before == built:
-            goal = None if tree is None else tree.target_recall
-            updated = changed_index(index, changes, paths, embeddings, goal)
-        if updated is None:
-            updated = (
-                _prefix_index(embeddings, kind.metric, paths, kind.prefix)
-                if kind.prefix
-                else build_index(embeddings, kind.metric, paths, tree)
-            )
+        if settings["built"] == built and tree and isinstance(index, ScannIndex):
+            updated = _changed_tree(index, changes, paths, embeddings, tree)
+        updated = updated or _new_index(paths, embeddings, kind, tree)
         _save(updated, output / INDEX)
         settings |= {"built": built, "search": _search_line(updated)}
         write_settings(output, settings)
     return f"{changes}\n{settings['search']}"
 
 
-def _tree(arguments: Mapping[str, Any]) -> TreeAH:
-    if "leaves_to_search" not in arguments:
-        arguments = {"target_recall": TARGET_RECALL, **arguments}
-    return TreeAH(**arguments)
-
-
-def _prefix_index(
-    embeddings: np.ndarray, metric: Metric, paths: list[str], prefix: Mapping[str, int]
+def _new_index(
+    paths: list[str], embeddings: np.ndarray, kind: IndexKind, tree: TreeAH | None
 ) -> Index:
-    dimensions = embeddings.shape[1]
-    if prefix["length"] >= dimensions:
+    metric, dimensions = cast("Metric", kind.metric), embeddings.shape[1]
+    if kind.prefix is None:
+        return build_index(embeddings, metric, paths, tree)
+    if kind.prefix >= dimensions:
         raise UsageError(
             f"prefix must be less than the {dimensions} dimensions of the model's embeddings, but "
-            f"got {prefix['length']}."
+            f"got {kind.prefix}."
         )
-    return PrefixIndex(embeddings, metric, paths, **prefix)
+    return PrefixIndex(embeddings, metric, paths, length=kind.prefix)
 
 
 def _loaded(path: pathlib.Path) -> Index | None:
@@ -174,7 +144,7 @@ def _search_line(index: Index) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Changes:
+class _Changes:
     """Row numbers of new and of changed images, and the paths of removed images."""
 
     added: np.ndarray
@@ -189,56 +159,38 @@ class Changes:
         return "added {:,}, changed {:,}, removed {:,}".format(*counts)
 
 
-def changes_since(index: Index | None, paths: Sequence[str], embeddings: np.ndarray) -> Changes:
-    """Compare an index with embeddings.
+def _changes(index: Index | None, paths: Sequence[str], embeddings: np.ndarray) -> _Changes:
+    """Compare an index, or None, with the embeddings of all images.
 
     The comparison reads the index itself, because a kill can separate it from the settings.
-
-    Args:
-        index: the index, or None if it is missing.
-        paths: paths of the images.
-        embeddings: their embeddings `[n, d]`.
     """
     if index is None:
-        return Changes(np.arange(len(paths)), np.empty(0, np.int64), [])
-    held = set(index.ids.tolist())
-    new = np.array([path not in held for path in paths], bool)
-    common = np.flatnonzero(~new)
-    changed = []
+        return _Changes(np.arange(len(paths)), np.empty(0, np.int64), [])
+    stored = set(index.ids.tolist())
+    is_stored = np.array([path in stored for path in paths], bool)
+    common = np.flatnonzero(is_stored)
+    changed = [common[:0]]
     for start in range(0, len(common), _BLOCK):
         rows = common[start : start + _BLOCK]
         before = index.embeddings_of([paths[row] for row in rows])
         now = prepared_rows(embeddings[rows], "embeddings", index.metric)
         changed.append(rows[(before != now).any(axis=1)])
-    removed = sorted(held - set(paths))
-    return Changes(np.flatnonzero(new), np.concatenate([common[:0], *changed]), removed)
+    removed = sorted(stored - set(paths))
+    return _Changes(np.flatnonzero(~is_stored), np.concatenate(changed), removed)
 
 
-def changed_index(
-    index: Index | None,
-    changes: Changes,
-    paths: Sequence[str],
-    embeddings: np.ndarray,
-    target_recall: float | None,
+def _changed_tree(
+    index: ScannIndex, changes: _Changes, paths: list[str], embeddings: np.ndarray, tree: TreeAH
 ) -> Index | None:
-    """Apply changes to an index that has a tree.
-
-    Args:
-        index, changes, paths, embeddings: as in `changes_since`.
-        target_recall: the share of the true neighbors to find, or None.
-
-    Returns:
-        The index, or None if building it again is as fast or better.
-    """
-    few = len(changes) <= _MOST_CHANGED * len(paths)
-    if not (few and isinstance(index, ScannIndex) and index.tree is not None):
+    """Change an index with a tree in place. Return None if a new index is as fast or better."""
+    if index.tree is None or len(changes) > _MOST_CHANGED * len(paths):
         return None
     if changes.removed:
         index.remove(changes.removed)
     rows = np.concatenate([changes.changed, changes.added])
     if len(rows):
         index.upsert([paths[row] for row in rows], embeddings[rows])
-    recall = index.measured_recall
-    if target_recall is not None and recall is not None and recall < target_recall - _LOST:
+    recall, target = index.measured_recall, tree.target_recall
+    if recall is not None and target is not None and recall < target - _LOST:
         index.rebalance()
     return index

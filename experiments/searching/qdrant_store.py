@@ -37,54 +37,46 @@ __all__ = ["QdrantStore"]
 _DESCRIPTION, _FINISHED = "keras_dml", "keras_dml_finished"
 _READ = 2_000
 _SECONDS = 120
-# Where the key of a server's users is looked for.
-_KEY = "QDRANT_API_KEY"
 
 
 class QdrantStore(Store):
-    """A collection of Qdrant; `place` is a server's URL, or a folder.
+    """A collection of Qdrant. `place` is a server's URL, or a folder.
 
-    In a folder the client itself is the server: one process at a time, all in memory, a few hundred
-    images written a second. That is for trying it out.
+    A folder is only for trials: it allows one process at a time, keeps everything in memory, and
+    writes a few hundred images per second.
     """
 
     kind = "qdrant"
     batch = 256
+    # The client keeps a folder in SQLite.
+    errors = (ApiException, OSError, RuntimeError, ValueError, sqlite3.Error)
 
     def __init__(self, place: str, table: str) -> None:
         super().__init__(place, table)
         self._is_server = "://" in place
-        self._folder = place
-        # The folder's client is not made for several threads.
-        self._turn = threading.Lock()
+        # The client of a folder is not thread-safe.
+        self._lock = threading.Lock()
         self._opened: Any = None
         if self._is_server:
             with self._asking():
-                # Sent where the URL says: only there.
                 self._opened = qdrant_client.QdrantClient(
                     url=place,
-                    api_key=os.environ.get(_KEY),
+                    api_key=os.environ.get("QDRANT_API_KEY"),
                     timeout=_SECONDS,
                     check_compatibility=False,
                 )
 
-    def _errors(self) -> tuple[type[Exception], ...]:
-        # The client keeps a folder in SQLite: a full disk, a file without permission.
-        return (ApiException, OSError, RuntimeError, ValueError, sqlite3.Error)
-
     def _client(self, make: bool = False) -> Any:
-        """The client; None where there is no folder, unless it is to be made."""
-        there = os.path.isfile(os.path.join(self._folder, "meta.json"))
-        if self._opened is None and (make or there):
-            if os.path.isdir(self._folder) and not there and _visible(self._folder):
-                raise StoreError(
-                    f"{self} must be a new or empty folder, or one of Qdrant's; it is another"
-                )
+        """Return the client. None if the folder is missing, unless `make` is set."""
+        exists = os.path.isfile(os.path.join(self.place, "meta.json"))
+        if self._opened is None and (make or exists):
+            if not exists and os.path.isdir(self.place) and os.listdir(self.place):
+                raise StoreError(f"{self} must be a new or empty folder, or a folder of Qdrant.")
             with self._asking():
                 self._opened = qdrant_client.QdrantClient(
-                    path=self._folder, force_disable_check_same_thread=True
+                    path=self.place, force_disable_check_same_thread=True
                 )
-            # While the modules that it needs are still there.
+            # The client needs modules that Python deletes at its exit.
             atexit.register(self.close)
         return self._opened
 
@@ -135,8 +127,8 @@ class QdrantStore(Store):
                     self.table, limit=_READ, offset=offset, with_payload=wanted
                 )
             yield [
-                tuple(str(one.id) if name == ID else one.payload[name] for name in names)
-                for one in points
+                tuple(str(point.id) if name == ID else point.payload[name] for name in names)
+                for point in points
             ]
             if offset is None:
                 return
@@ -145,7 +137,9 @@ class QdrantStore(Store):
         names = list(rows.columns)
         payloads = [dict(zip(names, each)) for each in zip(*rows.columns.values())]
         batch = models.Batch(ids=rows.ids, vectors=rows.vectors.tolist(), payloads=payloads)
-        with self._asking(), _Quiet():
+        with self._asking(), warnings.catch_warnings():
+            # The client advises to use a server from 20,000 images on.
+            warnings.simplefilter("ignore", UserWarning)
             self._client().upsert(self.table, batch, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
@@ -161,7 +155,7 @@ class QdrantStore(Store):
         ]
         # A local folder always searches exactly.
         exactly = models.SearchParams(exact=True) if self._is_server else None
-        with self._asking(), self._turn:
+        with self._asking(), self._lock:
             found = self._client().query_points(
                 self.table,
                 query=query.tolist(),
@@ -184,15 +178,3 @@ class QdrantStore(Store):
 def _key(name: str) -> str:
     """Return a column name as a key of Qdrant's payload."""
     return name if name.isidentifier() and name.isascii() else json.dumps(name, ensure_ascii=False)
-
-
-def _visible(folder: str) -> bool:
-    return any(not name.startswith(".") for name in os.listdir(folder))
-
-
-class _Quiet(warnings.catch_warnings):
-    """Without the folder's advice to use a server from 20,000 images on."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore", UserWarning)

@@ -109,13 +109,14 @@ serves a page onto which you drop an image. Programs can query the server and ge
 def check_search(options: SearchOptions) -> None:
     """Check the flags that depend on each other."""
     if bool(options.query) == options.serve:
-        raise UsageError("give either --query=IMAGE (once or more) or --serve")
+        raise UsageError("Set either --query=IMAGE (repeatable) or --serve.")
     if "" in options.query:  # an unset variable of a shell
         raise UsageError("query must not be empty, but got query=.")
     for name in _QUERY_FLAGS if options.serve else _SERVER_FLAGS:
         if name in options.given:
-            mode = "--query" if options.serve else "--serve"
-            raise UsageError(f"leave out --{name}, which is for {mode}")
+            raise UsageError(
+                f"{name} must be unset with --{'serve' if options.serve else 'query'}."
+            )
     for name in options.allowed_host:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
             raise UsageError(

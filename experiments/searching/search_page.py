@@ -76,7 +76,7 @@ def answers_text(
         lines.append(visible(name))
         for rank, result in enumerate(answer.results, start=1):
             alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
-            match = f"{result.match_in_words:<10}" if result.match_in_words else ""
+            match = f"{result.match_in_words:<17}" if result.match_in_words else ""
             lines.append(f"{rank:>4}  {result.score:.4f}  {match}{visible(result.path)}{alike}")
         if line := answer_line(answer):
             lines.append(visible(f"      {line}"))

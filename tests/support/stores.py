@@ -15,6 +15,7 @@ class MemoryStore(Store):
 
     kind = "memory"
     batch = 5
+    errors = (OSError,)
 
     def __init__(self):
         super().__init__("here")
@@ -22,10 +23,6 @@ class MemoryStore(Store):
         self.finished = False
         self.images = {}
         self.written = []  # number of images per call
-        self.asked = []
-
-    def _errors(self):
-        return (OSError,)
 
     def description(self):
         return self.described
@@ -58,7 +55,6 @@ class MemoryStore(Store):
             del self.images[one]
 
     def nearest(self, query, k, metric, where):
-        self.asked.append(k)
         fits = [one for one in self.images.values()
                 if all(one[name] in values for name, values in where.items())]  # fmt: skip
         vectors = np.array([one["vector"] for one in fits], np.float32).reshape(-1, len(query))
