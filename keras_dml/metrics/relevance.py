@@ -77,17 +77,16 @@ class RelationRelevance:
     def __init__(
         self,
         relation: relations.Relation,
-        labels: npt.ArrayLike,
-        item_labels: npt.ArrayLike,
+        labels: np.ndarray,
+        item_labels: np.ndarray,
         own_rows: bool,
     ) -> None:
-        self.relation, self.own_rows = relation, own_rows
-        self.labels = np.asarray(labels)
+        self.relation, self.own_rows, self.labels = relation, own_rows, labels
         self.items = relation.checked_labels(
             item_labels, "labels" if own_rows else "gallery_labels"
         )
         relation.checked_labels(labels, "labels")
-        size = max(1, _NUMBERS // max(1, len(self.items)))
+        size = max(1, _NUMBERS // max(1, len(item_labels)))
         starts = range(0, len(self.labels), size)
         rows = [np.arange(start, min(start + size, len(self.labels))) for start in starts]
         self.counts = np.concatenate([self._positive(block).sum(axis=1) for block in rows])
@@ -144,15 +143,15 @@ def relevance_of(
         return queries, items, SameClassRelevance(codes, item_codes, gallery is None)
     _check_together(gallery, gallery_labels)
     queries, items = checked_rows(embeddings, gallery, metric)
-    own_rows = gallery_labels is None
-    item_labels = labels if own_rows else gallery_labels
-    for name, given, rows in (("labels", labels, queries), ("gallery_labels", item_labels, items)):
-        if len(np.asarray(given)) != len(rows):
+    of_queries = np.asarray(labels)
+    of_items = of_queries if gallery_labels is None else np.asarray(gallery_labels)
+    for name, given, rows in (("labels", of_queries, queries), ("gallery_labels", of_items, items)):
+        if given.shape[:1] != (len(rows),):
             raise ArgumentError(
                 f"{name} must have {len(rows)} rows, one for each embedding. "
-                f"Received: {name}.shape={np.shape(given)}"
+                f"Received: {name}.shape={given.shape}"
             )
-    return queries, items, RelationRelevance(chosen, labels, item_labels, own_rows)
+    return queries, items, RelationRelevance(chosen, of_queries, of_items, gallery is None)
 
 
 def checked_sets(

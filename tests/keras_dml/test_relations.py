@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_dml import metrics, relations
+from keras_dml import callbacks, metrics, relations
 
 TAGS = np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [1, 1, 1, 0], [0, 0, 1, 1]])
 IDS = np.array([[0, 1, -1], [2, 1, -1], [3, -1, -1], [1, 0, 2], [3, 2, -1]])
@@ -173,3 +173,22 @@ def test_evaluate_reports_the_scores_of_a_relation():
             embeddings, TAGS, [1], gallery=embeddings, gallery_labels=TAGS[:2],
             relation=relations.SharesLabel(),
         )  # fmt: skip
+
+
+def test_the_callback_and_the_metric_take_a_relation():
+    relation = relations.SharesLabel()
+    images = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+    scores = callbacks.RetrievalEvaluation(
+        (images, TAGS), ks=[1], relation=relation, embedding_model=model
+    ).evaluate()
+    embeddings = model.predict(images, verbose=0)
+    expected = metrics.recall_at_k(embeddings, TAGS, [1], relation=relation)
+    assert scores["val_recall@1"] == expected[1]
+    metric = metrics.PositivesPerAnchor(relation=relation)
+    metric.update_state(TAGS, embeddings)
+    others = [sum(bool(a & b) for b in SETS) - 1 for a in SETS]
+    assert float(metric.result()) == pytest.approx(np.mean(others))
+    again = metrics.PositivesPerAnchor.from_config(metric.get_config())
+    again.update_state(TAGS, embeddings)
+    assert float(again.result()) == pytest.approx(np.mean(others))
