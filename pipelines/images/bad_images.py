@@ -141,11 +141,15 @@ def _why_not_an_image(path: str) -> str | None:
         return "the file is empty"
     if head.startswith(_FIRST_BYTES) or (head[:4] == b"RIFF" and head[8:] == b"WEBP"):
         return None
-    return _why_unsupported(head) or _NO_IMAGE
+    return why_unsupported(head) or _NO_IMAGE
 
 
-def _why_unsupported(head: bytes) -> str | None:
-    """Return the reason if a file starts like an image in an unsupported format, or None."""
+def why_unsupported(head: bytes) -> str | None:
+    """Return the reason if a file starts like an image in an unsupported format, or None.
+
+    Args:
+        head: The first 12 bytes of the file, or more.
+    """
     for start, mark, name in _UNSUPPORTED:
         if head.startswith(mark, start):
             return f"{_NO_IMAGE}: {name}, convert it to JPEG"
@@ -154,7 +158,7 @@ def _why_unsupported(head: bytes) -> str | None:
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     """Return None for the bytes of a good image, or the reason in one line."""
-    other = _why_unsupported(encoded[:12])
+    other = why_unsupported(encoded)
     if other is not None:
         return other
     costly = why_too_costly(encoded)
