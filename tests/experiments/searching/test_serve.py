@@ -201,6 +201,10 @@ def test_invalid_uploads(client, monkeypatch):
         (b"no image", "This file cannot be searched: not a JPEG, PNG, WebP, BMP or GIF image."),
         (b"", "This file cannot be searched: not a JPEG"),
         (file.getvalue()[:200], "This file cannot be searched: Invalid PNG data"),
+        (
+            b"\0\0\0\x18ftypheic" + bytes(30),
+            "This file cannot be searched: not a JPEG, PNG, WebP, BMP or GIF image: HEIC, convert",
+        ),
     ]:
         answer = upload(client, data, "photo.jpg")
         assert answer.status_code == 400 and answer.json["error"].startswith(reason)
@@ -403,6 +407,12 @@ CHROMIUM = [
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
+def page_in_browser(folder, address):
+    """Return the HTML of a page after its script has run."""
+    command = [BROWSER, *CHROMIUM, f"--user-data-dir={folder}", address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome is installed")
 def test_the_page_in_a_browser(server, tmp_path):
@@ -410,13 +420,7 @@ def test_the_page_in_a_browser(server, tmp_path):
     where = "&where=folder%3Aa&where=folder%3Ab"
     with urllib.request.urlopen(f"{address}/search?item=0&k=5{where}") as answer:
         expected = json.load(answer)
-    browser = subprocess.run(
-        [BROWSER, *CHROMIUM, f"--user-data-dir={tmp_path}", f"{address}/?example=0{where}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    page = browser.stdout
+    page = page_in_browser(tmp_path, f"{address}/?example=0{where}")
     assert '<h2 id="status" role="status">The 4 nearest images</h2>' in page
     assert '<span class="name" title="4.webp">' in page
     cards = re.findall(r"<li>(.*?)</li>", page.partition('id="results"')[2].partition("</ol>")[0])
@@ -432,6 +436,11 @@ def test_the_page_in_a_browser(server, tmp_path):
     assert chips == ["folder:a ×", "folder:b ×", *classes]
     assert '<option value="folder">folder</option>' in page
     assert '<option value="b/c" label="b/c (1)"></option>' in page
+    page = page_in_browser(tmp_path, f"http://127.0.0.1:{server[1]}/?example=0&where=class:aa")
+    error = "No image has class=aa. Did you mean a? Click a condition above to remove it."
+    assert f'role="alert">{error}</p>' in page
+    assert '<figure id="query">' in page  # not hidden
+    assert 'title="remove this condition">class:aa ×</button>' in page
 
 
 def test_the_answer_reports_matches(index, tmp_path):
