@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
         model = fingerprint(saved_model)
         target = None
         if address is not None:  # refuse a store before embedding
-            target = stack.enter_context(opened_store(address))
+            target = stack.enter_context(contextlib.closing(opened_store(address)))
             check_store(target, model, images.place, options.metric)
         settings = index_folder.opened_settings(output, saved_model, model, images.place)
         known = []

@@ -29,7 +29,7 @@ TABLE = "images"
 # Module, class, and form of the place of each kind.
 _STORES = {
     "lancedb": ("experiments.searching.lancedb_store", "LanceStore", "FOLDER"),
-    "qdrant": ("experiments.searching.qdrant_store", "QdrantStore", "URL_or_FOLDER"),
+    "qdrant": ("experiments.searching.qdrant_store", "QdrantStore", "URL"),
     "pgvector": ("experiments.searching.pgvector_store", "PostgresStore", "DSN"),
 }
 KINDS = (*_STORES, PARQUET)

@@ -26,7 +26,6 @@ __all__ = ["Embedded", "embed_folder", "embedded_images"]
 
 UNFINISHED = ".unfinished"
 _READERS = 8
-_SECONDS_BETWEEN_FILES = 5.0
 # Embeddings by image file.
 Rows: TypeAlias = dict[ImageFile, np.ndarray]
 
@@ -100,43 +99,23 @@ def embed_folder(
     bad: dict[str, str] = {}
     if todo:
         unfinished.mkdir(exist_ok=True)
-        batches = _read_ahead(images, todo, batch_size, max_pixels)
-        bad = _embed(batches, len(todo), load_embedder(), known, unfinished)
+        embedder = load_embedder()
+        with progress_bar("embedding", len(todo), leave=True) as bar:
+            for batch, encoded in _read_ahead(images, todo, batch_size, max_pixels):
+                rows, reasons = embed_batch(embedder, encoded)
+                bad |= {batch[row].path: reason for row, reason in reasons.items()}
+                good = {file: rows[row] for row, file in enumerate(batch) if row not in reasons}
+                if good:
+                    _write(unfinished / f"{time.time_ns()}.npz", good)
+                known |= good
+                bar.update(len(batch))
         # While a folder is deleted, its images disappear one by one.
         images.check_not_gone()
     embedded = embedded_images(files, known, bad)
     if embedded.files != saved:
-        _write(path, embedded.files, known)
+        _write(path, {file: known[file] for file in embedded.files})
     shutil.rmtree(unfinished, ignore_errors=True)
     return embedded
-
-
-def _embed(
-    batches: Iterable[tuple[Sequence[ImageFile], Iterable[bytes | str]]],
-    total: int,
-    embedder: ImageEmbedder,
-    known: Rows,
-    unfinished: pathlib.Path,
-) -> dict[str, str]:
-    """Add the embeddings of batches to `known`, and return the reasons of bad images."""
-    bad: dict[str, str] = {}
-    new: list[ImageFile] = []
-    since = time.monotonic()
-    try:
-        with progress_bar("embedding", total, leave=True) as bar:
-            for batch, encoded in batches:
-                rows, reasons = embed_batch(embedder, encoded)
-                bad |= {batch[row].path: reason for row, reason in reasons.items()}
-                good = {file: rows[row] for row, file in enumerate(batch) if row not in reasons}
-                known |= good
-                new += good
-                bar.update(len(batch))
-                if time.monotonic() - since > _SECONDS_BETWEEN_FILES:
-                    _write_part(unfinished, new, known)
-                    new, since = [], time.monotonic()
-    finally:
-        _write_part(unfinished, new, known)
-    return bad
 
 
 def _read_ahead(
@@ -171,14 +150,8 @@ def _read(path: pathlib.Path) -> Rows:
     return dict(zip(map(ImageFile, *columns), saved["embeddings"]))
 
 
-def _write(path: pathlib.Path, files: Sequence[ImageFile], known: Rows) -> None:
-    paths, sizes, times = zip(*files)
-    embeddings = np.stack([known[file] for file in files])
+def _write(path: pathlib.Path, rows: Rows) -> None:
+    paths, sizes, times = zip(*rows)
+    embeddings = np.stack(list(rows.values()))
     with replacing(path) as temporary, open(temporary, "wb") as stream:
         np.savez(stream, embeddings=embeddings, paths=paths, sizes=sizes, times=times)
-
-
-def _write_part(unfinished: pathlib.Path, files: Sequence[ImageFile], known: Rows) -> None:
-    if files:
-        number = len(list(unfinished.glob("*.npz")))
-        _write(unfinished / f"{number:06d}.npz", files, known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from keras_dml._common.types import Metric
 from keras_dml.retrieval import ExactIndex, load_index
 from keras_dml.retrieval.items import Items
 
-__all__ = ["FolderGallery", "Gallery", "Neighbors", "StoreGallery", "open_gallery"]
+__all__ = ["FolderGallery", "Neighbors", "StoreGallery", "open_gallery"]
 
 # Additional candidates from a store, because the store rounds scores differently.
 _AHEAD = 100
@@ -33,46 +33,7 @@ class Neighbors(NamedTuple):
     embeddings: npt.NDArray[np.float32]
 
 
-class Gallery(Protocol):
-    """Images with embeddings and columns.
-
-    Attributes:
-        saved_model: The folder of the model when the index was made.
-        fingerprint: The fingerprint of the model's files.
-        images: The images' folder when the index was made.
-        metric: "cosine" or "l2".
-        paths: The paths of all images from their folder.
-        columns: The columns of the images, in the same order.
-    """
-
-    saved_model: str
-    fingerprint: str
-    images: str
-    metric: Metric
-    paths: list[str]
-    columns: Columns
-
-    def nearest(
-        self,
-        embedding: npt.NDArray[np.float32],
-        k: int,
-        where: Where,
-        mask: npt.NDArray[np.bool_] | None,
-    ) -> Neighbors:
-        """Return the k nearest images of an embedding `[1, d]`, scored as in `keras_dml.retrieval`.
-
-        Args:
-            embedding: The model's embedding.
-            k: At most the number of images that `where` allows.
-            where: Conditions on columns. The search is exact among the images that meet them.
-            mask: The result of `Columns.mask` for the conditions.
-        """
-
-    def close(self) -> None:
-        """Close the connection to a store."""
-
-
-def open_gallery(place: str | os.PathLike[str]) -> Gallery:
+def open_gallery(place: str | os.PathLike[str]) -> FolderGallery | StoreGallery:
     """Open an index folder or a store.
 
     Args:
@@ -87,7 +48,16 @@ def open_gallery(place: str | os.PathLike[str]) -> Gallery:
 
 
 class FolderGallery:
-    """A gallery from the folder of `experiments.index`."""
+    """The images of a folder of `experiments.index`.
+
+    Attributes:
+        saved_model: The folder of the model when the index was made.
+        fingerprint: The fingerprint of the model's files.
+        images: The images' folder when the index was made.
+        metric: "cosine" or "l2".
+        paths: The paths of all images from their folder.
+        columns: The columns of the images, in the same order.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         settings = read_settings(folder)
@@ -110,13 +80,21 @@ class FolderGallery:
         self.paths = self.index.ids.tolist()
         self.columns = read_columns(folder, self.paths)
 
-    def nearest(  # noqa: D102, as in Gallery
+    def nearest(
         self,
         embedding: npt.NDArray[np.float32],
         k: int,
         where: Where,
         mask: npt.NDArray[np.bool_] | None,
     ) -> Neighbors:
+        """Return the k nearest images of an embedding `[1, d]`, scored as in `keras_dml.retrieval`.
+
+        Args:
+            embedding: The model's embedding.
+            k: At most the number of images that `where` allows.
+            where: Conditions on columns. The search is exact among the images that meet them.
+            mask: The result of `Columns.mask` for the conditions.
+        """
         ids, scores = self.index.search(embedding, k, mask)
         paths = ids[0].tolist()
         return Neighbors(paths, scores[0].tolist(), self.index.embeddings_of(paths))
@@ -126,7 +104,7 @@ class FolderGallery:
 
 
 class StoreGallery:
-    """A gallery from a store of `experiments.index --to`.
+    """The images of a store of `experiments.index --to`, with the attributes of `FolderGallery`.
 
     The store finds candidates, and this class scores them as an exact index does. Paths and
     columns are read once. A search ignores images that are added later.
@@ -155,7 +133,7 @@ class StoreGallery:
         self.columns = Columns(self.paths, StoredColumns(names, None, known))
         self._known = known.keys()
 
-    def nearest(  # noqa: D102, as in Gallery
+    def nearest(  # noqa: D102, as in FolderGallery
         self,
         embedding: npt.NDArray[np.float32],
         k: int,

@@ -1,11 +1,10 @@
-"""Build an index of embeddings, or change the existing index."""
+"""Build the index of a folder's embeddings."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,6 @@ from keras_dml._common.types import Metric
 from keras_dml.retrieval import (
     Index,
     PrefixIndex,
-    ScannIndex,
     TreeAH,
     build_index,
     load_index,
@@ -30,10 +28,6 @@ __all__ = ["IndexKind", "update_index"]
 
 # A search of this many images takes some ten milliseconds without a tree.
 EXACT_ITEMS = 100_000
-# With more changes than this share of the images, the tree is trained again.
-_MOST_CHANGED = 0.2
-# The tree is also trained again if its recall falls this far below the target.
-_LOST = 0.01
 _BLOCK = 8192
 
 
@@ -70,12 +64,12 @@ def tree_of(target_recall: float) -> TreeAH:
 def update_index(
     output: pathlib.Path, settings: Settings, embedded: Embedded, kind: IndexKind
 ) -> str:
-    """Bring the index in a folder up to date, and update the settings.
+    """Build the index in a folder again if images or its kind have changed. Update the settings.
 
     Returns:
         Two lines: the changes, and the kind of search.
     """
-    paths, embeddings = embedded.paths, embedded.embeddings
+    paths = embedded.paths
     tree = kind.tree_for(len(paths))
     built: dict[str, Any] = {
         "metric": kind.metric,
@@ -83,16 +77,32 @@ def update_index(
         "prefix": kind.prefix,
     }
     index = _loaded(output / INDEX)
-    changes = _changes(index, paths, embeddings)
-    if settings["built"] != built or index is None or changes:
-        updated = None
-        if settings["built"] == built and tree and isinstance(index, ScannIndex):
-            updated = _changed_tree(index, changes, paths, embeddings, tree)
-        updated = updated or _new_index(paths, embeddings, kind, tree)
-        _save(updated, output / INDEX)
-        settings |= {"built": built, "search": _search_line(updated)}
+    before = set() if index is None else set(index.ids.tolist())
+    common = [row for row, path in enumerate(paths) if path in before]
+    changed = 0 if index is None else _count_changed(index, embedded, common)
+    removed = len(before - set(paths))
+    counts = len(paths) - len(common), changed, removed
+    if settings["built"] != built or index is None or any(counts):
+        index = _new_index(paths, embedded.embeddings, kind, tree)
+        _save(index, output / INDEX)
+        settings |= {"built": built, "search": _search_line(index)}
         write_settings(output, settings)
+    changes = "added {:,}, changed {:,}, removed {:,}".format(*counts)
     return f"{changes}\n{settings['search']}"
+
+
+def _count_changed(index: Index, embedded: Embedded, rows: list[int]) -> int:
+    """Count the rows of images in the index whose embedding has changed.
+
+    The comparison reads the index itself, because a kill can separate it from the settings.
+    """
+    changed = 0
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        before = index.embeddings_of([embedded.files[row].path for row in block])
+        now = prepared_rows(embedded.embeddings[block], "embeddings", index.metric)
+        changed += int((before != now).any(axis=1).sum())
+    return changed
 
 
 def _new_index(
@@ -141,56 +151,3 @@ def _search_line(index: Index) -> str:
         f"a search looks into {tree.leaves_to_search:,} of {tree.num_leaves:,} leaves and finds "
         f"{100 * recall:.1f} % of the 10 nearest"
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Changes:
-    """Row numbers of new and of changed images, and the paths of removed images."""
-
-    added: np.ndarray
-    changed: np.ndarray
-    removed: list[str]
-
-    def __len__(self) -> int:
-        return len(self.added) + len(self.changed) + len(self.removed)
-
-    def __str__(self) -> str:
-        counts = (len(self.added), len(self.changed), len(self.removed))
-        return "added {:,}, changed {:,}, removed {:,}".format(*counts)
-
-
-def _changes(index: Index | None, paths: Sequence[str], embeddings: np.ndarray) -> _Changes:
-    """Compare an index, or None, with the embeddings of all images.
-
-    The comparison reads the index itself, because a kill can separate it from the settings.
-    """
-    if index is None:
-        return _Changes(np.arange(len(paths)), np.empty(0, np.int64), [])
-    stored = set(index.ids.tolist())
-    is_stored = np.array([path in stored for path in paths], bool)
-    common = np.flatnonzero(is_stored)
-    changed = [common[:0]]
-    for start in range(0, len(common), _BLOCK):
-        rows = common[start : start + _BLOCK]
-        before = index.embeddings_of([paths[row] for row in rows])
-        now = prepared_rows(embeddings[rows], "embeddings", index.metric)
-        changed.append(rows[(before != now).any(axis=1)])
-    removed = sorted(stored - set(paths))
-    return _Changes(np.flatnonzero(~is_stored), np.concatenate(changed), removed)
-
-
-def _changed_tree(
-    index: ScannIndex, changes: _Changes, paths: list[str], embeddings: np.ndarray, tree: TreeAH
-) -> Index | None:
-    """Change an index with a tree in place. Return None if a new index is as fast or better."""
-    if index.tree is None or len(changes) > _MOST_CHANGED * len(paths):
-        return None
-    if changes.removed:
-        index.remove(changes.removed)
-    rows = np.concatenate([changes.changed, changes.added])
-    if len(rows):
-        index.upsert([paths[row] for row in rows], embeddings[rows])
-    recall, target = index.measured_recall, tree.target_recall
-    if recall is not None and target is not None and recall < target - _LOST:
-        index.rebalance()
-    return index

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import os
 import pathlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.searching.addresses import PARQUET, Address, open_store
@@ -47,30 +43,19 @@ class StoreChanges(NamedTuple):
         return "added {:,}, changed {:,}, removed {:,}".format(*self)
 
 
-@contextlib.contextmanager
-def opened_store(address: Address) -> Iterator[Store | ParquetFiles]:
-    """Open a store, or a folder of Parquet files, and lock it for this machine.
+def opened_store(address: Address) -> Store | ParquetFiles:
+    """Open a store, or a folder of Parquet files.
 
     Raises:
         MissingExtraError: The store's client is not installed.
         StoreError: The store does not answer.
-        UsageError: The folder has other files, or another process writes into the store.
+        UsageError: The folder has other files.
     """
-    store: Store | ParquetFiles
-    if address.kind == PARQUET:
-        from experiments.searching.parquet_files import ParquetFiles
+    if address.kind != PARQUET:
+        return open_store(address)
+    from experiments.searching.parquet_files import ParquetFiles
 
-        store = ParquetFiles(address.place)
-    else:
-        store = open_store(address)
-    lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if address.kind != "pgvector" and "://" not in address.place:
-        path = pathlib.Path(f"{os.path.abspath(address.place)}.{address.table}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # LanceDB takes the same id from two writers at once.
-        lock = held_beside(path, "to", str(store))
-    with lock, contextlib.closing(store):
-        yield store
+    return ParquetFiles(address.place)
 
 
 def check_store(store: Store | ParquetFiles, fingerprint: str, images: str, metric: str) -> None:
@@ -148,7 +133,7 @@ def update_store(store: Store, description: Description, rows: Rows) -> StoreCha
     if before is None or before.columns != description.columns:
         store.create(description)
     found = [row for block in store.values([ID, DIGEST]) for row in block]
-    # Two writers on two machines can add an image twice. Write such images again.
+    # Two commands at the same time can add an image twice to LanceDB. Write such images again.
     counts = collections.Counter(image for image, _ in found)
     stored = {image: digest if counts[image] == 1 else "" for image, digest in found}
     wanted = dict(zip(rows.ids, rows.columns[DIGEST]))

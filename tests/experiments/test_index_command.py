@@ -214,52 +214,6 @@ def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_tree_is_updated_without_training_again(tmp_path, photos, command, monkeypatch, capsys):
-    pytest.importorskip("scann")
-    many = [f"more/{number:02d}.png" for number in range(30)]
-    write_photos(photos, many)
-    small_tree(monkeypatch)
-    arguments = ["--approximate"]
-    assert command(*arguments) == 0
-    capsys.readouterr()
-    (photos / many[3]).unlink()
-    picture(41).save(photos / many[7])
-    picture(42).save(photos / "new.png")
-    (photos / many[9]).touch()  # embedded again, with the same result
-    with monkeypatch.context() as without_training:
-        without_training.delattr("scann.scann_ops_pybind.builder")
-        save = ScannIndex.save
-
-        def killed(self, path):
-            raise KeyboardInterrupt
-
-        without_training.setattr(ScannIndex, "save", killed)
-        assert command(*arguments) == 130
-        assert load_index(tmp_path / "index" / "index").num_items == 36
-        without_training.setattr(ScannIndex, "save", save)
-        assert command(*arguments) == 0
-        assert "36 images, " in (out := capsys.readouterr().out)
-        assert ": added 1, changed 1, removed 1\na search looks into 2 of 2 leaves" in out
-        assert command(*arguments) == 0
-        assert ": added 0, changed 0, removed 0\n" in capsys.readouterr().out
-    saved = np.load(tmp_path / "index" / "embeddings.npz")
-    index = load_index(tmp_path / "index" / "index")
-    assert sorted(index.ids.tolist()) == saved["paths"].tolist()
-    np.testing.assert_array_equal(
-        index.embeddings_of(saved["paths"]),
-        ScannIndex(saved["embeddings"], ids=saved["paths"]).embeddings_of(saved["paths"]),
-    )
-    for name in ("new.png", many[7]):  # pictures without duplicates
-        row = saved["embeddings"][saved["paths"] == name]
-        assert index.search(row, 1)[0].tolist() == [[name]]
-    # More than a fifth of the 36 images change, so the tree is trained again.
-    for name in many[10:20]:
-        (photos / name).unlink()
-    assert command(*arguments) == 0
-    assert ": added 0, changed 0, removed 10\n" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, capsys):
     assert command("--prefix=2") == 0
     out = capsys.readouterr().out

@@ -10,6 +10,19 @@ WITH_POSTGRES = pytest.param("pgvector", marks=[pytest.mark.slow, pytest.mark.th
 PATHS = [f"{folder}/{number}.png" for folder in ("a", "b/c", "b") for number in range(8)]
 
 
+def stand_in_for_qdrant(monkeypatch, folder):
+    """Let the client of Qdrant keep the collections of all servers in a folder."""
+    qdrant_client = pytest.importorskip("qdrant_client")
+    made = qdrant_client.QdrantClient
+    # The stand-in has no payload indexes, and warns of them.
+    monkeypatch.setattr(made, "create_payload_index", lambda *arguments: None)
+    monkeypatch.setattr(
+        qdrant_client,
+        "QdrantClient",
+        lambda url, **more: made(path=str(folder), force_disable_check_same_thread=True),
+    )
+
+
 class MemoryStore(Store):
     """A store in a dictionary; like the others, it ranks in float32."""
 

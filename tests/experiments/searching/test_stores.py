@@ -1,7 +1,5 @@
 """Third-party vector stores return the stored rows and the same neighbors as `ExactIndex`."""
 
-import sqlite3
-
 import numpy as np
 import pytest
 import stores
@@ -12,28 +10,29 @@ from experiments.searching import gallery as galleries
 from experiments.searching.addresses import Address, is_address, open_store, parsed_address
 from experiments.searching.gallery import StoreGallery
 from experiments.searching.store import StoreError, check_columns, item_id
-from experiments.searching.store_update import opened_store, update_store
+from experiments.searching.store_update import update_store
 from keras_dml.retrieval import ExactIndex
 
-CLIENTS = {"lancedb": "lancedb", "qdrant": "qdrant_client"}
 
-
-@pytest.fixture(params=["memory", *CLIENTS, WITH_POSTGRES])
-def opened(request, tmp_path):
+@pytest.fixture(params=["memory", "lancedb", "qdrant", WITH_POSTGRES])
+def opened(request, tmp_path, monkeypatch):
     """A function that opens the same store at each call."""
     if request.param == "memory":
         store = stores.MemoryStore()
         return lambda: store
+    place, before = str(tmp_path / "it's a store"), []
     if request.param == "pgvector":
-        dsn = request.getfixturevalue("postgres").new_database()
-        return lambda table="images": open_store(Address("pgvector", dsn, table))
-    pytest.importorskip(CLIENTS[request.param])
-    before = []
+        place = request.getfixturevalue("postgres").new_database()
+    elif request.param == "qdrant":
+        stores.stand_in_for_qdrant(monkeypatch, tmp_path / "store")
+        place = "http://there"
+    else:
+        pytest.importorskip("lancedb")
 
     def open_again(table="images"):
         while before:
             before.pop().close()
-        before.append(open_store(Address(request.param, str(tmp_path / "it's a store"), table)))
+        before.append(open_store(Address(request.param, place, table)))
         return before[0]
 
     return open_again
@@ -162,24 +161,6 @@ def test_duplicate_rows_are_repaired(tmp_path):
     assert StoreGallery(store).paths == sorted(PATHS)
 
 
-@pytest.mark.parametrize("kind", ["lancedb", "parquet"])
-def test_one_command_at_a_time_writes_to_a_local_store(kind, tmp_path):
-    pytest.importorskip({"parquet": "pyarrow"}.get(kind, kind))
-    place = str(tmp_path / "new" / "store") if kind == "lancedb" else str(tmp_path / "store")
-    address = Address(kind, place, "images")
-    with opened_store(address) as store:
-        with (
-            pytest.raises(UsageError, match=f"to {store} is in use by another"),
-            opened_store(address),
-        ):
-            pass
-        if kind == "lancedb":
-            with opened_store(Address(kind, place, "shoes")):
-                pass
-    with opened_store(address):
-        pass
-
-
 def test_images_that_another_command_writes_are_ignored():
     store, rows = stores.MemoryStore(), stores.rows()
     rows.vectors[:] = rows.vectors[0]
@@ -209,25 +190,13 @@ def test_third_party_tables_are_not_changed(tmp_path):
     assert missing.description() is None and not (tmp_path / "none").exists()
 
 
-def test_a_full_disk_under_qdrant_is_one_line(tmp_path, monkeypatch):
-    client = pytest.importorskip("qdrant_client").QdrantClient
-
-    def full(*arguments, **more):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    store = open_store(Address("qdrant", str(tmp_path), "images"))
-    store.create(stores.description())
-    monkeypatch.setattr(client, "upsert", full)
-    with pytest.raises(StoreError, match=f"qdrant:{tmp_path} cannot be used: .*disk is full"):
-        store.upsert(stores.rows())
-    store.close()
-
-
 def test_a_missing_server():
     pytest.importorskip("qdrant_client")
     store = open_store(Address("qdrant", "http://127.0.0.1:1", "images"))
     with pytest.raises(StoreError, match=r"qdrant:http://127.0.0.1:1 cannot be used: .*refused"):
         store.description()
+    with pytest.raises(UsageError, match="qdrant:URL must be the URL of a server"):
+        open_store(Address("qdrant", "folder", "images"))
 
 
 @pytest.mark.parametrize(
