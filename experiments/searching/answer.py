@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from experiments.options.visible import visible
 
 __all__ = [
     "ANYTHING",
@@ -16,9 +18,11 @@ __all__ = [
     "Conditions",
     "SearchResult",
     "answer_line",
+    "answers_text",
     "folder_of",
     "grouped",
     "json_of",
+    "score_name",
 ]
 
 # Measured with EfficientNet-Lite0, trained on 1,971 groceries: different photographs reach at most
@@ -129,6 +133,25 @@ def answer_line(answer: Answer) -> str:
     if others := len(answer.classes) - len(counts):
         counts.append(f"{others} other classes")
     return ": ".join(filter(None, [answer.nothing or answer.verdict, "; ".join(counts)]))
+
+
+def score_name(metric: str) -> str:
+    """Return the name of an index's score."""
+    return "cosine similarity" if metric == "cosine" else "distance (l2)"
+
+
+def answers_text(metric: str, answers: Iterable[tuple[str, Answer]]) -> str:
+    """Format queries and answers for a terminal."""
+    lines = [f"rank  {score_name(metric)}"]
+    for name, answer in answers:
+        lines.append(visible(name))
+        for rank, result in enumerate(answer.results, start=1):
+            alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
+            match = f"{result.match_in_words:<17}" if result.match_in_words else ""
+            lines.append(f"{rank:>4}  {result.score:.4f}  {match}{visible(result.path)}{alike}")
+        if line := answer_line(answer):
+            lines.append(visible(f"      {line}"))
+    return "\n".join(lines)
 
 
 def json_of(answer: Answer, metric: str) -> dict[str, Any]:

@@ -23,8 +23,7 @@ from experiments.evaluation.pictures import thumbnail
 from experiments.options.errors import UsageError
 from experiments.options.visible import visible
 from experiments.pages.page import environment
-from experiments.searching.answer import Answer, Conditions, json_of
-from experiments.searching.search_page import score_name
+from experiments.searching.answer import Answer, Conditions, json_of, score_name
 from experiments.searching.store import StoreError
 from experiments.searching.visual_search import BusyError, VisualSearch
 
