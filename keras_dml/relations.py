@@ -28,6 +28,7 @@ from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import checked_class_ids, known_numbers, numbers_of
 from keras_dml._pairwise.class_ids import are_apart, as_labels
+from keras_dml._pairwise.pairs import same_class
 
 __all__ = [
     "FunctionOfLabels",
@@ -74,6 +75,14 @@ class Relation:
         """
         anchors = self.checked_labels(anchor_labels, "anchor_labels")
         candidates = self.checked_labels(candidate_labels, "candidate_labels")
+        return self.compare(anchors, candidates)
+
+    def compare(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the result of `masks` for labels from `checked_labels`, after checks of the masks.
+
+        Raises:
+            ValueError: A mask has another shape, or a pair is both positive and negative.
+        """
         return self._checked(self.masks(anchors, candidates), anchors, candidates)
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
@@ -157,8 +166,7 @@ class SameClass(Relation):
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the masks of the positives and the negatives."""
-        same = ops.equal(anchors[:, None], candidates[None, :])
-        return same, ops.logical_not(same)
+        return same_class(anchors, candidates)
 
     def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
         """Convert to class ids `[n]`."""

@@ -1,6 +1,8 @@
 """The pairs of a batch: the embeddings that a loss compares, and the masks of both kinds."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import TypeAlias
 
 from keras import ops
 
@@ -9,7 +11,16 @@ from keras_dml._common.types import Tensor
 from keras_dml._pairwise.distances import safe_sqrt, squared_distances
 from keras_dml._pairwise.matmul import matmul
 
-__all__ = ["Memory", "Pairs"]
+__all__ = ["Compare", "Memory", "Pairs", "same_class"]
+
+Compare: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A function of the labels of anchors and candidates that returns the masks of a relation."""
+
+
+def same_class(class_ids: Tensor, candidate_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where two class ids are equal, and where they differ, bool `[a, c]` each."""
+    same = ops.equal(class_ids[:, None], candidate_ids[None, :])
+    return same, ops.logical_not(same)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,14 +29,14 @@ class Memory:
 
     Attributes:
         embeddings: `[m, d]`, as the model returned them.
-        class_ids: `[m]`, integers.
+        labels: Class ids `[m]`, integers, or the labels of a relation, m rows.
         filled: Bool `[m]`, the slots that hold a row. Other slots are not candidates.
         own: int `[a]`, the slot of each anchor's copy, which is neither its positive nor its
             negative. −1 for an anchor without a copy.
     """
 
     embeddings: Tensor
-    class_ids: Tensor
+    labels: Tensor
     filled: Tensor
     own: Tensor
 
@@ -66,36 +77,39 @@ class Pairs:
     itself: Tensor
 
     @classmethod
-    def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
-        """Pair class ids `[n]` and embeddings `[n, d]` with those of all replicas."""
+    def of_batch(cls, labels: Tensor, embeddings: Tensor, compare: Compare = same_class) -> "Pairs":
+        """Pair labels (n rows) and embeddings `[n, d]` with those of all replicas."""
         candidates, first_row = gather_candidates(embeddings)
-        candidate_ids, _ = gather_candidates(class_ids)
+        candidate_labels, _ = gather_candidates(labels)
         rows = ops.arange(ops.shape(embeddings)[0], dtype="int32") + first_row
         columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
         itself = ops.equal(rows[:, None], columns[None, :])
-        same_class = ops.equal(class_ids[:, None], candidate_ids[None, :])
+        positive, negative = compare(labels, candidate_labels)
+        other = ops.logical_not(itself)
         return cls(
             anchors=embeddings,
             candidates=candidates,
-            positive=ops.logical_and(same_class, ops.logical_not(itself)),
-            negative=ops.logical_not(same_class),
+            positive=ops.logical_and(positive, other),
+            negative=ops.logical_and(negative, other),
             itself=itself,
         )
 
     @classmethod
-    def of_memory(cls, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> "Pairs":
-        """Pair class ids `[n]` and embeddings `[n, d]` with the rows of a memory."""
-        # A memory stores whole numbers, whatever dtype the labels have.
-        class_ids = ops.cast(class_ids, memory.class_ids.dtype)
+    def of_memory(
+        cls, labels: Tensor, embeddings: Tensor, memory: Memory, compare: Compare = same_class
+    ) -> "Pairs":
+        """Pair labels (n rows) and embeddings `[n, d]` with the rows of a memory."""
+        # A memory stores whole numbers, whatever dtype the class ids have.
+        labels = ops.cast(labels, memory.labels.dtype)
         columns = ops.arange(ops.shape(memory.embeddings)[0], dtype=memory.own.dtype)
         itself = ops.equal(memory.own[:, None], columns[None, :])
         other = ops.logical_and(memory.filled[None, :], ops.logical_not(itself))
-        same_class = ops.equal(class_ids[:, None], memory.class_ids[None, :])
+        positive, negative = compare(labels, memory.labels)
         return cls(
             anchors=embeddings,
             candidates=memory.embeddings,
-            positive=ops.logical_and(same_class, other),
-            negative=ops.logical_and(ops.logical_not(same_class), other),
+            positive=ops.logical_and(positive, other),
+            negative=ops.logical_and(negative, other),
             itself=itself,
         )
 

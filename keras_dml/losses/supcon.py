@@ -17,6 +17,7 @@ from keras_dml._pairwise.reductions import (
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("supcon")
@@ -43,7 +44,7 @@ class SupConLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        reduction, name, dtype, mining: As in `PairLoss`.
+        reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:
         ValueError: `temperature` is not above 0, or shapes are wrong.
@@ -59,8 +60,11 @@ class SupConLoss(PairLoss):
         name: str | None = "supcon",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
