@@ -10,8 +10,7 @@ from keras import ops
 
 from keras_dml._backend.private import in_stateless_scope
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._pairwise.arrays import checked_class_ids, known_numbers
-from keras_dml._pairwise.class_ids import as_labels
+from keras_dml._pairwise.arrays import as_labels, checked_class_ids, known_numbers
 
 if TYPE_CHECKING:
     from keras import KerasTensor

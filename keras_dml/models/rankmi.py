@@ -19,20 +19,20 @@ from keras_dml._common.checks import (
 )
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Config, Logs, Tensor, TensorLike
+from keras_dml._pairwise.arithmetic import maximum
 from keras_dml._pairwise.arrays import (
+    as_labels,
     check_embeddings,
     check_rows,
     checked_class_ids,
+    is_sound,
     known_shape,
     one_per_image,
+    widest_integers,
 )
-from keras_dml._pairwise.class_ids import as_labels, widest_integers
-from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.divergence import negative_costs, positive_costs
 from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import maximum, pair_means
-from keras_dml.losses.base import is_sound
-from keras_dml.losses.rankmi import negative_costs, positive_costs
+from keras_dml._pairwise.pairs import Pairs, normalize, pair_means
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.head import check_embedding_model
 from keras_dml.models.statistics_network import (

@@ -6,8 +6,8 @@ from backend import value_and_gradient
 from keras import ops
 
 from keras_dml import losses, mining
-from keras_dml._pairwise.distances import normalize
-from keras_dml.losses.base import is_sound
+from keras_dml._pairwise.arrays import is_sound
+from keras_dml._pairwise.pairs import normalize
 
 pytestmark = pytest.mark.any_backend
 
