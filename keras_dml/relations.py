@@ -26,9 +26,13 @@ from keras import ops
 from keras_dml._common.checks import check_choice, check_number, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
-from keras_dml._pairwise.arrays import checked_class_ids, known_numbers, numbers_of
-from keras_dml._pairwise.class_ids import are_apart, as_labels
-from keras_dml._pairwise.pairs import same_class
+from keras_dml._pairwise.arrays import (
+    are_apart,
+    as_labels,
+    checked_class_ids,
+    known_numbers,
+    numbers_of,
+)
 
 __all__ = [
     "FunctionOfLabels",
@@ -166,7 +170,8 @@ class SameClass(Relation):
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the masks of the positives and the negatives."""
-        return same_class(anchors, candidates)
+        same = ops.equal(anchors[:, None], candidates[None, :])
+        return same, ops.logical_not(same)
 
     def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
         """Convert to class ids `[n]`."""

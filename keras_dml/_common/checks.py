@@ -17,11 +17,13 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
+    "EXACT_LIMITS",
     "argument_error",
     "as_array",
     "check_bool",
     "check_choice",
     "check_distance",
+    "check_exact",
     "check_number",
     "check_path",
     "check_positive",
@@ -32,6 +34,8 @@ __all__ = [
     "shown",
 ]
 
+# From these limits on, neighboring whole numbers can be equal.
+EXACT_LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
 _LONGEST_ECHO = 200
 # Bound of whole numbers without a smaller bound: the widest integer of NumPy and the backends.
 _MOST_WHOLE = 2**63 - 1
@@ -181,6 +185,28 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
         return str(value)
     wanted = f"one of {', '.join(repr(choice) for choice in choices)}"
     raise argument_error(name, wanted, value)
+
+
+def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:
+    """Raise `ValueError` unless labels in a float dtype are whole and cannot be rounded.
+
+    Args:
+        labels: Labels of any shape, or None if they are not known yet.
+        dtype: Their dtype before they became NumPy's.
+        name: Name of the argument, for the message.
+    """
+    if labels is None:
+        return
+    limit = EXACT_LIMITS.get(dtype, EXACT_LIMITS["float64"])
+    wanted = f"that {dtype} tells apart, below {limit}: pass larger ids as integers"
+    bad = np.argwhere(~(np.abs(labels) < limit))
+    if not len(bad):
+        wanted, bad = "that are whole numbers", np.argwhere(labels != np.floor(labels))
+    if len(bad):
+        where = f" in row {bad[0][0]} of {name}" if labels.ndim else f" as {name}"
+        raise ArgumentTypeError(
+            f"{name} must be class ids {wanted}. Received: {labels[tuple(bad[0])]}{where}"
+        )
 
 
 def as_array(name: str, value: object) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Exceptions for invalid arguments, so that callers can distinguish them from bugs."""
 
-__all__ = ["ArgumentError", "ArgumentTypeError", "DownloadError", "SecondDerivativeError"]
+__all__ = ["ArgumentError", "ArgumentTypeError", "DownloadError"]
 
 
 class ArgumentError(ValueError):
@@ -29,20 +29,3 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class DownloadError(ArgumentError):
     """An argument that requires a download, without a network."""
-
-
-class SecondDerivativeError(NotImplementedError):
-    """A second derivative of a loss whose gradient is not the derivative of its value.
-
-    In a TensorFlow graph, which replaces Python exceptions, it is `tf.errors.UnimplementedError`
-    with the same message. XLA does not compile such a graph, and names the operation
-    `SecondDerivativesAreNotSupported`.
-
-    Examples:
-        >>> error = SecondDerivativeError("CircleLoss has no second derivative")
-        >>> isinstance(error, NotImplementedError)
-        True
-    """
-
-    # AutoGraph hides other exceptions within a tf.function.
-    __init__ = Exception.__init__
