@@ -68,12 +68,14 @@ class Memory:
         filled: Bool `[m]`, the slots that hold a row. Other slots are not candidates.
         own: int `[a]`, the slot of each anchor's copy, which is neither its positive nor its
             negative. −1 for an anchor without a copy.
+        scale: A factor of the similarities, or None.
     """
 
     embeddings: Tensor
     labels: Tensor
     filled: Tensor
     own: Tensor
+    scale: Tensor | None = None
 
     def prefix(self, length: int) -> "Memory":
         """Return the memory with the first `length` dimensions of each embedding."""

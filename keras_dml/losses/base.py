@@ -297,6 +297,8 @@ class PairLoss(EmbeddingLoss):
         candidate_labels: TensorLike,
         candidates: TensorLike,
         sample_weight: TensorLike | None = None,
+        *,
+        scale: Tensor | float | None = None,
     ) -> Tensor:
         """Compute the reduced loss of queries against candidates of another set.
 
@@ -315,6 +317,7 @@ class PairLoss(EmbeddingLoss):
             candidate_labels: Class ids `[c]`, or the labels of the relation, c rows.
             candidates: Embeddings `[c, d]`.
             sample_weight: Weight of each query, `[q]`, or None.
+            scale: A factor of the similarities, for losses of similarities. It can be learned.
 
         Raises:
             TypeError: The loss compares candidates with each other (`takes_memory` is False).
@@ -332,8 +335,10 @@ class PairLoss(EmbeddingLoss):
         row_labels, _ = gather_candidates(labels)
         filled = ops.ones(ops.shape(rows)[:1], "bool")
         own = ops.full(ops.shape(queries)[:1], -1, "int32")
-        against = AgainstMemory(self, Memory(rows, row_labels, filled, own))
-        return against(query_labels, queries, sample_weight)
+        against = AgainstMemory(self, Memory(rows, row_labels, filled, own, scale))
+        value = against(query_labels, queries, sample_weight)
+        # A compiled graph cannot raise an error for candidates that are not finite.
+        return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
@@ -364,6 +369,8 @@ class PairLoss(EmbeddingLoss):
         else:
             stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
+            if memory.scale is not None:
+                embeddings = embeddings * ops.cast(memory.scale, embeddings.dtype)
             pairs = Pairs.of_memory(class_ids, embeddings, memory, self.relation.compare)
         return pairs.mined(self.strategies, unit=self.normalize)
 

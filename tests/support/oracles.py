@@ -140,6 +140,20 @@ def center(class_ids, z, normalize=False):
     return np.array(tightness), np.zeros(len(z))
 
 
+@oracle("pairwise_sigmoid", {"scale": 4.0, "bias": -2.0})
+def pairwise_sigmoid(class_ids, z, scale=10.0, bias=-10.0):
+    f, n = unit(z), len(z)
+    tightness, contrastive = np.zeros(n), np.zeros(n)
+    for i in range(n):
+        for j in others_of(i, class_ids):
+            logit = scale * float(f[i] @ f[j]) + bias
+            if class_ids[j] == class_ids[i]:
+                tightness[i] += math.log(1 + math.exp(-logit))
+            else:
+                contrastive[i] += math.log(1 + math.exp(logit))
+    return tightness, contrastive
+
+
 @oracle("snca", {"temperature": 0.3})
 def snca(class_ids, z, temperature=0.05):
     f, n = unit(z), len(z)
