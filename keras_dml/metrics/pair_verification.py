@@ -13,7 +13,6 @@ from keras_dml._common.checks import check_choice, check_number, check_seed, che
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import finite_rows
 from keras_dml._common.types import METRICS, Metric
-from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.class_bootstrap import resampled
 from keras_dml.metrics.pair_counts import (
     NEGATIVE,
@@ -203,17 +202,9 @@ def verification(
     found = _Targets(rows, rates, seed)
     strictest = [found.threshold(rate) for rate in rates]
     thresholds = np.array([threshold for threshold, _ in strictest], np.float32)
-    with steps_bar("drawing classes", replicates, False) as bar:
-        drawn = resampled(
-            *found.sample,
-            rows.sizes,
-            rows.scores.farthest,
-            rates,
-            thresholds,
-            replicates,
-            seed,
-            bar.update,
-        )
+    drawn = resampled(
+        *found.sample, rows.sizes, rows.scores.farthest, rates, thresholds, replicates, seed
+    )
     sign = 1.0 if metric == "cosine" else -1.0
     points = tuple(
         OperatingPoint(

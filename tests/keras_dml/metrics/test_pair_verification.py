@@ -210,9 +210,7 @@ def test_the_class_bootstrap_matches_a_loop():
     rows = labeled_rows(rng.normal(size=(40, 4)), labels)
     thresholds = np.array([0.5, 0.8], np.float32)
     rates = (0.2, 0.05)
-    found = class_bootstrap.resampled(
-        *sample_of(rows), rows.sizes, 2.0, rates, thresholds, 4, 9, lambda _: None
-    )
+    found = class_bootstrap.resampled(*sample_of(rows), rows.sizes, 2.0, rates, thresholds, 4, 9)
     scores = rows.scores.block(slice(0, 40), slice(0, 40))
     for replicate in range(4):
         drawn = np.random.default_rng((9, replicate)).multinomial(6, np.full(6, 1 / 6))
