@@ -23,7 +23,7 @@ from keras_dml.metrics.pair_counts import (
     count_windows,
 )
 from keras_dml.metrics.pair_scores import PairScores
-from keras_dml.metrics.recall import checked_labels, class_numbers
+from keras_dml.metrics.relevance import checked_labels, class_numbers
 
 Interval = tuple[float, float]
 
