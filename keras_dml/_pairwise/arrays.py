@@ -7,10 +7,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._common.checks import EXACT_LIMITS, check_exact, gaps_of, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import (
+    EXACT_LIMITS,
+    ArgumentError,
+    ArgumentTypeError,
+    check_exact,
+    gaps_of,
+    shown,
+)
 from keras_dml._common.types import Tensor, TensorLike
-from keras_dml._pairwise.arithmetic import matmul
 
 __all__ = [
     "are_apart",
@@ -22,7 +27,6 @@ __all__ = [
     "check_rows",
     "check_sample_weight",
     "checked_class_ids",
-    "is_sound",
     "known_numbers",
     "known_shape",
     "numbers_of",
@@ -203,7 +207,7 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
         name: Name of the argument, for messages.
 
     Raises:
-        ValueError: The labels are None or not numbers; class ids exceed the tensor's dtype
+        ValueError: The labels are None or not numbers. Class ids exceed the tensor's dtype
             (integers beyond 32 bits on JAX without `jax_enable_x64`); or floats are NaN, not whole,
             or so large that neighboring class ids are equal (from 2²⁴ in float32, 2⁵³ in float64,
             2¹¹ in float16, 2⁸ in bfloat16). A graph has no known numbers to check, so use
@@ -259,12 +263,3 @@ def _from_numbers(labels: TensorLike, name: str) -> Tensor:
                 f"(on JAX, enable jax_enable_x64). Received: {numbers[bad][0]} in {name}"
             )
     return tensor
-
-
-def is_sound(labels: Tensor, embeddings: Tensor) -> Tensor:
-    """Return whether all embeddings are finite and all labels distinct, as a bool tensor."""
-    # A sum of finite numbers is finite if it does not overflow. A product with a column of small
-    # numbers reads the rows once and takes a fifth of the time of testing each number.
-    small = ops.full_like(embeddings[:1], 1e-10)
-    sums = matmul(embeddings, ops.transpose(small))
-    return ops.logical_and(are_apart(labels), ops.all(ops.isfinite(sums)))

@@ -13,7 +13,9 @@ from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._pairwise.arithmetic import are_finite
 from keras_dml._pairwise.arrays import (
+    are_apart,
     as_embeddings,
     as_labels,
     check_class_range,
@@ -22,7 +24,6 @@ from keras_dml._pairwise.arrays import (
     check_rows,
     check_sample_weight,
     checked_class_ids,
-    is_sound,
     known_numbers,
     numbers_of,
     one_hot,
@@ -145,7 +146,7 @@ class EmbeddingLoss(keras.losses.Loss):
     ) -> tuple[Tensor, ...]:
         """Compute values `[n]` from a checked batch: NaN for an invalid one, 0 for an empty one."""
         labels, embeddings = self._checked(y_true, y_pred)
-        # Replicas exchange rows, so they must all continue, including those without rows.
+        # Replicas exchange rows, so replicas without rows must continue, too.
         if embeddings.shape[0] == 0 and place_among_replicas()[1] == 1:
             return ops.sum(embeddings, axis=-1), ops.sum(embeddings, axis=-1)
         # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
@@ -167,7 +168,7 @@ class EmbeddingLoss(keras.losses.Loss):
 
     def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
         """Return whether the batch, or each image, can have a loss: bool `[]` or `[n]`."""
-        return is_sound(labels, embeddings)
+        return ops.logical_and(are_apart(labels), are_finite(embeddings))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
@@ -345,11 +346,11 @@ class ProxyLoss(EmbeddingLoss):
     head: ClassVar[Mapping[str, int | float | str]] = {}
 
     def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
-        """Return which images `[n]` are of one of the K classes, and have cosines."""
+        """Return which images `[n]` have cosines and one of the K classes."""
         are_known = ops.any(one_hot(labels, embeddings.shape[1]), axis=-1)
         are_cosines = ops.all(ops.abs(embeddings) <= _LARGEST_COSINE, axis=-1)
         sound = ops.logical_and(are_known, are_cosines)
-        return ops.logical_and(sound, is_sound(labels, embeddings))
+        return ops.logical_and(sound, super().are_sound(labels, embeddings))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]` from class ids `[n]` and cosines `[n, K]`."""
