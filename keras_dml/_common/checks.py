@@ -10,20 +10,17 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, gaps_of, shown
 
 __all__ = [
-    "EXACT_LIMITS",
     "argument_error",
     "as_array",
     "check_bool",
     "check_choice",
     "check_distance",
-    "check_exact",
     "check_number",
     "check_path",
     "check_positive",
@@ -34,24 +31,8 @@ __all__ = [
     "shown",
 ]
 
-# From these limits on, neighboring whole numbers can be equal.
-EXACT_LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
-_LONGEST_ECHO = 200
 # Bound of whole numbers without a smaller bound: the widest integer of NumPy and the backends.
 _MOST_WHOLE = 2**63 - 1
-
-
-def shown(value: object) -> str:
-    """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
-    if isinstance(value, np.ndarray) and value.size > 10:
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    try:
-        text = repr(value)
-    except Exception:  # for example, an integer of 5,000 digits
-        return f"an object of type {type(value).__name__}"
-    if "\n" in text:
-        text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
 
 
 def check_number(
@@ -187,28 +168,6 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
     raise argument_error(name, wanted, value)
 
 
-def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:
-    """Raise `ValueError` unless labels in a float dtype are whole and cannot be rounded.
-
-    Args:
-        labels: Labels of any shape, or None if they are not known yet.
-        dtype: Their dtype before they became NumPy's.
-        name: Name of the argument, for the message.
-    """
-    if labels is None:
-        return
-    limit = EXACT_LIMITS.get(dtype, EXACT_LIMITS["float64"])
-    wanted = f"that {dtype} tells apart, below {limit}: pass larger ids as integers"
-    bad = np.argwhere(~(np.abs(labels) < limit))
-    if not len(bad):
-        wanted, bad = "that are whole numbers", np.argwhere(labels != np.floor(labels))
-    if len(bad):
-        where = f" in row {bad[0][0]} of {name}" if labels.ndim else f" as {name}"
-        raise ArgumentTypeError(
-            f"{name} must be class ids {wanted}. Received: {labels[tuple(bad[0])]}{where}"
-        )
-
-
 def as_array(name: str, value: object) -> np.ndarray:
     """Convert `value` to a NumPy array. Arrays are returned unchanged, tensors from any device.
 
@@ -230,23 +189,6 @@ def as_array(name: str, value: object) -> np.ndarray:
     except (TypeError, ValueError) as error:
         wanted = "an array, or lists of one length"
         raise argument_error(name, wanted, value) from error
-
-
-def gaps_of(value: Any) -> str | None:
-    """Describe the gaps in an array. None for an array without gaps."""
-    if isinstance(value, np.ma.MaskedArray):
-        masked = np.count_nonzero(np.ma.getmaskarray(value))
-        return f"a masked array, {masked} of its entries masked; leave them out" if masked else None
-    if hasattr(value, "nested_row_splits"):  # from TensorFlow
-        return "a ragged tensor"
-    # Keras, TensorFlow, JAX, and SciPy have different sparse tensors.
-    if (
-        getattr(value, "sparse", False) is True
-        or hasattr(value, "dense_shape")
-        or hasattr(value, "todense")
-    ):
-        return "a sparse tensor; make it dense before"
-    return None
 
 
 def argument_error(

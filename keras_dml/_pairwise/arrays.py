@@ -7,8 +7,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._common.checks import EXACT_LIMITS, check_exact, gaps_of, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import (
+    EXACT_LIMITS,
+    ArgumentError,
+    ArgumentTypeError,
+    check_exact,
+    gaps_of,
+    shown,
+)
 from keras_dml._common.types import Tensor, TensorLike
 
 __all__ = [
@@ -201,7 +207,7 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
         name: Name of the argument, for messages.
 
     Raises:
-        ValueError: The labels are None or not numbers; class ids exceed the tensor's dtype
+        ValueError: The labels are None or not numbers. Class ids exceed the tensor's dtype
             (integers beyond 32 bits on JAX without `jax_enable_x64`); or floats are NaN, not whole,
             or so large that neighboring class ids are equal (from 2²⁴ in float32, 2⁵³ in float64,
             2¹¹ in float16, 2⁸ in bfloat16). A graph has no known numbers to check, so use

@@ -206,7 +206,7 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
     Raises:
         ValueError: Shapes are wrong, or class ids are invalid as in
-            `keras_dml._pairwise.class_ids.as_labels`.
+            `keras_dml._pairwise.arrays.as_labels`.
 
     Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", 2016.
     """

@@ -148,7 +148,7 @@ class EmbeddingLoss(keras.losses.Loss):
     ) -> tuple[Tensor, ...]:
         """Compute values `[n]` from a checked batch: NaN for an invalid one, 0 for an empty one."""
         labels, embeddings = self._checked(y_true, y_pred)
-        # Replicas exchange rows, so they must all continue, including those without rows.
+        # Replicas exchange rows, so replicas without rows must continue, too.
         if embeddings.shape[0] == 0 and place_among_replicas()[1] == 1:
             return ops.sum(embeddings, axis=-1), ops.sum(embeddings, axis=-1)
         # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
@@ -433,7 +433,7 @@ class ProxyLoss(EmbeddingLoss):
     head: ClassVar[Mapping[str, int | float | str]] = {}
 
     def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
-        """Return which images `[n]` are of one of the K classes, and have cosines."""
+        """Return which images `[n]` have cosines and one of the K classes."""
         are_known = ops.any(one_hot(labels, embeddings.shape[1]), axis=-1)
         are_cosines = ops.all(ops.abs(embeddings) <= _LARGEST_COSINE, axis=-1)
         sound = ops.logical_and(are_known, are_cosines)
