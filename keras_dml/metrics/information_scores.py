@@ -22,7 +22,7 @@ from keras_dml.metrics.pairwise_information import (
     uniform_log_distance,
     within_class_entropy,
 )
-from keras_dml.metrics.recall import checked_labels, class_numbers
+from keras_dml.metrics.relevance import checked_labels, class_numbers
 
 FITTED = ("information_probe/cosine", "information_probe/l2", "information_distances")
 """Names of the scores that fit a classifier or a network."""
