@@ -16,13 +16,12 @@ from experiments.options import (
     Options,
     RunOptions,
     UsageError,
-    given_words,
     option,
     parse,
+    refuse_unused,
     run_command,
 )
-from experiments.options.run_options import CodeOptions, EvaluationOptions, ImageLimitOptions
-from experiments.options.values import normal_path
+from experiments.options.run_options import EvaluationOptions
 
 if TYPE_CHECKING:
     from experiments.evaluation.audited_images import AuditedImages
@@ -33,7 +32,7 @@ _ANY = " Default: any number."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditOptions(CodeOptions, ImageLimitOptions):
+class AuditOptions(EvaluationOptions):
     """Options of the command."""
 
     command = "experiments.audit"
@@ -63,10 +62,6 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         "before these names adds sets, and paths (train_paths, gallery_paths) of image files add "
         "pictures. Without pictures, near-duplicates are found by the embeddings.",
     )
-    data_dir: str | None = option(
-        None, _HOW, "With --run: folder of its dataset, if it has moved.", convert=normal_path
-    )
-    eval_batch_size: int = option(64, _HOW, "With --run: images in a batch.", lower_bound=1)
     split: str = option(
         "all", _HOW, "With --run: which of its images.", choices=("all", "train", "test")
     )
@@ -123,6 +118,11 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         None, _HOW, "Folder of the results. Default: RUN/audit, or NAME-audit next to the file."
     )
 
+    @classmethod
+    def of_flag_files(cls) -> type[Options]:
+        """Return the options of the audited run, whose flags the others override."""
+        return RunOptions
+
     @property
     def source(self) -> pathlib.Path:
         """The path of the audited run or file."""
@@ -142,42 +142,36 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         return source.with_name(f"{source.stem}-audit")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _OptionsOfTheRun(EvaluationOptions):
-    """Options of the audited run."""
-
-    command = "experiments.audit"
-
-    @classmethod
-    def of_flag_files(cls) -> type[Options]:
-        return RunOptions
-
-
-# Flags of the audited run that may be overridden.
-_OVERRIDING = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "max_pixels")
+# Flags of the audited run that have no effect on a file of embeddings.
+_OF_A_RUN = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "split")
 
 
 def main(argv: list[str]) -> None:
     """Embed the images that are not embedded yet, find, write, and print the counts."""
     options = parse(AuditOptions, argv)
     source, output = options.source, options.output
-    for name in ("split", *_OVERRIDING):
-        if options.embeddings and name != "max_pixels" and name in options.on_command_line:
-            raise UsageError(f"{name} must be unset with --embeddings; it is for --run.")
+    if options.embeddings:
+        refuse_unused(options, _OF_A_RUN, "--embeddings")
+    else:
+        from experiments.training.run_files import flag_file_of
+
+        options = parse(AuditOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     from experiments.evaluation.audited_images import images_of_file
-    from experiments.evaluation.findings import Thresholds, count_names, find, write_findings
+    from experiments.evaluation.findings import (
+        Thresholds,
+        count_names,
+        find,
+        lines_of,
+        write_findings,
+    )
     from experiments.evaluation.held_folder import opened
     from experiments.pages.audit_page import write_audit_page
 
     with contextlib.ExitStack() as until_end:
-
-        def open_output() -> None:
-            until_end.enter_context(opened(output))
-
         if options.run:
-            images, max_pixels = _images_of_run(source, options, open_output)
+            images = _images_of_run(options, lambda: until_end.enter_context(opened(output)))
         else:
-            images, max_pixels = images_of_file(source), options.max_pixels
+            images = images_of_file(source)
         names = count_names(images)
         if options.max_leaks is not None and "leaks" not in names:
             raise UsageError(
@@ -185,26 +179,26 @@ def main(argv: list[str]) -> None:
                 f"{options.max_leaks} for one set."
             )
         if options.embeddings:
-            open_output()
-        values = {
-            field.name: getattr(options, field.name) for field in dataclasses.fields(Thresholds)
-        }
-        thresholds = Thresholds(**values | {"max_pixels": max_pixels})
+            until_end.enter_context(opened(output))
+        fields = dataclasses.fields(Thresholds)
+        thresholds = Thresholds(**{each.name: getattr(options, each.name) for each in fields})
         findings = find(images, thresholds)
+        lines = lines_of(images, findings)
         counts = findings.counts(images)
         limits = {name: getattr(options, f"max_{name}") for name in counts}
         title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
+        page, file = output / "audit.html", output / "findings.csv"
         try:
-            write_findings(output / "findings.csv", images, findings)
+            write_findings(file, lines)
             write_audit_page(
-                output / "audit.html", title, images, findings, thresholds, limits, options.shown
+                page, title, images, findings, lines, thresholds, limits, options.shown
             )
         except OSError as error:
             raise UsageError(f"The results cannot be written: {error}") from error
     allowed = {name: "any" if limits[name] is None else f"{limits[name]:,}" for name in names}
     rows = [[text, f"{counts[name]:,}", allowed[name]] for name, text in names.items()]
     print(text_table([[f"{len(images):,} images", "found", "allowed"], *rows]))
-    print(f"\npage: {output / 'audit.html'}\nlist: {output / 'findings.csv'}")
+    print(f"\npage: {page}\nlist: {file}")
     over = [
         f"{counts[name]:,} {text} (--max_{name}={limits[name]})"
         for name, text in names.items()
@@ -214,27 +208,23 @@ def main(argv: list[str]) -> None:
         raise FindingsError(f"{', '.join(over)}: more than is allowed")
 
 
-def _images_of_run(
-    run: pathlib.Path, options: AuditOptions, open_output: Callable[[], None]
-) -> tuple[AuditedImages, int]:
-    """Return the run's images with the embeddings of its kept model, and their `max_pixels`."""
-    from experiments.training.run_files import flag_file_of
+def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> AuditedImages:
+    """Return the run's images with the embeddings of its kept model.
 
-    given = given_words(options, _OVERRIDING)
-    of_run = parse(_OptionsOfTheRun, ["audit", f"--flagfile={flag_file_of(run)}", *given])
+    Args:
+        options: The options.
+        open_output: Creates the folder of the results. It is called after all checks.
+    """
     from experiments.evaluation import model_embeddings
-    from experiments.evaluation.audited_images import (
-        AuditedSet,
-        audited_images,
-        kept_embeddings,
-        split_sets,
-    )
+    from experiments.evaluation.audited_images import audited_images, kept_embeddings, split_sets
+    from experiments.evaluation.labeled_embeddings import EmbeddedSet
     from experiments.training.made_of import images_of_run
     from experiments.training.run_files import RESULT, kept_model, read_json
 
+    run = options.source
     model = kept_model(run)
     # A user may delete the images that an audit finds, and audit again.
-    split = images_of_run(run, of_run, data_dir_moves=True, refuses=False)
+    split = images_of_run(run, options, data_dir_moves=True, refuses=False)
     tables, class_names, offsets = split_sets(split)
     if options.split != "all":
         is_train = options.split == "train"
@@ -246,13 +236,11 @@ def _images_of_run(
         embeddings = {name: array for name, array in kept.items() if array is not None}
     missing = {name: table for name, table in tables.items() if name not in embeddings}
     if missing:
-        embedder = model_embeddings.keras_model(model, of_run, "run")
+        embedder = model_embeddings.keras_model(model, options, "run")
         embeddings |= model_embeddings.embed_tables(embedder, missing, options.output, "float32")
-    sets = [
-        AuditedSet(name, embeddings[name], table.labels + offsets[name], table)
-        for name, table in tables.items()
-    ]
-    return audited_images(sets, class_names), of_run.max_pixels
+    sets = {name: EmbeddedSet(embeddings[name], table.labels + offsets[name], table)
+            for name, table in tables.items()}  # fmt: skip
+    return audited_images(sets, class_names)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ from experiments.options import (
     declarations,
     option,
     parse,
+    refuse_unused,
     run_command,
-    words_of,
 )
 from experiments.options.run_options import (
+    BackboneOptions,
     BadImageOptions,
     DataOptions,
     EvaluationOptions,
@@ -39,19 +40,21 @@ SOURCES = ("run", "model", "saved_model", "embeddings")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(EvaluationOptions):
+class EvaluateOptions(EvaluationOptions, BackboneOptions):
     """Options of the command: the model or file, and the flags of a run that apply to it."""
 
     command = "experiments.evaluate"
     intro = """Score embeddings in retrieval and clustering: a table, a page, and a JSON file.
 
   python -m experiments.evaluate --run=runs/glyphs-seed0
+  python -m experiments.evaluate --backbone=efficientnet_lite0 --weights=packaged --data_dir=photos
   python -m experiments.evaluate --model=FILE.keras --dataset=cub --data_dir=FOLDER --resize=256
-  python -m experiments.evaluate --saved_model=FOLDER --dataset=folder --data_dir=photos
+  python -m experiments.evaluate --saved_model=FOLDER --data_dir=photos
   python -m experiments.evaluate --embeddings=FILE.npz
 
-The same command resumes after a stop. From a --flagfile, only the flags of the dataset, the image
-size, and the evaluation apply.
+--backbone evaluates an untrained backbone with its pooling, without any run. The default of --dataset
+is a folder of class folders. The same command resumes after a stop. From a --flagfile, only the
+flags of the dataset, the image size, the backbone, and the evaluation apply.
 """
 
     run: str | None = option(
@@ -110,18 +113,20 @@ size, and the evaluation apply.
 
     @property
     def kind(self) -> str:
-        """The flag that is set, one of `SOURCES`."""
+        """The flag that is set: one of `SOURCES`, or else "backbone"."""
         given = [name for name in SOURCES if getattr(self, name)]
+        if "backbone" in (self.on_command_line if given else self.given):
+            given.append("backbone")
         if len(given) != 1:
             raise UsageError(
-                f"Set one of {', '.join(f'--{name}' for name in SOURCES)}, but got "
+                f"Set one of {', '.join(f'--{name}' for name in (*SOURCES, 'backbone'))}, but got "
                 f"{' and '.join(f'--{name}' for name in given) or 'none of them'}."
             )
         return given[0]
 
     @property
     def source(self) -> pathlib.Path:
-        """The path of the evaluated model, run, or file."""
+        """The path of the evaluated model, run, or file, or the name of the backbone."""
         return pathlib.Path(getattr(self, self.kind)).expanduser()
 
     @property
@@ -132,23 +137,28 @@ size, and the evaluation apply.
         name = "evaluation" if self.split == "test" else f"evaluation-{self.split}"
         if self.kind == "run":
             return self.source / name
+        if self.kind == "backbone":
+            return pathlib.Path("runs", f"{self.source.stem.replace(':', '_')}-{name}")
         source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
         return source.with_name(f"{source.name if source.is_dir() else source.stem}-{name}")
 
 
 # Flags without effect on an evaluation of a kind.
+_OF_BACKBONES = [name for name in BackboneOptions.__annotations__ if name != "backbone"]
 _UNUSED = {
-    "embeddings": (
+    "run": _OF_BACKBONES,
+    "model": _OF_BACKBONES,
+    "saved_model": [*ImageSizeOptions.__annotations__, *_OF_BACKBONES],
+    "embeddings": [
         *(
             name
             for each in (DataOptions, BadImageOptions, ImageLimitOptions, ImageSizeOptions)
             for name in each.__annotations__
         ),
-        "eval_batch_size",
-        "split",
-        "float16",
-    ),
-    "saved_model": tuple(ImageSizeOptions.__annotations__),
+        *("eval_batch_size", "split", "float16"),
+        *_OF_BACKBONES,
+    ],
+    "backbone": [],
 }
 
 
@@ -156,15 +166,14 @@ def main(argv: list[str]) -> None:
     """Embed, score, and write the page and the JSON file."""
     options = parse(EvaluateOptions, argv)
     kind, source, output = options.kind, options.source, options.output
-    for name in _UNUSED.get(kind, ()):
-        if name in options.on_command_line:
-            (received,) = words_of(options, [name])
-            raise UsageError(f"{name} has no effect on --{kind}, but got {received}.")
+    refuse_unused(options, _UNUSED[kind], f"--{kind}")
     if kind == "run":
         from experiments.training.run_files import flag_file_of
 
         # The flags of the run are the defaults of its evaluation.
         options = parse(EvaluateOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
+    elif options.dataset is None and options.data_dir is not None:
+        options = dataclasses.replace(options, dataset="folder")
     from experiments.evaluation.held_folder import opened
     from experiments.evaluation.result import REPORT
     from experiments.pages.links import add_link
@@ -192,45 +201,61 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
         options: The options.
         open_output: Creates the folder of the results. It is called after all checks.
     """
-    from experiments.evaluation import model_embeddings
     from experiments.evaluation.evaluated import result_of
     from experiments.evaluation.labeled_embeddings import embeddings_from_file
+    from experiments.options import data as options_data
+
+    kind, trained = options.kind, 0
+    facts: dict[str, str | None] = {}
+    if kind == "embeddings":
+        embedded = embeddings_from_file(options.source)
+        gallery = None if embedded.gallery is None else len(embedded.gallery.labels)
+        ks = options_data.recall_at(options, len(embedded.queries.labels), gallery)
+        prefixes = _prefixes(options, embedded)
+        open_output()
+    else:
+        embedded, ks, trained = _embedded(options, open_output)
+        prefixes = _prefixes(options, embedded)
+    if embedded.queries.table is not None:
+        fold = {"fold": options.fold} if options.fold else {}
+        facts = {"dataset": options.dataset, "split": options.split, **fold}
+    title = f"{kind} {options.source}"
+    if kind == "backbone":
+        title = f"untrained backbone {options.backbone}"
+        facts |= {"weights": options.weights}
+    return result_of(title, embedded, ks, prefixes, options.clustering, facts, trained)
+
+
+def _embedded(
+    options: EvaluateOptions, open_output: Callable[[], None]
+) -> tuple[LabeledEmbeddings, list[int], int]:
+    """Return the embeddings of a model, the values of K, and the number of trained classes."""
+    from experiments.evaluation import model_embeddings
     from experiments.options import data as options_data
     from experiments.training.made_of import images_of_run
     from experiments.training.run_files import kept_model, known_bad_images
 
     kind, source, output = options.kind, options.source, options.output
-    facts: dict[str, str | None] = {}
-    trained = 0
-    if kind == "embeddings":
-        embedded = embeddings_from_file(source)
-        _prefixes(options, embedded)
-        gallery = None if embedded.gallery is None else len(embedded.gallery.labels)
-        ks = options_data.recall_at(options, len(embedded.queries.labels), gallery)
-        open_output()
+    if kind == "run":
+        data = images_of_run(source, options, data_dir_moves=False, refuses=True)
     else:
-        if kind == "run":
-            data = images_of_run(source, options, data_dir_moves=False, refuses=True)
-        else:
-            data, _ = options_data.data(options, known_bad_images(output))
-        sides = model_embeddings.sides_of(data, options.split, options.dataset)
-        trained = sides.trained
-        gallery = None if sides.items is None else len(sides.items)
-        ks = options_data.recall_at(options, len(sides.queries), gallery)
-        if kind == "saved_model":
-            embedder = model_embeddings.saved_model(source, options, sides.queries)
-        else:
-            path = kept_model(source) if kind == "run" else source
-            embedder = model_embeddings.keras_model(path, options, kind)
-        open_output()
-        dtype = "float16" if options.float16 else "float32"
-        embedded = model_embeddings.embed(embedder, sides, output, dtype)
-    if embedded.queries.table is not None:
-        fold = {"fold": options.fold} if options.fold else {}
-        facts = {"dataset": options.dataset, "split": options.split, **fold}
-    prefixes = _prefixes(options, embedded)
-    title = f"{kind} {source}"
-    return result_of(title, embedded, ks, prefixes, options.clustering, facts, trained)
+        data, _ = options_data.data(options, known_bad_images(output))
+    sides = model_embeddings.sides_of(data, options.split, options.dataset)
+    gallery = None if sides.items is None else len(sides.items)
+    ks = options_data.recall_at(options, len(sides.queries), gallery)
+    if kind == "saved_model":
+        embedder = model_embeddings.saved_model(source, options, sides.queries)
+    elif kind == "backbone":
+        from experiments.training.fit import pooled_backbone
+
+        embedder = model_embeddings.backbone_model(pooled_backbone(options), options)
+    else:
+        path = kept_model(source) if kind == "run" else source
+        embedder = model_embeddings.keras_model(path, options, kind)
+    open_output()
+    dtype = "float16" if options.float16 else "float32"
+    embedded = model_embeddings.embed(embedder, sides, output, dtype)
+    return embedded, ks, 0 if kind == "backbone" else sides.trained
 
 
 def _prefixes(options: EvaluateOptions, embedded: LabeledEmbeddings) -> list[int]:

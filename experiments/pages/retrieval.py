@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.query_order import (
@@ -19,7 +20,6 @@ from experiments.evaluation.query_order import (
 )
 from experiments.pages.embedding_map import map_rows, map_svg, places
 from experiments.pages.page import Cell, Row, array_picture, breaking
-from keras_dml.metrics.recall import make_index, neighbor_blocks
 from pipelines import ImageTable, Split, evaluation_batches
 
 _EACH_ROW = (
@@ -98,7 +98,7 @@ def _neighbor_cell(rank: int, neighbor: Neighbor) -> Cell:
         "match" if neighbor.match else "other",
         array_picture(neighbor.image),
         neighbor.class_name,
-        f"{neighbor.similarity:.3f}",
+        f"{neighbor.similarity:z.3f}",
         f"neighbor {rank}: {neighbor.class_name}, {same} class",
         marked=True,
     )
