@@ -45,7 +45,7 @@ stop. Finished runs are not repeated.
     output_dir: str = option(
         "runs/compare",
         _COMPARISON,
-        "Folder of comparison.html, of the table comparison.md, .csv, and .tex, and of a folder for "
+        "Folder of comparison.html, of the table (comparison.md, .csv, .tex), and of a folder for "
         "each run.",
     )
 

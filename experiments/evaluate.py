@@ -52,9 +52,9 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions):
   python -m experiments.evaluate --saved_model=FOLDER --data_dir=photos
   python -m experiments.evaluate --embeddings=FILE.npz
 
---backbone evaluates an untrained backbone with its pooling, without any run. The default of --dataset
-is a folder of class folders. The same command resumes after a stop. From a --flagfile, only the
-flags of the dataset, the image size, the backbone, and the evaluation apply.
+--backbone evaluates an untrained backbone with its pooling, without any run. With --data_dir, the
+default of --dataset is a folder of class folders. The same command resumes after a stop. From a
+--flagfile, only the flags of the dataset, the image size, the backbone, and the evaluation apply.
 """
 
     run: str | None = option(

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 
 from experiments.evaluation.audited_images import AuditedImages
 from experiments.evaluation.duplicates import Duplicates, find_duplicates
@@ -23,6 +22,7 @@ from keras_dml.metrics.audit import (
     label_votes,
     outlier_scores,
 )
+from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 from keras_dml.retrieval import TreeAH, build_index, scann_loads
 from pipelines.images.limits import MOST_PIXELS
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.query_order import (
@@ -20,6 +19,7 @@ from experiments.evaluation.query_order import (
 )
 from experiments.pages.embedding_map import map_rows, map_svg, places
 from experiments.pages.page import Cell, Row, array_picture, breaking
+from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 from pipelines import ImageTable, Split, evaluation_batches
 
 _EACH_ROW = (
