@@ -23,17 +23,15 @@ from experiments.options import (
 )
 from experiments.options.run_options import (
     BackboneOptions,
-    BadImageOptions,
-    DataOptions,
     EvaluationOptions,
-    ImageLimitOptions,
     ImageSizeOptions,
 )
 from experiments.options.values import whole_numbers
 
 if TYPE_CHECKING:
-    from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
+    from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
     from experiments.evaluation.result import Result
+    from pipelines import ImageTable
 
 _WHAT, _HOW = "Evaluated model or file, one of", "How"
 SOURCES = ("run", "model", "saved_model", "embeddings")
@@ -143,30 +141,20 @@ default of --dataset is a folder of class folders. The same command resumes afte
         return source.with_name(f"{source.name if source.is_dir() else source.stem}-{name}")
 
 
-# Flags without effect on an evaluation of a kind.
-_OF_BACKBONES = [name for name in BackboneOptions.__annotations__ if name != "backbone"]
-_UNUSED = {
-    "run": _OF_BACKBONES,
-    "model": _OF_BACKBONES,
-    "saved_model": [*ImageSizeOptions.__annotations__, *_OF_BACKBONES],
-    "embeddings": [
-        *(
-            name
-            for each in (DataOptions, BadImageOptions, ImageLimitOptions, ImageSizeOptions)
-            for name in each.__annotations__
-        ),
-        *("eval_batch_size", "split", "float16"),
-        *_OF_BACKBONES,
-    ],
-    "backbone": [],
-}
+# Flags that have an effect on a file of embeddings.
+_OF_A_FILE = {"embeddings", "recall_at", "matryoshka", "clustering", "output_dir", "debug"}
+_OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "backbone"]
 
 
 def main(argv: list[str]) -> None:
     """Embed, score, and write the page and the JSON file."""
     options = parse(EvaluateOptions, argv)
     kind, source, output = options.kind, options.source, options.output
-    refuse_unused(options, _UNUSED[kind], f"--{kind}")
+    if kind == "embeddings":
+        refuse_unused(options, sorted(options.on_command_line - _OF_A_FILE), "--embeddings")
+    elif kind != "backbone":
+        sizes = ImageSizeOptions.__annotations__ if kind == "saved_model" else ()
+        refuse_unused(options, [*_OF_A_BACKBONE, *sizes], f"--{kind}")
     if kind == "run":
         from experiments.training.run_files import flag_file_of
 
@@ -203,35 +191,34 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     """
     from experiments.evaluation.evaluated import result_of
     from experiments.evaluation.labeled_embeddings import embeddings_from_file
-    from experiments.options import data as options_data
 
-    kind, trained = options.kind, 0
-    facts: dict[str, str | None] = {}
-    if kind == "embeddings":
-        embedded = embeddings_from_file(options.source)
-        gallery = None if embedded.gallery is None else len(embedded.gallery.labels)
-        ks = options_data.recall_at(options, len(embedded.queries.labels), gallery)
-        prefixes = _prefixes(options, embedded)
+    if options.kind == "embeddings":
+        embedded, trained = embeddings_from_file(options.source), 0
+        _recall_at(options, embedded.queries, embedded.gallery)
+        _prefixes(options, embedded)
         open_output()
     else:
-        embedded, ks, trained = _embedded(options, open_output)
-        prefixes = _prefixes(options, embedded)
+        embedded, trained = _embedded(options, open_output)
+    facts: dict[str, str | None] = {}
     if embedded.queries.table is not None:
         fold = {"fold": options.fold} if options.fold else {}
         facts = {"dataset": options.dataset, "split": options.split, **fold}
-    title = f"{kind} {options.source}"
-    if kind == "backbone":
+    title = f"{options.kind} {options.source}"
+    if options.kind == "backbone":
         title = f"untrained backbone {options.backbone}"
-        facts |= {"weights": options.weights}
+        facts["weights"] = options.weights
+    ks = _recall_at(options, embedded.queries, embedded.gallery)
+    prefixes = _prefixes(options, embedded)
     return result_of(title, embedded, ks, prefixes, options.clustering, facts, trained)
 
 
 def _embedded(
     options: EvaluateOptions, open_output: Callable[[], None]
-) -> tuple[LabeledEmbeddings, list[int], int]:
-    """Return the embeddings of a model, the values of K, and the number of trained classes."""
+) -> tuple[LabeledEmbeddings, int]:
+    """Return the embeddings of a model, and how many of the classes are training classes."""
     from experiments.evaluation import model_embeddings
     from experiments.options import data as options_data
+    from experiments.training.fit import pooled_backbone
     from experiments.training.made_of import images_of_run
     from experiments.training.run_files import kept_model, known_bad_images
 
@@ -241,13 +228,10 @@ def _embedded(
     else:
         data, _ = options_data.data(options, known_bad_images(output))
     sides = model_embeddings.sides_of(data, options.split, options.dataset)
-    gallery = None if sides.items is None else len(sides.items)
-    ks = options_data.recall_at(options, len(sides.queries), gallery)
+    _recall_at(options, sides.queries, sides.items)
     if kind == "saved_model":
         embedder = model_embeddings.saved_model(source, options, sides.queries)
     elif kind == "backbone":
-        from experiments.training.fit import pooled_backbone
-
         embedder = model_embeddings.backbone_model(pooled_backbone(options), options)
     else:
         path = kept_model(source) if kind == "run" else source
@@ -255,7 +239,22 @@ def _embedded(
     open_output()
     dtype = "float16" if options.float16 else "float32"
     embedded = model_embeddings.embed(embedder, sides, output, dtype)
-    return embedded, ks, 0 if kind == "backbone" else sides.trained
+    return embedded, 0 if kind == "backbone" else sides.trained
+
+
+def _recall_at(
+    options: EvaluateOptions,
+    queries: EmbeddedSet | ImageTable,
+    gallery: EmbeddedSet | ImageTable | None,
+) -> list[int]:
+    """Return the values of K, and check that a query can have a match."""
+    from experiments.evaluation.labeled_embeddings import check_matches
+    from experiments.options.data import recall_at
+
+    items = None if gallery is None else gallery.labels
+    ks = recall_at(options, len(queries.labels), None if items is None else len(items))
+    check_matches(queries.labels, items)
+    return ks
 
 
 def _prefixes(options: EvaluateOptions, embedded: LabeledEmbeddings) -> list[int]:
