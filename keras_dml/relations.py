@@ -26,8 +26,13 @@ from keras import ops
 from keras_dml._common.checks import check_choice, check_number, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
-from keras_dml._pairwise.arrays import checked_class_ids, known_numbers, numbers_of
-from keras_dml._pairwise.class_ids import are_apart, as_labels
+from keras_dml._pairwise.arrays import (
+    are_apart,
+    as_labels,
+    checked_class_ids,
+    known_numbers,
+    numbers_of,
+)
 
 __all__ = [
     "FunctionOfLabels",

@@ -5,14 +5,15 @@ from typing import Any, overload
 
 import keras
 
+from keras_dml._backend.gradients import SecondDerivativeError as SecondDerivativeError
 from keras_dml._common.checks import check_choice, shown
 from keras_dml._common.errors import ArgumentTypeError
-from keras_dml._common.errors import SecondDerivativeError as SecondDerivativeError
 from keras_dml._common.types import Config
 from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.losses.angular import AngularLoss as AngularLoss
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
+from keras_dml.losses.base import ProxyLoss as ProxyLoss
 from keras_dml.losses.binomial_deviance import BinomialDevianceLoss as BinomialDevianceLoss
 from keras_dml.losses.center import CenterLoss as CenterLoss
 from keras_dml.losses.circle import CircleLoss as CircleLoss
@@ -38,7 +39,6 @@ from keras_dml.losses.pairwise_cross_entropy import (
 from keras_dml.losses.pairwise_cross_entropy import (
     SimplifiedPairwiseCrossEntropyLoss as SimplifiedPairwiseCrossEntropyLoss,
 )
-from keras_dml.losses.proxies import ProxyLoss as ProxyLoss
 from keras_dml.losses.proxy_anchor import ProxyAnchorLoss as ProxyAnchorLoss
 from keras_dml.losses.proxy_nca import ProxyNCALoss as ProxyNCALoss
 from keras_dml.losses.quadruplet import QuadrupletLoss as QuadrupletLoss

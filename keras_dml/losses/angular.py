@@ -8,9 +8,8 @@ from keras import ops
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_number
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.matmul import matmul
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import maximum, pair_means
+from keras_dml._pairwise.arithmetic import matmul, maximum
+from keras_dml._pairwise.pairs import Pairs, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 

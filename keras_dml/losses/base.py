@@ -1,30 +1,39 @@
-"""The base classes of all losses: checks, the two parts, and the configuration."""
+"""The base classes of all losses: of embeddings, of pairs, and of class cosines."""
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_dml._backend.replicas import place_among_replicas
+from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._pairwise.arithmetic import are_finite
 from keras_dml._pairwise.arrays import (
+    are_apart,
     as_embeddings,
+    as_labels,
+    check_class_range,
     check_embeddings,
     check_order,
     check_rows,
     check_sample_weight,
     checked_class_ids,
+    known_numbers,
     numbers_of,
+    one_hot,
 )
-from keras_dml._pairwise.class_ids import are_apart, as_labels
-from keras_dml._pairwise.distances import normalize
-from keras_dml._pairwise.matmul import matmul
-from keras_dml._pairwise.pairs import Memory, Pairs
-from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
+from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
+
+__all__ = ["EmbeddingLoss", "LabelsAsTheyAre", "PairLoss", "ProxyLoss"]
+
+# Rounding in half precision can exceed 1.
+_LARGEST_COSINE = 1.01
 
 
 class EmbeddingLoss(keras.losses.Loss):
@@ -114,10 +123,7 @@ class EmbeddingLoss(keras.losses.Loss):
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Compute the loss of each anchor, `[n]`."""
-        labels, embeddings = self._checked(y_true, y_pred)
-        if _has_no_rows(embeddings):
-            return ops.sum(embeddings, axis=-1)
-        return _nan_unless_sound(self.compute_loss(labels, embeddings), labels, embeddings)
+        return self._evaluated(lambda *batch: (self.compute_loss(*batch),), y_true, y_pred)[0]
 
     def parts(self, y_true: TensorLike, y_pred: TensorLike) -> Parts:
         """Compute the tightness part and the contrastive part of each anchor.
@@ -129,14 +135,24 @@ class EmbeddingLoss(keras.losses.Loss):
         Returns:
             `(tightness, contrastive)`, each `[n]`. Their sum is the loss.
         """
+        tightness, contrastive = self._evaluated(self.compute_parts, y_true, y_pred)
+        return tightness, contrastive
+
+    def _evaluated(
+        self,
+        compute: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        y_true: TensorLike,
+        y_pred: TensorLike,
+    ) -> tuple[Tensor, ...]:
+        """Compute values `[n]` from a checked batch: NaN for an invalid one, 0 for an empty one."""
         labels, embeddings = self._checked(y_true, y_pred)
-        if _has_no_rows(embeddings):
+        # Replicas exchange rows, so replicas without rows must continue, too.
+        if embeddings.shape[0] == 0 and place_among_replicas()[1] == 1:
             return ops.sum(embeddings, axis=-1), ops.sum(embeddings, axis=-1)
-        tightness, contrastive = self.compute_parts(labels, embeddings)
-        return (
-            _nan_unless_sound(tightness, labels, embeddings),
-            _nan_unless_sound(contrastive, labels, embeddings),
-        )
+        # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
+        sound = self.are_sound(labels, embeddings)
+        values = compute(labels, embeddings)
+        return tuple(ops.where(sound, each, ops.full_like(each, float("nan"))) for each in values)
 
     def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
         labels = as_labels(y_true)
@@ -149,6 +165,10 @@ class EmbeddingLoss(keras.losses.Loss):
     def checked_labels(self, labels: Tensor) -> Tensor:
         """Convert `y_true` to class ids `[n]`. Override this for other labels."""
         return checked_class_ids(labels)
+
+    def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
+        """Return whether the batch, or each image, can have a loss: bool `[]` or `[n]`."""
+        return ops.logical_and(are_apart(labels), are_finite(embeddings))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
@@ -238,7 +258,7 @@ class PairLoss(EmbeddingLoss):
         mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
-        self.strategies = check_mining(mining)
+        self.strategies = _checked_mining(mining)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
@@ -270,7 +290,7 @@ class PairLoss(EmbeddingLoss):
             stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
             pairs = Pairs.of_memory(class_ids, embeddings, memory)
-        return mined(pairs, self.strategies, unit=self.normalize)
+        return pairs.mined(self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
         """Return the embeddings that the pairs have: l2-normalized if `normalize` is True."""
@@ -294,8 +314,65 @@ class PairLoss(EmbeddingLoss):
     def from_config(cls, config: Config) -> Self:
         """Create the loss from its configuration."""
         if "mining" in config:
-            config = {**config, "mining": mining_from_config(config["mining"])}
+            config = {**config, "mining": keras.saving.deserialize_keras_object(config["mining"])}
         return cls(**config)
+
+
+class ProxyLoss(EmbeddingLoss):
+    """A loss on the cosines of each image to K classes, from `keras_dml.models.ProxyHead`.
+
+    Call it as `loss(class_ids, cosines)` with class ids `[n]` in 0 … K − 1 and cosines `[n, K]`.
+    The loss has no weights, because the head contains the proxies.
+
+    Examples:
+        >>> head = keras_dml.models.ProxyHead(num_classes=3)
+        >>> cosines = head(np.eye(4, dtype="float32"))
+        >>> isinstance(keras_dml.losses.NormSoftmaxLoss(), ProxyLoss), tuple(cosines.shape)
+        (True, (4, 3))
+
+    Args:
+        reduction, name, dtype: As in `EmbeddingLoss`.
+
+    Attributes:
+        head: Arguments of the loss's head that differ from the defaults of `ProxyHead`.
+
+    Raises:
+        ValueError: There are fewer than two classes, a class id is out of range, `y_pred` has
+            numbers beyond 1 (embeddings in place of cosines), or as in `EmbeddingLoss`. A compiled
+            graph cannot raise, and there the loss of such an image is NaN.
+    """
+
+    kind = "proxies"
+    head: ClassVar[Mapping[str, int | float | str]] = {}
+
+    def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
+        """Return which images `[n]` have cosines and one of the K classes."""
+        are_known = ops.any(one_hot(labels, embeddings.shape[1]), axis=-1)
+        are_cosines = ops.all(ops.abs(embeddings) <= _LARGEST_COSINE, axis=-1)
+        sound = ops.logical_and(are_known, are_cosines)
+        return ops.logical_and(sound, super().are_sound(labels, embeddings))
+
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Compute the loss `[n]` from class ids `[n]` and cosines `[n, K]`."""
+        return self.compute_cosine_loss(_own_class(class_ids, embeddings), embeddings)
+
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+        """Compute the two parts from class ids `[n]` and cosines `[n, K]`."""
+        return self.compute_cosine_parts(_own_class(class_ids, embeddings), embeddings)
+
+    def compute_cosine_loss(self, own: Tensor, cosines: Tensor) -> Tensor:
+        """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
+        tightness, contrastive = self.compute_cosine_parts(own, cosines)
+        return tightness + contrastive
+
+    def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
+        """Compute the two parts `[n]`.
+
+        Args:
+            own: bool `[n, K]`, True at each image's class.
+            cosines: `[n, K]`.
+        """
+        raise NotImplementedError
 
 
 class LabelsAsTheyAre(keras.losses.Loss):
@@ -338,21 +415,33 @@ class LabelsAsTheyAre(keras.losses.Loss):
         return self.loss.call(self.labels, y_pred)
 
 
-def _has_no_rows(embeddings: Tensor) -> bool:
-    """Return whether the batch is empty. Replicas exchange rows, so they must all continue."""
-    return embeddings.shape[0] == 0 and place_among_replicas()[1] == 1
+def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
+    """Return the strategies in order, or raise `TypeError`."""
+    strategies = tuple(mining) if isinstance(mining, (list, tuple)) else (mining,)
+    for strategy in strategies if mining is not None else ():
+        if isinstance(strategy, (type, keras.losses.Loss)) or not (
+            callable(strategy) or hasattr(strategy, "masks")
+        ):
+            raise ArgumentTypeError(
+                "mining must be a strategy of keras_dml.mining, as in mining=Hard(), a function "
+                "from (similarities, positive, negative) to the masks of the positives and the "
+                f"negatives to keep, or a list of these. Received: mining={shown(mining)}"
+            )
+    return () if mining is None else strategies
 
 
-def _nan_unless_sound(values: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-    # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
-    sound = is_sound(labels, embeddings)
-    return ops.where(sound, values, ops.full_like(values, float("nan")))
-
-
-def is_sound(labels: Tensor, embeddings: Tensor) -> Tensor:
-    """Return whether all embeddings are finite and all labels distinct, as a bool tensor."""
-    # A sum of finite numbers is finite if it does not overflow. A product with a column of small
-    # numbers reads the rows once and takes a fifth of the time of testing each number.
-    small = ops.full_like(embeddings[:1], 1e-10)
-    sums = matmul(embeddings, ops.transpose(small))
-    return ops.logical_and(are_apart(labels), ops.all(ops.isfinite(sums)))
+def _own_class(class_ids: Tensor, cosines: Tensor) -> Tensor:
+    num_classes = cosines.shape[1]
+    if num_classes is None or num_classes < 2:
+        raise ArgumentError(
+            "y_pred must hold the cosines to at least 2 classes. "
+            f"Received: y_pred.shape={tuple(cosines.shape)}"
+        )
+    check_class_range(class_ids, num_classes, "num_classes of keras_dml.models.proxy_model")
+    known = known_numbers(cosines)
+    if known is not None and known.size and np.abs(known).max() > _LARGEST_COSINE:
+        raise ArgumentError(
+            "y_pred must be cosines to the classes, from keras_dml.models.proxy_model(embedding, "
+            f"num_classes). Received: {known.flat[np.abs(known).argmax()]} in y_pred"
+        )
+    return one_hot(class_ids, num_classes)

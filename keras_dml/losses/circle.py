@@ -8,11 +8,10 @@ from keras import ops
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, mean_over_anchors
+from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 _NOT_A_DERIVATIVE = (
     "the weights of CircleLoss are constants for the gradient, although they depend on the "

@@ -8,11 +8,10 @@ from keras import ops
 
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, maximum
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, safe_sqrt
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 
 @register("contrastive")
@@ -76,11 +75,11 @@ class ContrastiveLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        distances = pairs.distances()
-        if self.positive_margin == 0.0 and self.power == 2:
-            pulled = pairs.squared_distances()
-        else:
-            pulled = self._hinges(distances - self.positive_margin)
+        squares = pairs.squared_distances()
+        distances = safe_sqrt(squares)
+        # The square of the root would have the second derivative 0 at D = 0.
+        squared = self.positive_margin == 0.0 and self.power == 2
+        pulled = squares if squared else self._hinges(distances - self.positive_margin)
         tightness = masked_sum(pulled, pairs.positive)
         contrastive = masked_sum(self._hinges(self.margin - distances), pairs.negative)
         if self.pair_reduction == "mean":

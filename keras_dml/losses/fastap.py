@@ -7,11 +7,10 @@ from keras import ops
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0

@@ -8,11 +8,10 @@ from keras import ops
 from keras_dml._backend.replicas import sum_over_replicas
 from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import cumsum, maximum, pair_means, segment_sum
+from keras_dml._pairwise.arithmetic import cumsum, maximum, segment_sum
+from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 
 @register("histogram")

@@ -11,17 +11,10 @@ from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import (
-    count,
-    log_add_exp,
-    log_sum_exp,
-    masked_sum,
-    maximum,
-)
+from keras_dml._pairwise.arithmetic import count, log_add_exp, log_sum_exp, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 _NOT_A_DERIVATIVE = (
     "the reweighted gradient of InstanceCrossEntropyLoss is not the derivative of its value: set "

@@ -11,13 +11,12 @@ from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.class_ids import one_hot
+from keras_dml._pairwise.arithmetic import count, masked_sum
+from keras_dml._pairwise.arrays import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Memory, Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, mean_over_pairs
+from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, mean_over_pairs
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 _BETA = 1.2
 _NOT_A_DERIVATIVE = (

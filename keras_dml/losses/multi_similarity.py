@@ -6,11 +6,10 @@ import keras
 
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_one_plus_sum_exp
+from keras_dml._pairwise.arithmetic import log_one_plus_sum_exp
+from keras_dml._pairwise.pairs import Pairs, Strategy
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy, informative
 
 
 @register("multi_similarity")
@@ -71,7 +70,7 @@ class MultiSimilarityLoss(PairLoss):
         similarities = pairs.similarities()
         positive, negative = pairs.positive, pairs.negative
         if self.epsilon is not None:
-            positive, negative = informative(similarities, positive, negative, self.epsilon)
+            positive, negative = pairs.informative(similarities, self.epsilon)
         excess = similarities - self.base
         tightness = log_one_plus_sum_exp(-self.alpha * excess, positive) / self.alpha
         contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta

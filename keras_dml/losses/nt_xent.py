@@ -7,11 +7,10 @@ from keras import ops
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, pair_means
+from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
+from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 
 @register("nt_xent")

@@ -9,11 +9,10 @@ from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, maximum
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 _NOT_A_DERIVATIVE = (
     "the weights of RankedListLoss are constants for the gradient, although they depend on the "

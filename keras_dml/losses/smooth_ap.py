@@ -7,13 +7,12 @@ from keras import ops
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml._pairwise.ranks import smooth_ranks
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors
 from keras_dml.losses import _fused as fused
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 
 @register("smooth_ap")

@@ -6,17 +6,10 @@ import keras
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import (
-    count,
-    log_sum_exp,
-    masked_sum,
-    maximum,
-    mean_over_anchors,
-)
+from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 
 @register("supcon")

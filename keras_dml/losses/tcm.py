@@ -7,11 +7,9 @@ from keras import ops
 
 from keras_dml._common.checks import check_number
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import pair_means
+from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
 
 
 @register("tcm")

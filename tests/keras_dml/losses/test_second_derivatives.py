@@ -8,8 +8,8 @@ from batches import batch
 from loss_cases import CASES
 
 from keras_dml import losses
-from keras_dml._common.errors import SecondDerivativeError
-from keras_dml._pairwise.distances import normalize, squared_distances
+from keras_dml._backend.gradients import SecondDerivativeError
+from keras_dml._pairwise.pairs import normalize, squared_distances
 
 pytestmark = pytest.mark.any_backend
 
