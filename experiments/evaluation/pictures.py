@@ -10,11 +10,8 @@ import numpy as np
 from PIL import Image
 
 from keras_dml._common.errors import ArgumentError
-<<<<<<< HEAD
-from pipelines.images.bad_images import why_unsupported
-=======
 from pipelines import heic
->>>>>>> main
+from pipelines.images.bad_images import why_unsupported
 from pipelines.images.limits import MOST_PIXELS, too_large, why_too_costly
 
 # A path or an open binary file.
