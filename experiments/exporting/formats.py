@@ -225,7 +225,9 @@ def _litert_int8(model: bytes, examples: Sequence[Images]) -> bytes:
     int8 = quantizer.Quantizer(model, recipe.static_wi8_ai8())
     for name in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
         int8.update_quantization_recipe(
-            regex=".*", operation_name=name, algorithm_key=algorithm_manager.AlgorithmName.NO_QUANTIZE
+            regex=".*",
+            operation_name=name,
+            algorithm_key=algorithm_manager.AlgorithmName.NO_QUANTIZE,
         )
     # In one call, the quantizer averages over the images, and the first image dominates.
     ranges = [int8.calibrate({"serving_default": [{IMAGES: image}]}) for image in examples]
