@@ -31,7 +31,7 @@ html_theme_options = {
     "footer_start": [],
     "footer_end": [],
     "navigation_with_keys": False,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "api/losses/*": []},
     "show_prev_next": True,
 }
 
@@ -42,22 +42,26 @@ def setup(app):
 
 
 def _as_restructured_text(app, what, name, obj, options, lines):
-    """Convert a docstring's Markdown: indented code, code in single backticks, and bars."""
-    text = re.sub(
-        r"^Examples:\n\n?((?: {4}(?! *>>>).*\n|\n)+)",
-        lambda found: "Examples:\n    .. code-block:: python\n\n"
-        + re.sub(r"^(?=.)", "    ", found[1], flags=re.MULTILINE),
-        "\n".join([*lines, ""]),
-        flags=re.MULTILINE,
-    )
-    lines[:] = text.split("\n")
-    if "code-block" in text:
-        return
+    """Convert a docstring's Markdown: indented code, and code in single backticks."""
+    converted, section, code = [], "", None
     for number, line in enumerate(lines):
-        if line.lstrip().startswith((">>>", "...")):
-            continue
-        parts = re.split(r"(`[^`]+`)", line)
-        lines[number] = "".join(
-            part if place % 2 else part.replace("|", r"\|").replace("*", r"\*")
-            for place, part in enumerate(parts)
-        )
+        if line and not line.startswith(" "):
+            section, code = line if re.fullmatch(r"[A-Z][\w ]*:", line) else "", None
+        elif code is None and not section and line.startswith("    ") and not lines[number - 1]:
+            code = ""
+            converted += [".. code-block:: text", ""]  # most are formulas
+        if code is not None:
+            converted.append(code + line if line else "")
+        elif line == "Examples:":
+            first = next(filter(str.strip, lines[number + 1 :]), "")
+            converted.append(line)
+            if not first.lstrip().startswith(">>>"):
+                code = "    "
+                converted += ["    .. code-block:: python", ""]
+        elif line.lstrip().startswith((">>>", "...")):
+            converted.append(line)
+        else:
+            parts = re.split(r"(`[^`]+`)", line)
+            parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+            converted.append("".join(parts))
+    lines[:] = converted
