@@ -139,6 +139,19 @@ def _why_not_an_image(path: str) -> str | None:
         return str(error.strerror)
     if not head:
         return "the file is empty"
+<<<<<<< HEAD
+    if head.startswith(_FIRST_BYTES) or (head[:4] == b"RIFF" and head[8:] == b"WEBP"):
+        return None
+    return why_unsupported(head) or _NO_IMAGE
+
+
+def why_unsupported(head: bytes) -> str | None:
+    """Return the reason if a file starts like an image in an unsupported format, or None.
+
+    Args:
+        head: The first 12 bytes of the file, or more.
+    """
+=======
     unsupported = _why_unsupported(head)
     webp = head[:4] == b"RIFF" and head[8:] == b"WEBP"
     if unsupported or webp or heic.is_heic(head) or head.startswith(_FIRST_BYTES):
@@ -150,6 +163,7 @@ def _why_unsupported(head: bytes) -> str | None:
     """Return the reason if a file starts like an image in an unsupported format, or None."""
     if heic.is_heic(head) and not heic.can_be_read():
         return heic.NEEDS_PACKAGE
+>>>>>>> main
     for start, mark, name in _UNSUPPORTED:
         if head.startswith(mark, start):
             return f"{_NO_IMAGE}: {name}, convert it to JPEG"
@@ -158,7 +172,7 @@ def _why_unsupported(head: bytes) -> str | None:
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     """Return None for the bytes of a good image, or the reason in one line."""
-    other = _why_unsupported(encoded[:12])
+    other = why_unsupported(encoded)
     if other is not None:
         return other
     costly = why_too_costly(encoded)
