@@ -13,11 +13,8 @@ from experiments.searching.index_folder import EMBEDDINGS, INDEX, MODEL, SETTING
 __all__ = ["IndexOptions", "check_index"]
 
 _MODEL, _WHAT, _HOW = "Model, one of", "Images and index", "Search"
-# Options that have no effect without another option.
-_NEEDED = {
-    "backbone": ("weights", "pooling", "image_size", "resize", "import_modules", "trust_code"),
-    "columns": ("class_column",),
-}
+# Options that have no effect without --backbone.
+_OF_BACKBONE = ("weights", "pooling", "image_size", "resize", "import_modules", "trust_code")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,18 +30,8 @@ class IndexOptions(CodeOptions, ImageSizeOptions):
   python -m experiments.search --index=photo_index --query=photo.jpg      or --serve
 
 --backbone needs no training. The command embeds all images in the folder and its subfolders.
-INDEX/{SKIPPED} lists images that cannot be read or are too large: name, tab, reason. A killed
-command continues when you repeat it. Later runs embed new and changed images (by size or time of
-change) and remove deleted images.
-
-Up to 100,000 images, a search compares the query with all images. With more images, ScaNN finds
-almost the same neighbors in less time.
-
-A search can be limited to a class (the image's folder), to a folder, and to the values of
---columns: python -m experiments.search --where=class=Milk.
-
---to also writes the images to a store: id, path, class, folder, columns, and embedding. The same
-command updates the store. experiments.search --index=lancedb:FOLDER searches it.
+INDEX/{SKIPPED} lists images that cannot be read or are too large: name, tab, reason. The same
+command continues after a kill, embeds new and changed images, and removes deleted images.
 
 INDEX contains {INDEX}/, {SETTINGS}, {SKIPPED}, {MODEL}/ (the backbone), and {EMBEDDINGS} for
 numpy.load (`embeddings` float32 [n, d], `paths` [n]).
@@ -91,12 +78,6 @@ numpy.load (`embeddings` float32 [n, d], `paths` [n]).
         "The column `path`, or else the first column, is the path from the images' folder. The "
         "index keeps the data until you set another file.",
     )
-    class_column: str | None = option(
-        None,
-        _WHAT,
-        "Column of --columns that is the class. Default: `class`. Without a value, the class is "
-        "the image's folder.",
-    )
     to: str | None = option(
         None,
         _WHAT,
@@ -125,16 +106,11 @@ numpy.load (`embeddings` float32 [n, d], `paths` [n]).
         "Similarity or distance.",
         choices=registries.words("keras_dml._common.types.METRICS"),
     )
-    approximate: bool | None = option(
-        None,
-        _HOW,
-        "Search with ScaNN's tree and hashing (needs about 20,000 images). --noapproximate: search "
-        "exactly. Default: exact up to 100,000 images.",
-    )
     target_recall: float | None = option(
         None,
         _HOW,
-        "Search with ScaNN, and find this share of the true neighbors. Default: 0.95.",
+        "Share of the true neighbors that a search finds. Below 1: search with ScaNN's tree (needs "
+        "about 20,000 images). 1: search exactly. Default: 1, or 0.95 from 100,000 images on.",
         lower_bound=0,
         upper_bound=1,
     )
@@ -152,28 +128,23 @@ def check_index(options: IndexOptions) -> None:
     if (options.saved_model is None) == (options.backbone is None):
         received = "both" if options.backbone else "neither"
         raise UsageError(f"Set either --saved_model or --backbone, but got {received}.")
-    for name, others in _NEEDED.items():
-        for other in others:
-            if getattr(options, name) is None and other in options.on_command_line:
-                raise UsageError(f"{other} needs --{name}.")
-    tree = options.approximate or options.target_recall is not None
-    if options.approximate is False and options.target_recall is not None:
-        raise UsageError("target_recall must be set without --noapproximate.")
-    if options.prefix is not None and tree:
-        raise UsageError("prefix must be set without --approximate and --target_recall.")
+    for name in _OF_BACKBONE:
+        if options.backbone is None and name in options.on_command_line:
+            raise UsageError(f"{name} needs --backbone.")
+    if options.prefix is not None and options.target_recall is not None:
+        raise UsageError("prefix must be set without --target_recall.")
     if options.engine == "ray":
         if options.to is None:
             raise UsageError(
                 "--engine=ray makes no index: set --to=lancedb:FOLDER, parquet:FOLDER, or another "
                 "store."
             )
-        if tree or options.prefix is not None:
-            name = "prefix" if options.prefix is not None else "approximate"
-            raise UsageError(f"leave out --{name}: --engine=ray makes no index")
-        return
-    if options.workers is not None:
-        raise UsageError(f"leave out --workers={options.workers}, which is for --engine=ray")
-    if "://" in options.images:
+        for name in ("prefix", "target_recall"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"{name} must be unset: --engine=ray makes no index.")
+    elif options.workers is not None:
+        raise UsageError(f"workers must be unset without --engine=ray, but got {options.workers}.")
+    elif "://" in options.images:
         raise UsageError(
             f"images must be a folder, but got {options.images}. --engine=ray reads addresses."
         )

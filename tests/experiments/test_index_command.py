@@ -203,7 +203,7 @@ def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
     with monkeypatch.context() as without_scann:
         without_scann.setitem(sys.modules, "scann", None)
         retrieval.scann_loads.cache_clear()
-        assert command("--approximate") == 0
+        assert command("--target_recall=0.8") == 0
     retrieval.scann_loads.cache_clear()
     assert "exact search" in capsys.readouterr().out
     assert command("--target_recall=0.9") == 0
@@ -252,14 +252,12 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         (["--output={photos}/0.png"], "output_dir must be a new or empty folder, or an index"),
         (["--output="], "output_dir must not be empty. Received: output_dir="),
         (["--batch_size=0"], "batch_size"),
-        (["--noapproximate", "--target_recall=0.9"], "target_recall must be set without --noappr"),
         (["--target_recall=1.5"], "target_recall must be"),
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
         (["--prefix=0"], "prefix must be a whole number of at least 1"),
-        (["--prefix=2", "--approximate"], "prefix must be set without --approximate"),
+        (["--prefix=2", "--target_recall=0.8"], "prefix must be set without --target_recall"),
         (["--backbone=x"], "Set either --saved_model or --backbone, but got both"),
         (["--weights=none"], "weights needs --backbone"),
-        (["--class_column=x"], "class_column needs --columns"),
         (["word"], "flags start with --. Received: word"),
     ],
 )

@@ -62,12 +62,12 @@ def known(tmp_path_factory):
     write_photos(folder / "photos", names)
     for name in ("b/6.png", "7.png"):
         shutil.copy(folder / "photos" / "a" / "1.png", folder / "photos" / name)
-    rows = "path;brand;label\na/0.png;Arla;milk\nb/3.gif;Arla;\n7.png;\u202eevil\x1b[31m;milk\n"
+    rows = "path;brand;class\na/0.png;Arla;milk\nb/3.gif;Arla;\n7.png;\u202eevil\x1b[31m;milk\n"
     (folder / "known.csv").write_text(rows + "gone.png;x;y\n")
     model = save_color_model(folder / "model")
     given = [f"--saved_model={model}", f"--images={folder / 'photos'}"]
     given += [f"--output={folder / 'index'}", f"--columns={folder / 'known.csv'}"]
-    assert index_command(*given, "--class_column=label") == 0
+    assert index_command(*given) == 0
     return folder
 
 
@@ -187,7 +187,7 @@ def test_invalid_conditions(known, tmp_path, capsys):
     for arguments, message in [
         (
             [*given, "--where=color=red"],
-            "a column of class, folder, brand, label, but got where=color=",
+            "a column of class, folder, brand, but got where=color=",
         ),
         ([*given, "--min_similarity=1.5"], "min_similarity must be"),
         ([*given, "--min_similarity=nan"], "min_similarity must be a finite number"),

@@ -167,8 +167,8 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
     ("more", "said"),
     [
         (["--engine=ray"], "--engine=ray makes no index: give --to="),
-        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "leave out --prefix"),
-        (["--workers=2"], "leave out --workers=2, which is for --engine=ray"),
+        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "prefix must be unset: --engine=ray"),
+        (["--workers=2"], "workers must be unset without --engine=ray"),
         (["--images=s3://bucket/photos"], "images must be a folder"),
         (["--engine=spark"], "engine"),
     ],
