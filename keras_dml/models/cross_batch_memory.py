@@ -12,8 +12,7 @@ from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import as_labels, checked_class_ids, widest_integers
 from keras_dml._pairwise.pairs import Memory
-from keras_dml.losses.against_memory import AgainstMemory
-from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.base import AgainstMemory, EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.distributed_model import DistributedModel
