@@ -720,3 +720,84 @@ def proxy_anchor(class_ids, cosines, scale=32.0, margin=0.1):
         pushed.append(math.log(1 + sum(math.exp(scale * (cosines[i, k] + margin)) for i in others)))
     tightness = [n / len(pulled) * pulled[y] for y in class_ids]
     return np.array(tightness), np.full(n, sum(pushed) / num_classes)
+
+
+@oracle("angular", {"angle": 36.0})
+def angular(class_ids, z, angle=45.0):
+    f, tangent = unit(z), math.tan(math.radians(angle)) ** 2
+    tightness, contrastive, num_pairs = np.zeros(len(f)), np.zeros(len(f)), 0
+    for i in range(len(f)):
+        apart = [k for k in range(len(f)) if class_ids[k] != class_ids[i]]
+        for j in range(len(f)):
+            if j == i or class_ids[j] != class_ids[i] or not apart:
+                continue
+            num_pairs += 1
+            pulled = 2 * (1 + tangent) * float(f[i] @ f[j])
+            pushed = sum(math.exp(4 * tangent * float((f[i] + f[j]) @ f[k])) for k in apart)
+            tightness[i] -= pulled
+            contrastive[i] += math.log(math.exp(pulled) + pushed)
+    weight = len(f) / max(num_pairs, 1)
+    return weight * tightness, weight * contrastive
+
+
+@oracle("binomial_deviance", {"scale": 3.0, "base": 0.2, "negative_cost": 4.0})
+def binomial_deviance(class_ids, z, scale=2.0, base=0.5, negative_cost=25.0):
+    f, n = unit(z), len(z)
+    sums, numbers = np.zeros((2, n)), [0, 0]
+    for i in range(n):
+        for j in range(n):
+            s = float(f[i] @ f[j])
+            if j != i and class_ids[j] == class_ids[i]:
+                sums[0, i] += math.log(1 + math.exp(-scale * (s - base)))
+                numbers[0] += 1
+            elif class_ids[j] != class_ids[i]:
+                sums[1, i] += math.log(1 + math.exp(scale * negative_cost * (s - base)))
+                numbers[1] += 1
+    return tuple(n * part / max(number, 1) for part, number in zip(sums, numbers))
+
+
+@oracle("histogram", {"num_bins": 9})
+def histogram(class_ids, z, num_bins=150):
+    f, n = unit(z), len(z)
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    positive = [(i, j) for i, j in pairs if class_ids[i] == class_ids[j]]
+    negative = [(i, k) for i, k in pairs if class_ids[i] != class_ids[k]]
+
+    def counts(i, j):
+        nodes = 2 * np.arange(num_bins + 1) / num_bins - 1
+        return np.maximum(1 - abs(float(f[i] @ f[j]) - nodes) * num_bins / 2, 0)
+
+    together = sum((counts(i, j) for i, j in positive), np.zeros(num_bins + 1))
+    reached = np.cumsum(together) / max(len(positive), 1)
+    tightness, loss = np.zeros(n), np.zeros(n)
+    for i, j in positive:
+        tightness[i] += (1 - float(f[i] @ f[j])) / 2 * n / len(positive)
+    for i, k in negative:
+        loss[i] += sum(counts(i, k) * reached) * n / len(negative)
+    return tightness, loss - tightness
+
+
+@oracle(
+    "ranked_list",
+    {"negative_margin": 1.5, "margin": 0.9, "temperature": 3.0, "balance": 0.3},
+    {"temperature": 0.0},
+    sets_gradient=lambda given: given.get("temperature") != 0.0,
+)
+def ranked_list(class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5):
+    f = unit(z)
+    tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
+    for i in range(len(f)):
+        far, near, weights = [], [], []
+        for j in range(len(f)):
+            distance = math.sqrt(sum((f[i] - f[j]) ** 2))
+            if j != i and class_ids[j] == class_ids[i] and distance > negative_margin - margin:
+                far.append(distance - (negative_margin - margin))
+            elif class_ids[j] != class_ids[i] and distance < negative_margin:
+                near.append(negative_margin - distance)
+                weights.append(math.exp(temperature * (negative_margin - distance)))
+        if far:
+            tightness[i] = (1 - balance) * sum(far) / len(far)
+        if near:
+            total = sum(w * gap for w, gap in zip(weights, near))
+            contrastive[i] = balance * total / sum(weights)
+    return tightness, contrastive
