@@ -82,6 +82,14 @@ class Relation:
         """
         anchors = self.checked_labels(anchor_labels, "anchor_labels")
         candidates = self.checked_labels(candidate_labels, "candidate_labels")
+        return self.compare(anchors, candidates)
+
+    def compare(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the result of `masks` for labels from `checked_labels`, after checks of the masks.
+
+        Raises:
+            ValueError: A mask has another shape, or a pair is both positive and negative.
+        """
         return self._checked(self.masks(anchors, candidates), anchors, candidates)
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:

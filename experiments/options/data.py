@@ -96,6 +96,11 @@ def data(
         ArgumentError: As `pipelines.load_dataset`.
     """
     split = load(options)
+    if np.bincount(split.train.labels).max() < 2:
+        raise UsageError(
+            "dataset must have at least 2 images of a class, but got 1 for each of the "
+            f"{len(split.train):,} training classes. Put all images of a class into one folder."
+        )
     if not options.skip_bad_images or split.train.arrays is not None:
         _refuse_other_files(split)
         return split, []

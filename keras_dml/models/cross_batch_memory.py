@@ -1,7 +1,5 @@
 """A model whose loss compares each batch with embeddings of earlier batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +9,10 @@ from keras import ops
 from keras_dml._backend.replicas import gather_candidates, place_among_replicas
 from keras_dml._common.checks import check_bool, check_number, check_whole, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import as_labels, checked_class_ids, widest_integers
 from keras_dml._pairwise.pairs import Memory
-from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.base import AgainstMemory, EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.distributed_model import ModelAround
 from keras_dml.models.head import check_embedding_model
@@ -298,35 +296,6 @@ class CrossBatchMemory(ModelAround):
             "start_step": self.start_step,
             "batch_term": self.batch_term,
         }
-
-
-class AgainstMemory(EmbeddingLoss):
-    """A loss of a batch's anchors against a memory, created within one step.
-
-    It has the reduction of the inner loss, so sample weights, masks, and replicas work as in that
-    loss.
-
-    Args:
-        loss: A loss whose `takes_memory` is True.
-        memory: A memory that includes the rows of the batch.
-    """
-
-    def __init__(self, loss: EmbeddingLoss, memory: Memory) -> None:
-        super().__init__(reduction=loss.reduction, name=loss.name, dtype=loss.dtype)
-        self.loss = loss
-        self.memory = memory
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.checked_labels(labels)
-
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """Compute the loss `[n]`."""
-        return self.loss.compute_memory_loss(class_ids, embeddings, self.memory)
-
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """Compute the two parts `[n]`."""
-        return self.loss.compute_memory_parts(class_ids, embeddings, self.memory)
 
 
 class _Watched:
