@@ -12,10 +12,17 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shown
+from keras_dml._common.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    argument_error,
+    as_array,
+    shown,
+)
 
 __all__ = [
     "argument_error",
+    "as_array",
     "check_bool",
     "check_choice",
     "check_distance",
