@@ -17,7 +17,7 @@ class Curves:
     """Lines over one axis.
 
     Attributes:
-        lines: Name -> its (x, y) points. A line without points is left out.
+        lines: Name -> its (x, y) points. A line of fewer than two points is left out.
         y, x: Labels of the axes.
         rings: Name -> a point with a ring around it.
         levels: Name -> the y of a dotted horizontal line.
