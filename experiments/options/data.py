@@ -24,7 +24,7 @@ from experiments.options.run_options import (
 )
 from experiments.options.values import numbers, whole_numbers
 from experiments.options.visible import visible
-from pipelines.samplers import SAMPLERS, Sampler
+from pipelines.samplers import SAMPLERS, BalancedSampler, RandomSampler
 from pipelines.split import Split
 
 __all__ = [
@@ -265,7 +265,9 @@ def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTrans
     )
 
 
-def sampler(options: SamplingOptions, table: pipelines.ImageTable, seed: int) -> Sampler:
+def sampler(
+    options: SamplingOptions, table: pipelines.ImageTable, seed: int
+) -> RandomSampler | BalancedSampler:
     """Create the sampler of the training table.
 
     Raises:

@@ -635,6 +635,12 @@ class ScoringOptions(Options):
     recall_at: tuple[str, ...] = option(
         ("1", "2", "4", "8"), EVALUATION, "Values of K for recall at K.", common=True
     )
+    information: bool = option(
+        False,
+        EVALUATION,
+        "At the end, compute the entropies and the mutual information on every image, and fit a "
+        "linear probe and a statistics network. Default: without fits, on at most 4,096 images.",
+    )
     eval_batch_size: int = option(
         64, EVALUATION, "Images per batch of the evaluation, on each device.", lower_bound=1
     )
