@@ -58,10 +58,12 @@ class Means:
     Attributes:
         values: Name -> its values. The first name is on top.
         x: Label of the axis.
+        digits: Number of decimal places.
     """
 
     values: Mapping[str, Sequence[float]]
     x: str
+    digits: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

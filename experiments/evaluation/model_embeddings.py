@@ -160,7 +160,8 @@ def keras_model(
     shape = getattr(model, "input_shape", None) if getattr(model, "inputs", None) else None
     size = None
     if shape is not None:  # not a subclassed model
-        if not isinstance(shape, tuple) or len(shape) != 4 or shape[1] != shape[2] or shape[3] != 3:
+        is_image = isinstance(shape, tuple) and len(shape) == 4 and shape[1] == shape[2]
+        if not is_image or shape[3] not in (3, None):
             raise UsageError(
                 f"A model must take images [n, size, size, 3], but the input of {path} has the "
                 f"shape {shape}."

@@ -122,7 +122,7 @@ def _histograms(title: str, shown: Histograms) -> str:
 
 def _means(title: str, shown: Means) -> str:
     intervals = {name: mean_interval(values) for name, values in shown.values.items()}
-    words = [f"{name} {interval}" for name, interval in intervals.items()]
+    words = [f"{name} {interval.text(shown.digits)}" for name, interval in intervals.items()]
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
