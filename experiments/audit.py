@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -54,8 +53,7 @@ def main(argv: list[str]) -> None:
             )
         if options.embeddings:
             until_end.enter_context(opened(output))
-        fields = dataclasses.fields(Thresholds)
-        thresholds = Thresholds(**{each.name: getattr(options, each.name) for each in fields})
+        thresholds = Thresholds(options.correlation, options.similarity, options.max_pixels)
         findings = find(images, thresholds)
         lines = lines_of(images, findings)
         counts = findings.counts(images)
@@ -64,9 +62,7 @@ def main(argv: list[str]) -> None:
         page, file = output / "audit.html", output / "findings.csv"
         try:
             write_findings(file, lines)
-            write_audit_page(
-                page, title, images, findings, lines, thresholds, limits, options.shown
-            )
+            write_audit_page(page, title, images, findings, lines, thresholds, limits)
         except OSError as error:
             raise UsageError(f"The results cannot be written: {error}") from error
     allowed = {name: "any" if limits[name] is None else f"{limits[name]:,}" for name in names}
