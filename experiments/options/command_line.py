@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 
 from experiments.options.child import end_with_parent
@@ -25,7 +26,7 @@ from experiments.options.errors import (
     one_line,
 )
 from experiments.options.interrupts import INTERRUPTED, Interrupts
-from experiments.options.parsing import wants_debug
+from experiments.options.parsing import wants_debug, wants_help
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
 
@@ -54,10 +55,7 @@ class _Notes(logging.Formatter):
 
 
 def mute() -> None:
-    """Discard the output and the progress bars of this process, but not its errors.
-
-    Call it before tqdm is imported, which reads its switch at import.
-    """
+    """Discard the output and the progress bars of this process, but not its errors."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
     os.environ["TQDM_DISABLE"] = "1"
 
@@ -82,6 +80,10 @@ def run_command(
     interrupts = Interrupts(_interrupted(goes_on))
     if argv is None:  # the process runs only this command
         interrupts.install()
+        if wants_help(words):
+            # The help imports the registries. Keras without TensorFlow takes half of the time.
+            os.environ["KERAS_BACKEND"] = "numpy"
+            warnings.filterwarnings("ignore", "`custom_gradient` for the numpy backend")
     code = _exit_code(main, words, goes_on, interrupts)
     interrupts.command_ended(code)
     return code

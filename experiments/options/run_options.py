@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -191,7 +192,8 @@ class BadImageOptions(DataOptions, ImageLimitOptions):
     skip_bad_images: bool = option(
         False,
         DATA,
-        "Decode every image first, and leave out and list the files that are not images.",
+        "Decode every image first, and leave out and list the files that are not images. Without "
+        "it, the first bytes of the files are checked, and a folder can have 5 % of bad files.",
         common=True,
     )
 
@@ -206,9 +208,20 @@ class ImageSizeOptions(ImageLimitOptions):
     resize: str | None = option(
         None,
         IMAGES,
-        "Size before the crop: N (shortest side) or HxW. Default: shortest side = image_size.",
+        "Size before the crop: N (shortest side) or HxW. Default: shortest side = image_size. "
+        "--image_size on the command line scales the resize of a recipe.",
         common=True,
     )
+
+    @classmethod
+    def followed(cls, in_files: Mapping[str, Any], on_line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Scale the resize of a recipe with the image size of the command line."""
+        resize = in_files.get("resize")
+        if resize is None or "image_size" not in on_line or "resize" in on_line:
+            return in_files
+        factor = on_line["image_size"] / in_files.get("image_size", cls.image_size)
+        scaled = re.sub("[0-9]+", lambda side: str(round(int(side[0]) * factor)), resize)
+        return {**in_files, "resize": scaled}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

