@@ -28,7 +28,14 @@ CHANGES = ("re-encoded", "resized", "cropped", "mirrored", "all four")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditOptions(DataOptions):
-    """Options of `benchmark audit`."""
+    """Options of `benchmark audit`.
+
+    Attributes:
+        training: Recipe of the training.
+        output_dir: Output folder.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark audit"
     intro = """Measure the findings of experiments.audit on planted errors.
@@ -40,8 +47,8 @@ Copies the photographs of a dataset, moves 5 % of them to a wrong class, and add
 the run, and compares the findings with the planted errors. The same command resumes.
 """
 
-    training: str = option("cached_groceries.flags", "Measured", "Recipe of the training.")
-    output_dir: str = option("runs/planted", "Measured", "Output folder.")
+    training: str = option("cached_groceries.flags")
+    output_dir: str = option("runs/planted")
 
 
 def measure(options: AuditOptions) -> Iterator[str]:
