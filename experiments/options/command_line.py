@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 from experiments.options.child import end_with_parent
 from experiments.options.errors import (
+    MISTAKE,
     FindingsError,
     HelpRequested,
     RunError,
@@ -39,7 +40,6 @@ _REFUSING = {
     "keras_dml._common.errors": "ArgumentError",
     "keras_dml._common.extras": "MissingExtraError",
 }
-MISTAKE = 2  # exit code of a user's mistake
 FINDINGS = 3  # exit code of a check that found more than the user allows
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Part of TensorFlow's message for a full disk, which has the error class of full memory.

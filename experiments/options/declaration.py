@@ -57,6 +57,8 @@ class Flag:
         common: Whether the short help of a command that inherits the flag shows it.
         required: Whether the flag must be set.
         former: Former name, which still works and logs a warning.
+        needs: Flag that must be set, too: `NAME`, or `NAME=VALUE`. See `together.check_together`.
+        not_with: Flags that must not be set, too.
     """
 
     name: str
@@ -73,6 +75,8 @@ class Flag:
     common: bool = False
     required: bool = False
     former: str | None = None
+    needs: str | None = None
+    not_with: tuple[str, ...] = ()
 
     @property
     def choices(self) -> tuple[str, ...] | None:

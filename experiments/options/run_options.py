@@ -318,9 +318,11 @@ class ModelOptions(CodeOptions):
         common=True,
     )
     frozen_batch_norm: bool | None = option(None)
-    freeze_backbone: bool = option(False, common=True)
-    lora_rank: int | None = option(None, lower_bound=1)
-    lora_layers: tuple[str, ...] | None = option(None)
+    freeze_backbone: bool = option(
+        False, common=True, not_with=("lora_rank", "head_epochs", "layer_decay", "rematerialize")
+    )
+    lora_rank: int | None = option(None, lower_bound=1, not_with=("layer_decay",))
+    lora_layers: tuple[str, ...] | None = option(None, needs="lora_rank")
     rematerialize: bool = option(False)
     pooling: str = option(
         "average", text=_poolings, choices=words("keras_dml.models.pooling.POOLINGS")
@@ -464,12 +466,14 @@ class TrainingOptions(Options):
 
     epochs: int = option(30, lower_bound=1, common=True)
     head_epochs: int | None = option(None, lower_bound=1)
-    patience: int = option(0, lower_bound=0)
-    cache_features: bool = option(False, common=True)
-    cached_views: int | None = option(None, lower_bound=1)
-    cache_dir: str | None = option(None, convert=normal_path)
+    patience: int = option(0, lower_bound=0, needs="fold")
+    cache_features: bool = option(
+        False, common=True, needs="freeze_backbone", not_with=("levels", "strategy=multi_worker")
+    )
+    cached_views: int | None = option(None, lower_bound=1, needs="cache_features")
+    cache_dir: str | None = option(None, convert=normal_path, needs="cache_features")
     chunk_size: int | None = option(None, lower_bound=1)
-    chunk_statistics: bool = option(False)
+    chunk_statistics: bool = option(False, needs="chunk_size")
     steps_per_epoch: int | None = option(None, lower_bound=1)
     strategy: str = option(
         "one",
@@ -479,7 +483,7 @@ class TrainingOptions(Options):
         choices=("one", "auto", "mirrored", "multi_worker"),
         common=True,
     )
-    logical_devices: int = option(1, lower_bound=1)
+    logical_devices: int = option(1, lower_bound=1, needs="strategy=mirrored")
     mixed_precision: bool = option(False, common=True)
     jit_compile: bool = option(False)
 
@@ -517,7 +521,7 @@ class ScoringOptions(Options):
 
     recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), common=True)
     eval_batch_size: int = option(64, lower_bound=1)
-    matryoshka: tuple[str, ...] | None = option(None)
+    matryoshka: tuple[str, ...] | None = option(None, not_with=("levels",))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -553,8 +557,10 @@ class OutputOptions(Options):
     group = RUN
 
     output_dir: str | None = option(None, common=True)
-    refit: bool = option(False, common=True)
-    measured_in: str | None = option(None, convert=normal_path)
+    refit: bool = option(
+        False, common=True, not_with=("class_split=every_class", "strategy=multi_worker")
+    )
+    measured_in: str | None = option(None, convert=normal_path, needs="class_split=every_class")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -570,7 +576,7 @@ class EngineOptions(Options):
     group = RUN
 
     engine: str = option("local", choices=("local", "ray"))
-    workers: int | None = option(None, lower_bound=1)
+    workers: int | None = option(None, lower_bound=1, needs="engine=ray")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,8 +56,6 @@ def objective_of(options: RunOptions) -> Objective:
             f"chunk_size is for one network, and loss {options.loss} trains two in turns. "
             f"Received: chunk_size={options.chunk_size}"
         )
-    if options.chunk_statistics and options.chunk_size is None:
-        raise UsageError("chunk_statistics is for --chunk_size=N. Received: chunk_statistics=True")
     of_memory = {f"{loss_flags.MEMORY}{name}": value for name, value in options.memory.items()}
     of_proxies = {
         **{f"{loss_flags.PROXIES}{name}": value for name, value in options.proxies.items()},

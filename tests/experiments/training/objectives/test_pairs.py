@@ -98,7 +98,6 @@ def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
     ("flags", "message"),
     [
         (["--chunk_size=3"], r"chunk_size needs --frozen_batch_norm or --chunk_statistics: .*norm"),
-        (["--chunk_statistics"], r"chunk_statistics is for --chunk_size=N"),
         (["--chunk_size=3", "--loss=rankmi"], "chunk_size is for one network, and loss rankmi"),
     ],
 )

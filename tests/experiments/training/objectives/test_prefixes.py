@@ -48,7 +48,6 @@ def test_recall_of_prefixes():
         (["--loss=snca", "--matryoshka=0,8", "--embedding_size=8"], "each at least 1"),
         (["--loss=arcface", "--matryoshka=4,8"], "losses over embeddings, and arcface"),
         (["--loss=rankmi", "--matryoshka=4,8"], "losses over embeddings, and rankmi"),
-        (["--loss=snca", "--matryoshka=4,8", "--levels=a,b"], "must not be given with levels"),
     ],
 )
 def test_invalid_prefixes(words, message, objective):
