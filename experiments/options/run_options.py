@@ -359,7 +359,7 @@ class LossOptions(Options):
     loss: str = option("multi_similarity", text=_losses, common=True)
     given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
     center_weight: float = option(0.1, lower_bound=0.0)
-    classifier: bool = option(False)
+    classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)
     proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
     proxies_factor: float | None = option(None, lower_bound=0.0)
