@@ -92,7 +92,7 @@ class Embeddings:
 
 def percent(fraction: float) -> str:
     """Return a fraction as percent, such as "85.4"."""
-    return f"{100 * fraction:.1f}"
+    return f"{100 * fraction:z.1f}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class Score:
 
 
 def _line_of_divergence(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3f} nats (below log 2 = 0.693)"
+    return "" if math.isnan(value) else f"{value:z.3f} nats (below log 2 = 0.693)"
 
 
 def _line_of_unmatched(value: float) -> str:
@@ -227,7 +227,7 @@ SCORES: dict[str, Score] = {
             "and of other pairs is 0 if both have the same distribution, and log 2 if they do not "
             "overlap.",
             compute=lambda embeddings, _: embeddings.divergence(),
-            format="{:.3f}".format,
+            format="{:z.3f}".format,
             line=_line_of_divergence,
             scale=1,
             of_distance=False,
@@ -338,18 +338,20 @@ def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, flo
 
 
 def of_catalog(
-    embeddings: np.ndarray,
-    labels: np.ndarray,
-    ks: Sequence[int],
-    catalog: np.ndarray,
-    catalog_labels: np.ndarray,
+    queries: Embeddings, catalog: tuple[np.ndarray, np.ndarray] | None
 ) -> dict[str, float]:
     """Compute the scores of each epoch for a search in a catalog.
 
     K is 1 and every K that is at most the size of the catalog.
+
+    Args:
+        queries: The embeddings to search with.
+        catalog: Embeddings and labels of the catalog, if there is one.
     """
-    ks = sorted({1, *(k for k in ks if k <= len(catalog))})
-    return evaluate(Embeddings(embeddings, labels, ks, catalog, catalog_labels), of_each_epoch())
+    if catalog is None:
+        return {}
+    ks = sorted({1, *(k for k in queries.ks if k <= len(catalog[0]))})
+    return evaluate(Embeddings(queries.embeddings, queries.labels, ks, *catalog), of_each_epoch())
 
 
 def columns_of(rows: Rows) -> list[str]:

@@ -279,28 +279,14 @@ class CodeOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelOptions(CodeOptions):
-    """The embedding model.
+class BackboneOptions(CodeOptions):
+    """The backbone and its pooling.
 
     Attributes:
         filters: small_convnet: widths of its stages, with two convolutions each. Default:
             32,64,128.
-        frozen_batch_norm: Use the stored statistics of the backbone's batch norm in training.
-            Default: true with trained weights.
-        freeze_backbone: Freeze the backbone and train only the head.
-        lora_rank: Train only low-rank additions (LoRA) of this rank to the queries and values of
-            the backbone's attention. Exported models contain the merged weights. Default: no
-            additions.
-        lora_layers: lora_rank: names of the layers with additions, instead of the queries and
-            values.
-        rematerialize: Recompute the activations in a transformer's blocks in the backward pass:
-            less memory, about a third more time.
-        feature_batch_norm: Apply batch norm without scale and offset to the pooled features.
-        embedding_size: Size of the embedding. Default: no projection, the pooled features are the
-            embedding.
         levels: Layers of the backbone, each with its pooling and projection. The embedding
             concatenates them, and losses over pairs are summed over them. Default: the last layer.
-        dropout: Dropout before the classifier (ce, center).
     """
 
     group = MODEL
@@ -317,6 +303,35 @@ class ModelOptions(CodeOptions):
         "weights for hub:NAME.",
         common=True,
     )
+    pooling: str = option(
+        "average", text=_poolings, choices=words("keras_dml.models.pooling.POOLINGS")
+    )
+    levels: tuple[str, ...] | None = option(None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions(BackboneOptions):
+    """The embedding model.
+
+    Attributes:
+        frozen_batch_norm: Use the stored statistics of the backbone's batch norm in training.
+            Default: true with trained weights.
+        freeze_backbone: Freeze the backbone and train only the head.
+        lora_rank: Train only low-rank additions (LoRA) of this rank to the queries and values of
+            the backbone's attention. Exported models contain the merged weights. Default: no
+            additions.
+        lora_layers: lora_rank: names of the layers with additions, instead of the queries and
+            values.
+        rematerialize: Recompute the activations in a transformer's blocks in the backward pass:
+            less memory, about a third more time.
+        feature_batch_norm: Apply batch norm without scale and offset to the pooled features.
+        embedding_size: Size of the embedding. Default: no projection, the pooled features are the
+            embedding.
+        dropout: Dropout before the classifier (ce, center).
+    """
+
+    group = MODEL
+
     frozen_batch_norm: bool | None = option(None)
     freeze_backbone: bool = option(
         False, common=True, not_with=("lora_rank", "head_epochs", "layer_decay", "rematerialize")
@@ -324,12 +339,8 @@ class ModelOptions(CodeOptions):
     lora_rank: int | None = option(None, lower_bound=1, not_with=("layer_decay",))
     lora_layers: tuple[str, ...] | None = option(None, needs="lora_rank")
     rematerialize: bool = option(False)
-    pooling: str = option(
-        "average", text=_poolings, choices=words("keras_dml.models.pooling.POOLINGS")
-    )
     feature_batch_norm: bool = option(False)
     embedding_size: int | None = option(None, lower_bound=1, common=True)
-    levels: tuple[str, ...] | None = option(None)
     dropout: float = option(0.0, lower_bound=0.0)
 
 

@@ -10,8 +10,8 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.options import RunOptions
 from experiments.options.errors import UsageError
+from experiments.options.run_options import BackboneOptions
 from keras_dml._common.errors import DownloadError
 
 __all__ = ["WITHOUT_DOWNLOAD", "downloading_weights"]
@@ -22,7 +22,7 @@ _SECONDS_TO_ANSWER = 5.0
 
 
 @contextlib.contextmanager
-def downloading_weights(options: RunOptions) -> Iterator[None]:
+def downloading_weights(options: BackboneOptions) -> Iterator[None]:
     """Limit the time that a server has to answer, and suggest weights from elsewhere.
 
     Raises:

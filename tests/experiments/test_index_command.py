@@ -270,7 +270,8 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         (tmp_path / name).touch()
     uri = tmp_path.as_uri()
     assert [file.path for file in list_images(uri)] == ["a/1.png"]
-    line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG"
+    line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG, or install the package "
+    line += "pillow-heif, which reads HEIC"
     assert [record.message for record in caplog.records] == [f"{uri}: {line}"]
     (tmp_path / "a" / "1.png").unlink()
     with pytest.raises(ValueError, match=f"images={uri}, which holds none, but {line}"):

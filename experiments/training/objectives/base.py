@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from experiments.evaluation.evaluators import (
-    CatalogScores,
     ClassMeanAccuracy,
     Evaluator,
     PairSimilarities,
@@ -125,7 +124,6 @@ class Objective(abc.ABC):
         """Return the evaluators, in their order."""
         return [
             RetrievalScores(self.prefixes()[:-1]),
-            CatalogScores(),
             self.accuracy(),
             UntrainedBackbone(),
             RawPixels(),
