@@ -82,7 +82,9 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
         facts["weights"] = options.weights
     ks = _recall_at(options, embedded.queries, embedded.gallery)
     prefixes = _prefixes(options, embedded)
-    return result_of(title, embedded, ks, prefixes, options.clustering, facts, trained)
+    return result_of(
+        title, embedded, ks, prefixes, options.clustering, facts, trained, options.information
+    )
 
 
 def _embedded(

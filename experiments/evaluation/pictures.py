@@ -11,6 +11,7 @@ from PIL import Image
 
 from keras_dml._common.errors import ArgumentError
 from pipelines import heic
+from pipelines.images.bad_images import why_unsupported
 from pipelines.images.limits import MOST_PIXELS, too_large, why_too_costly
 
 # A path or an open binary file.
@@ -122,7 +123,8 @@ def _open(encoded: bytes, max_pixels: int) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise ArgumentError(too_large(max_pixels)) from error
     except Exception as error:  # Pillow raises any exception for a damaged file
-        raise ArgumentError("not a JPEG, PNG, WebP, BMP or GIF image") from error
+        reason = why_unsupported(encoded) or "not a JPEG, PNG, WebP, BMP or GIF image"
+        raise ArgumentError(reason) from error
     if image.width * image.height > max_pixels:
         raise ArgumentError(too_large(max_pixels))
     if image.format == "WEBP" and _is_animated(image):

@@ -522,6 +522,9 @@ class ScoringOptions(Options):
 
     Attributes:
         recall_at: Values of K for recall at K.
+        information: At the end, compute the entropies and the mutual information on every image,
+            and fit a linear probe and a statistics network. Default: without fits, on at most 4,096
+            images.
         eval_batch_size: Images per batch of the evaluation, on each device.
         matryoshka: Increasing lengths such as 32,64,128: report the recall of each prefix of the
             embedding. In training, the last length is embedding_size, and the loss is summed over
@@ -531,6 +534,7 @@ class ScoringOptions(Options):
     group = EVALUATION
 
     recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), common=True)
+    information: bool = option(False)
     eval_batch_size: int = option(64, lower_bound=1)
     matryoshka: tuple[str, ...] | None = option(None, not_with=("levels",))
 

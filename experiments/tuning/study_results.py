@@ -92,7 +92,7 @@ def _scores(
     """Return the percentages of each score and recipe. A score that a run lacks is left out."""
     found: dict[str, dict[str, list[float]]] = {}
     for score in compared():
-        key = f"{score.at_1}/cosine"
+        key = score.key
         values = {
             recipe: [result["scores"].get(key) for result in of_one]
             for recipe, of_one in results.items()

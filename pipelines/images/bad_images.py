@@ -139,15 +139,19 @@ def _why_not_an_image(path: str) -> str | None:
         return str(error.strerror)
     if not head:
         return "the file is empty"
-    unsupported = _why_unsupported(head)
+    unsupported = why_unsupported(head)
     webp = head[:4] == b"RIFF" and head[8:] == b"WEBP"
     if unsupported or webp or heic.is_heic(head) or head.startswith(_FIRST_BYTES):
         return unsupported
     return _NO_IMAGE
 
 
-def _why_unsupported(head: bytes) -> str | None:
-    """Return the reason if a file starts like an image in an unsupported format, or None."""
+def why_unsupported(head: bytes) -> str | None:
+    """Return the reason if a file starts like an image in an unsupported format, or None.
+
+    Args:
+        head: The first 12 bytes of the file, or more.
+    """
     if heic.is_heic(head) and not heic.can_be_read():
         return heic.NEEDS_PACKAGE
     for start, mark, name in _UNSUPPORTED:
@@ -158,7 +162,7 @@ def _why_unsupported(head: bytes) -> str | None:
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     """Return None for the bytes of a good image, or the reason in one line."""
-    other = _why_unsupported(encoded[:12])
+    other = why_unsupported(encoded)
     if other is not None:
         return other
     costly = why_too_costly(encoded)

@@ -11,6 +11,8 @@ from without import run_without
 
 import keras_dml
 from keras_dml import metrics
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import MissingExtraError, check_backend
 from keras_dml.retrieval import ExactIndex
 
 OTHERS = ("tensorflow", "scann", "tensorflow_datasets", "matplotlib", "sklearn", "tqdm", "PIL")
@@ -133,3 +135,41 @@ def test_an_exact_search_computes_in_float64():
 def test_a_long_search_without_tqdm_has_no_bar(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert metrics.recall_at_k(np.eye(4), [0, 0, 1, 1], [1, 3])[3] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "blocked", "last"),
+    [
+        ("foo", (), "ArgumentError: KERAS_BACKEND must be tensorflow, jax, or torch, but got foo."),
+        (
+            "",
+            ("tensorflow", "jax", "torch"),
+            "MissingExtraError: Keras needs tensorflow: pip install 'keras-dml[tensorflow]', or "
+            "install the extra jax or torch and set KERAS_BACKEND",
+        ),
+        (
+            "torch",
+            ("tensorflow", "torch"),
+            "MissingExtraError: Keras needs torch: pip install 'keras-dml[torch]', or set "
+            "KERAS_BACKEND=jax",
+        ),
+    ],
+)
+def test_a_missing_backend_is_one_line(backend, blocked, last, tmp_path):
+    if "jax" not in blocked:
+        pytest.importorskip("jax")
+    words = ["-c", "import keras_dml"]
+    done = run_without(blocked, words, tmp_path, KERAS_BACKEND=backend, KERAS_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(f".{last}")
+    assert "another exception" not in done.stderr
+
+
+def test_the_backend_of_a_command_is_checked(monkeypatch):
+    check_backend("tensorflow")
+    with pytest.raises(ArgumentError, match="KERAS_BACKEND must be .* but got tf"):
+        check_backend("tf")
+    monkeypatch.setattr(importlib.util, "find_spec", {"tensorflow": "here"}.get)
+    with pytest.raises(MissingExtraError, match=r"keras-dml\[jax\]', or set KERAS_BACKEND=tens"):
+        check_backend("jax")

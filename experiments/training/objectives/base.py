@@ -10,6 +10,7 @@ import tensorflow as tf
 from experiments.evaluation.evaluators import (
     ClassMeanAccuracy,
     Evaluator,
+    InformationScores,
     PairSimilarities,
     RawPixels,
     RetrievalScores,
@@ -124,6 +125,7 @@ class Objective(abc.ABC):
         """Return the evaluators, in their order."""
         return [
             RetrievalScores(self.prefixes()[:-1]),
+            InformationScores(self.options.information),
             self.accuracy(),
             UntrainedBackbone(),
             RawPixels(),
