@@ -86,33 +86,34 @@ def check_layout(root, touched):
 
 
 @pytest.fixture(scope="module")
-def with_angular(tmp_path_factory):
+def with_loss(tmp_path_factory):
     root = copied(tmp_path_factory.mktemp("loss"))
     touched = carry_out("Add a loss", root)
     assert touched == [
-        "keras_dml/losses/angular.py",
+        "keras_dml/losses/generalized_lifted.py",
         "keras_dml/losses/__init__.py",
         "tests/support/oracles.py",
-        "experiments/recipes/glyphs/glyphs_angular.flags",
+        "experiments/recipes/glyphs/glyphs_generalized_lifted.flags",
     ]
     check_layout(root, touched)
     return root
 
 
 @pytest.mark.slow
-def test_walkthrough_loss(with_angular):
+def test_walkthrough_loss(with_loss):
     program = (
         "from experiments.options.loss_flags import taken_by\n"
-        "alpha = taken_by('angular')['alpha']\n"
-        "print(alpha.name, alpha.kind.__name__, alpha.default, alpha.text)"
+        "margin = taken_by('generalized_lifted')['margin']\n"
+        "print(margin.name, margin.kind.__name__, margin.default, margin.text)"
     )
-    said = python(with_angular, "-c", program)
-    assert said.startswith("alpha float 45.0 α, the largest angle at a negative in degrees")
+    said = python(with_loss, "-c", program)
+    assert said.startswith("margin float 1.0 m, above 0, the smallest distance")
     tests = ("tests/test_one_declaration.py", "tests/experiments/options/test_registries.py")
     tests += ("tests/keras_dml/losses/test_losses.py",)
-    chosen = "(angular or Angular) and not coincident and not precision and not finite"
+    chosen = "(generalized_lifted or GeneralizedLifted)"
+    chosen += " and not coincident and not precision and not finite"
     words = ("-m", "pytest", "-rA", "-n", "0", "-m", "not thorough", "-k", chosen)
-    tried = passed(python(with_angular, *words, *tests))
+    tried = passed(python(with_loss, *words, *tests))
     # No test names the loss, so each test has found it by itself.
     assert set(tried) >= {
         "test_value_parts_and_gradient_match_the_loops",
@@ -123,10 +124,10 @@ def test_walkthrough_loss(with_angular):
     }
 
 
-def test_walkthrough_help(with_angular):
-    said = " ".join(python(with_angular, "-m", "experiments.run", "--helpfull").split())
-    assert "angular" in said
-    assert "the largest angle at a negative in degrees, above 0 and at most 60." in said
+def test_walkthrough_help(with_loss):
+    said = " ".join(python(with_loss, "-m", "experiments.run", "--helpfull").split())
+    assert "generalized_lifted" in said
+    assert "smallest distance that negatives should have." in said
 
 
 @pytest.mark.parametrize(
@@ -145,16 +146,21 @@ def test_walkthrough_help_of_others(title, said, tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_walkthrough_loss_everywhere(with_angular):
+def test_walkthrough_loss_everywhere(with_loss):
     guide = "docs/pages/guides/losses.md"
-    assert "`AngularLoss(alpha=45.0)`" not in (with_angular / guide).read_text()
-    python(with_angular, "-m", "keras_dml.losses", guide)
-    assert "| `angular` | `AngularLoss(alpha=45.0)` |" in (with_angular / guide).read_text()
+    assert "`GeneralizedLiftedLoss(margin=1.0)`" not in (with_loss / guide).read_text()
+    python(with_loss, "-m", "keras_dml.losses", guide)
+    assert (
+        "| `generalized_lifted` | `GeneralizedLiftedLoss(margin=1.0)` |"
+        in (with_loss / guide).read_text()
+    )
     words = ("-m", "pytest", "-rA", "-n", "0", "-m", "slow or not slow", "-k")
-    readme = passed(python(with_angular, *words, "table", "tests/test_readme.py"))
+    readme = passed(python(with_loss, *words, "table", "tests/test_readme.py"))
     assert set(readme) == {"test_the_table_of_losses_matches_the_source"}
     tests = ("tests/keras_dml/_backend/test_distribute.py", "tests/keras_dml/losses")
-    assert set(passed(python(with_angular, *words, "angular or Angular", *tests))) >= {
+    assert set(
+        passed(python(with_loss, *words, "generalized_lifted or GeneralizedLifted", *tests))
+    ) >= {
         "test_the_weights_equal_one_device",
         "test_the_weights_on_four_devices_equal_one_device",
         "test_the_logs_equal_one_device",
