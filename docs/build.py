@@ -40,14 +40,15 @@ SECTIONS = {
         "guides/photographs", "guides/keras", "guides/custom_data", "guides/losses",
         "guides/custom_loss", "guides/training_loop", "guides/evaluation", "guides/finetuning",
         "guides/devices", "guides/backends", "guides/serving", "guides/exporting",
-        "guides/stores", "guides/datasets", "guides/runs", "guides/migrating", "guides/errors",
+        "guides/stores", "guides/datasets", "guides/runs", "guides/migrating", "guides/theory",
+        "guides/errors",
     ]),
     "reference": ("Reference", [
         "api/losses", *(f"api/{module.split('.')[-1]}" for module in MODULES), "flags",
     ]),
     "measured": ("Results", [
-        "results", "recipes_fidelity", "results/tuning", "results/evaluation", "results/serving",
-        "results/benchmarks", "results/faults",
+        "results", "recipes_fidelity", "results/tuning", "results/evaluation",
+        "results/information", "results/serving", "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip
@@ -65,7 +66,7 @@ def main() -> int:
     for name, page in REPOSITORY.items():
         _write(page, (ROOT / name).read_text("utf-8").replace("](docs/pages/", "]("))
     for page, (title, subpages) in SECTIONS.items():
-        _write(page, f"# {title}\n\n{_toctree(subpages)}")
+        _write(page, f"# {title}\n\n{_toctree(subpages, ':maxdepth: 1')}")
     _write("flags", _flags())
     _write_reference()
     index = SOURCE / "index.md"
