@@ -25,9 +25,14 @@ __all__ = ["SOURCES", "EvaluateOptions"]
 _WHAT, _HOW = "Evaluated model or file, one of", "How"
 SOURCES = ("run", "model", "saved_model", "embeddings")
 # Flags that have an effect on a file of embeddings.
-_OF_A_FILE = {"embeddings", "recall_at", "matryoshka", "clustering", "output_dir"} | {
-    field.name for field in dataclasses.fields(Options)
-}
+_OF_A_FILE = {
+    "embeddings",
+    "recall_at",
+    "matryoshka",
+    "clustering",
+    "information",
+    "output_dir",
+} | {field.name for field in dataclasses.fields(Options)}
 _OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "backbone"]
 
 
@@ -82,7 +87,6 @@ default of --dataset is a folder of class folders. The same command resumes afte
         choices=("test", "train", "all"),
     )
     clustering: bool = option(True, _HOW, "Compute NMI and AMI, which need k-means.")
-    float16: bool = option(False, _HOW, "Store the embeddings in half the size.")
     output_dir: str | None = option(
         None,
         _HOW,

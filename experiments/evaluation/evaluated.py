@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.evaluation.evaluators import retrieval_findings
+from experiments.evaluation.evaluators import information_findings, retrieval_findings
 from experiments.evaluation.labeled_embeddings import (
     LabeledEmbeddings,
     trained_classes_line,
@@ -14,7 +14,7 @@ from experiments.evaluation.labeled_embeddings import (
     zero_rows,
 )
 from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
-from experiments.evaluation.result import Result
+from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import Embeddings, score_table
 
 
@@ -26,6 +26,7 @@ def result_of(
     clustering: bool = True,
     facts: Mapping[str, str | None] | None = None,
     trained: int = 0,
+    information: bool = False,
 ) -> Result:
     """Return every score of embeddings.
 
@@ -37,11 +38,16 @@ def result_of(
         clustering: Whether to compute the scores that need k-means.
         facts: First entries of the JSON file and of the summary.
         trained: How many classes of the queries are training classes of the dataset.
+        information: Whether to fit the probes of the information, on every row.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
     scored = Embeddings(*queries[:2], ks, *(() if gallery is None else gallery[:2]))
-    findings = retrieval_findings(
-        scored, None if catalog is None else catalog[:2], prefixes, clustering
+    of_catalog = None if catalog is None else catalog[:2]
+    findings = Findings.together(
+        [
+            retrieval_findings(scored, of_catalog, prefixes, clustering),
+            information_findings(scored, information),
+        ]
     )
     zeros = zero_rows(embedded)
     seen = trained_classes_line(trained, queries.table)

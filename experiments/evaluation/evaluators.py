@@ -24,6 +24,7 @@ from experiments.evaluation.scores import (
     SCORES,
     as_json,
     evaluate,
+    information_scores,
     of_catalog,
     of_each_epoch,
     of_prefixes,
@@ -157,6 +158,45 @@ class RetrievalScores(Evaluator):
         """Return every score."""
         scored = _scored(run, end.embeddings)
         return retrieval_findings(scored, _catalog(run, end.embeddings), self.prefixes)
+
+
+class InformationScores(Evaluator):
+    """The entropies of the embeddings, and their information about the classes.
+
+    Args:
+        fitted: Whether to use every image at the end, and to fit the probes.
+    """
+
+    def __init__(self, fitted: bool = False) -> None:
+        self.fitted = fitted
+
+    def sides(self, data: Split) -> Sequence[str]:
+        """Return the names of the test images and of the gallery."""
+        return [side for side in data.tables if side in ("test", "gallery")]
+
+    def measure(
+        self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
+    ) -> Iterator[tuple[str, float]]:
+        """Yield the scores of each epoch that are finite, because JSON has no infinity."""
+        found = information_scores(_scored(run, embeddings), at_end=False)
+        for key, value in found.items():
+            if math.isfinite(value):
+                yield f"test/{key}", value
+
+    def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
+        """Return every score."""
+        return information_findings(_scored(run, end.embeddings), self.fitted)
+
+
+def information_findings(scored: Scored, fitted: bool = False) -> Findings:
+    """Return the scores of information.
+
+    Args:
+        scored: The embeddings.
+        fitted: Whether to use every image, and to fit the probes.
+    """
+    found = information_scores(scored, fitted)
+    return Findings(lines=score_lines(found), result={"scores": as_json(found)})
 
 
 def retrieval_findings(

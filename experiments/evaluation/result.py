@@ -39,13 +39,17 @@ class Findings:
 
     @classmethod
     def together(cls, several: Iterable[Findings]) -> Findings:
-        """Return the findings of several evaluators as one."""
+        """Return the findings of several evaluators as one. Entries of one name are joined."""
         several = list(several)
         merged: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             values = [getattr(one, field.name) for one in several]
             if isinstance(getattr(cls(), field.name), dict):
-                merged[field.name] = {key: value for each in values for key, value in each.items()}
+                merged[field.name] = {}
+                for key, value in [item for each in values for item in each.items()]:
+                    former = merged[field.name].get(key)
+                    both = isinstance(former, dict) and isinstance(value, dict)
+                    merged[field.name][key] = {**former, **value} if both else value
             else:
                 merged[field.name] = [line for each in values for line in each]
         return cls(**merged)

@@ -57,7 +57,7 @@ def table_of(lines: Sequence[Line]) -> list[list[str]]:
 
 def _line(run: str, result: Mapping[str, Any], paper: Mapping[str, float]) -> Line:
     rows = {name.removeprefix("embedding, "): row for name, row in result["rows"].items()}
-    line = {"recipe": run, **_scores(rows)}
+    line = {"recipe": run, **_scores({**rows, "": result.get("scores", {})})}
     if "accuracy" in result:
         line["accuracy"] = 100 * result["accuracy"]
     line |= {"training, s": result["train_seconds"], "whole run, s": result["seconds"]}
@@ -81,7 +81,9 @@ def _columns() -> dict[str, tuple[str, Score]]:
         f"{label_of(score.at_1)}, {distance}": (str(distance), score)
         for score in compared()
         for distance in (DISTANCES if score.at_k else DISTANCES[:1])
+        if score.of_distance
     }
+    found |= {score.label: ("", score) for score in compared() if not score.of_distance}
     return found | {f"{CATALOG}, R@1": (f"{CATALOG}, cosine", RECALL)}
 
 
@@ -112,7 +114,7 @@ def write_comparison_page(
         MAIN: Means({line["recipe"]: [100 * line[MAIN]] for line in lines}, "R@1, %")
     }
     for score in compared():
-        curves = {run: over_epochs(history, f"test/{score.at_1}/cosine", score.scale)
+        curves = {run: over_epochs(history, f"test/{score.key}", score.scale)
                   for run, history in histories.items()}  # fmt: skip
         figures[f"{label_of(score.at_1)} over epochs"] = Curves(curves, score.axis)
     accuracies = {run: over_epochs(history, ACCURACY, 100) for run, history in histories.items()}

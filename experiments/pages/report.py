@@ -34,6 +34,15 @@ from pipelines import find_bad_images
 
 #: Name of the row of the headline.
 EMBEDDING = "embedding, cosine"
+# The scores of information with a curve, by the title of their figure.
+_INFORMATION_FIGURES = {
+    "Entropies": ("entropy_pairwise/l2", "entropy_within/l2"),
+    "Mutual information": (
+        "information_neighbors/cosine",
+        "information_neighbors/l2",
+        "class_entropy",
+    ),
+}
 # Parts of the loss, by their keys in `metrics.jsonl`.
 _LOSS_PARTS = {
     "train/tightness": (
@@ -184,6 +193,9 @@ def _curves(result: Result) -> dict[str, Curves]:
             curve = over_epochs(history, f"test/{score.at_1}/cosine", score.scale)
             title = f"{score.label} on the {result.measured}"
             figures[title] = Curves({score.label: curve}, score.axis)
+    for title, names in _INFORMATION_FIGURES.items():
+        lines = {SCORES[name].label: over_epochs(history, f"test/{name}") for name in names}
+        figures[f"{title} of the {result.measured}"] = Curves(lines, "nats")
     parts = ("loss", "tightness", "contrastive")
     losses = {part: over_epochs(history, f"train/{part}") for part in parts}
     rate = over_epochs(history, "train/learning_rate")

@@ -14,6 +14,7 @@ from keras_dml._common.types import Tensor
 from keras_dml._pairwise.arithmetic import (
     count,
     cumsum,
+    gram,
     masked_max,
     masked_min,
     masked_sum,
@@ -117,7 +118,7 @@ class Pairs:
     def of_batch(
         cls, labels: Tensor, embeddings: Tensor, compare: Compare | None = None
     ) -> "Pairs":
-        """Pair labels and embeddings `[n, d]` with those of all replicas.
+        """Pair labels and embeddings `[n, d]` with the candidates of all replicas.
 
         Args:
             labels: Class ids `[n]`, or the labels of a relation, n rows.
@@ -160,6 +161,8 @@ class Pairs:
 
     def similarities(self) -> Tensor:
         """Compute the inner products `S_ij = a_i · c_j`, `[a, c]`."""
+        if self.candidates is self.anchors:
+            return gram(self.anchors)
         return matmul(self.anchors, ops.transpose(self.candidates))
 
     def squared_distances(self) -> Tensor:
@@ -432,7 +435,7 @@ def _exact(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
     a_squares = ops.sum(ops.square(a), axis=-1)[:, None]
     c_squares = ops.sum(ops.square(c), axis=-1)[None, :]
     lengths = a_squares + c_squares
-    distances = lengths - 2.0 * matmul(a, ops.transpose(c))
+    distances = lengths + matmul(-2.0 * a, ops.transpose(c))
     close = distances <= _ROOT_EPSILON[standardize_dtype(distances.dtype)] * lengths
 
     def put(flat: Tensor, place: Tensor, difference: Tensor, _: Tensor) -> Tensor:

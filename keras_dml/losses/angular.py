@@ -32,17 +32,17 @@ class AngularLoss(PairLoss):
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
-        >>> loss = AngularLoss(alpha=45.0)
+        >>> loss = AngularLoss(angle=45.0)
         >>> round(float(loss(labels, z)), 3)
         2.628
 
     Args:
-        alpha: α, the largest angle at a negative in degrees, above 0 and at most 60. The paper uses
+        angle: α, the largest angle at a negative in degrees, above 0 and at most 60. The paper uses
             36 to 55.
         reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
-        ValueError: `alpha` is out of range, or shapes are wrong.
+        ValueError: `angle` is out of range, or shapes are wrong.
 
     Reference: Wang et al., "Deep Metric Learning with Angular Loss", ICCV 2017, Eq. 5 to 8.
     """
@@ -51,18 +51,18 @@ class AngularLoss(PairLoss):
 
     def __init__(
         self,
-        alpha: float = 45.0,
+        angle: float = 45.0,
         *,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "angular",
         dtype: str | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
-        self.alpha = check_number("alpha", alpha, above=0, most=60)
+        self.angle = check_number("angle", angle, above=0, most=60)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        tangent = math.tan(math.radians(self.alpha)) ** 2
+        tangent = math.tan(math.radians(self.angle)) ** 2
         similarities = pairs.similarities()
         # At most 1, and a product of two factors is within the range of float32.
         factors = ops.where(pairs.negative, ops.exp(4.0 * tangent * (similarities - 1.0)), 0.0)

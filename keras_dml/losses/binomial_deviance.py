@@ -33,13 +33,13 @@ class BinomialDevianceLoss(PairLoss):
         4.562
 
     Args:
-        alpha: α, above 0.
-        beta: β, the similarity that separates positives from negatives.
+        scale: α, above 0.
+        base: β, the similarity that separates positives from negatives.
         negative_cost: C, above 0, the factor of the slope for negatives.
         reduction, name, dtype, mining: As in `PairLoss`.
 
     Raises:
-        ValueError: `alpha` or `negative_cost` is not above 0, or shapes are wrong.
+        ValueError: `scale` or `negative_cost` is not above 0, or shapes are wrong.
 
     References: Yi et al., "Deep Metric Learning for Person Re-Identification", ICPR 2014, Eq. 4;
     the defaults are those of Ustinova and Lempitsky, "Learning Deep Embeddings with Histogram
@@ -48,9 +48,9 @@ class BinomialDevianceLoss(PairLoss):
 
     def __init__(
         self,
-        alpha: float = 2.0,
+        scale: float = 2.0,
         *,
-        beta: float = 0.5,
+        base: float = 0.5,
         negative_cost: float = 25.0,
         reduction: str | None = "sum_over_batch_size",
         name: str | None = "binomial_deviance",
@@ -58,13 +58,13 @@ class BinomialDevianceLoss(PairLoss):
         mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
-        self.alpha = check_positive("alpha", alpha)
-        self.beta = check_number("beta", beta)
+        self.scale = check_positive("scale", scale)
+        self.base = check_number("base", base)
         self.negative_cost = check_positive("negative_cost", negative_cost)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        exponents = self.alpha * (pairs.similarities() - self.beta)
+        exponents = self.scale * (pairs.similarities() - self.base)
         tightness = pair_means(ops.softplus(-exponents), pairs.positive)
         pushed = ops.softplus(self.negative_cost * exponents)
         return tightness, pair_means(pushed, pairs.negative)

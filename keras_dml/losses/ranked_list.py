@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_dml._backend.gradients import once_differentiable
-from keras_dml._common.checks import check_number, check_positive
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.checks import check_distance, check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs, Strategy
@@ -37,12 +36,12 @@ class RankedListLoss(PairLoss):
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
-        >>> loss = RankedListLoss(alpha=1.2, margin=0.4)
+        >>> loss = RankedListLoss(negative_margin=1.2, margin=0.4)
         >>> round(float(loss(labels, z)), 3)
         0.265
 
     Args:
-        alpha: α, the smallest distance of negatives, above `margin` and below 2.
+        negative_margin: α, the smallest distance of negatives, between 0 and 2.
         margin: m, above 0. Positives are pulled within α − m.
         temperature: τ, at least 0. The paper uses 10 on all of its datasets. 0 weights negatives
             equally.
@@ -57,7 +56,7 @@ class RankedListLoss(PairLoss):
 
     def __init__(
         self,
-        alpha: float = 1.2,
+        negative_margin: float = 1.2,
         *,
         margin: float = 0.4,
         temperature: float = 10.0,
@@ -68,10 +67,8 @@ class RankedListLoss(PairLoss):
         mining: Strategy | Sequence[Strategy] | None = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
-        self.alpha = check_number("alpha", alpha, above=0, below=2)
+        self.negative_margin = check_distance("negative_margin", negative_margin)
         self.margin = check_positive("margin", margin)
-        if self.margin >= self.alpha:
-            raise ArgumentError(f"margin must be below alpha, {alpha}, but got {margin}.")
         self.temperature = check_number("temperature", temperature, least=0)
         self.balance = check_number("balance", balance, least=0, most=1)
 
@@ -80,7 +77,8 @@ class RankedListLoss(PairLoss):
         distances = pairs.distances()
         if self.temperature > 0:
             distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
-        beyond, within = distances - (self.alpha - self.margin), self.alpha - distances
+        within = self.negative_margin - distances
+        beyond = self.margin - within
         far = ops.logical_and(pairs.positive, beyond > 0)
         near = ops.logical_and(pairs.negative, within > 0)
         # At most 1: an overflow would give NaN.

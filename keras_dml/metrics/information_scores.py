@@ -194,7 +194,7 @@ def _estimates(
     order = np.argsort(given, kind="stable")
     codes = class_numbers(given[order]) if len(given) else np.zeros(0, np.int64)
     if rows is not None:
-        kept = _whole_classes(codes, check_whole("rows", rows, least=2), seed)
+        kept = whole_classes(codes, check_whole("rows", rows, least=2), seed)
         order, codes = order[kept], class_numbers(codes[kept])
     sizes = np.bincount(codes)
     if len(sizes) < 2 or sizes.max() < 2:
@@ -278,8 +278,14 @@ def _unit(z: Floats) -> Floats:
     return z / np.where(lengths > 0, lengths, 1.0)
 
 
-def _whole_classes(codes: npt.NDArray[np.int64], most: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return the rows of at least two classes, chosen by the seed, with at most `most` rows."""
+def whole_classes(codes: npt.NDArray[np.int64], most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return the rows of whole classes, chosen by the seed: at most `most`, of two classes or more.
+
+    Args:
+        codes: Class numbers from 0, `[n]`.
+        most: Largest number of rows.
+        seed: Seed of the choice.
+    """
     if len(codes) <= most:
         return np.arange(len(codes))
     order = np.random.default_rng([seed, 4]).permutation(codes.max() + 1)

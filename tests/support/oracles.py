@@ -722,9 +722,9 @@ def proxy_anchor(class_ids, cosines, scale=32.0, margin=0.1):
     return np.array(tightness), np.full(n, sum(pushed) / num_classes)
 
 
-@oracle("angular", {"alpha": 36.0})
-def angular(class_ids, z, alpha=45.0):
-    f, tangent = unit(z), math.tan(math.radians(alpha)) ** 2
+@oracle("angular", {"angle": 36.0})
+def angular(class_ids, z, angle=45.0):
+    f, tangent = unit(z), math.tan(math.radians(angle)) ** 2
     tightness, contrastive, num_pairs = np.zeros(len(f)), np.zeros(len(f)), 0
     for i in range(len(f)):
         apart = [k for k in range(len(f)) if class_ids[k] != class_ids[i]]
@@ -740,18 +740,18 @@ def angular(class_ids, z, alpha=45.0):
     return weight * tightness, weight * contrastive
 
 
-@oracle("binomial_deviance", {"alpha": 3.0, "beta": 0.2, "negative_cost": 4.0})
-def binomial_deviance(class_ids, z, alpha=2.0, beta=0.5, negative_cost=25.0):
+@oracle("binomial_deviance", {"scale": 3.0, "base": 0.2, "negative_cost": 4.0})
+def binomial_deviance(class_ids, z, scale=2.0, base=0.5, negative_cost=25.0):
     f, n = unit(z), len(z)
     sums, numbers = np.zeros((2, n)), [0, 0]
     for i in range(n):
         for j in range(n):
             s = float(f[i] @ f[j])
             if j != i and class_ids[j] == class_ids[i]:
-                sums[0, i] += math.log(1 + math.exp(-alpha * (s - beta)))
+                sums[0, i] += math.log(1 + math.exp(-scale * (s - base)))
                 numbers[0] += 1
             elif class_ids[j] != class_ids[i]:
-                sums[1, i] += math.log(1 + math.exp(alpha * negative_cost * (s - beta)))
+                sums[1, i] += math.log(1 + math.exp(scale * negative_cost * (s - base)))
                 numbers[1] += 1
     return tuple(n * part / max(number, 1) for part, number in zip(sums, numbers))
 
@@ -779,22 +779,22 @@ def histogram(class_ids, z, num_bins=150):
 
 @oracle(
     "ranked_list",
-    {"alpha": 1.5, "margin": 0.9, "temperature": 3.0, "balance": 0.3},
+    {"negative_margin": 1.5, "margin": 0.9, "temperature": 3.0, "balance": 0.3},
     {"temperature": 0.0},
     sets_gradient=lambda given: given.get("temperature") != 0.0,
 )
-def ranked_list(class_ids, z, alpha=1.2, margin=0.4, temperature=10.0, balance=0.5):
+def ranked_list(class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5):
     f = unit(z)
     tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
     for i in range(len(f)):
         far, near, weights = [], [], []
         for j in range(len(f)):
             distance = math.sqrt(sum((f[i] - f[j]) ** 2))
-            if j != i and class_ids[j] == class_ids[i] and distance > alpha - margin:
-                far.append(distance - (alpha - margin))
-            elif class_ids[j] != class_ids[i] and distance < alpha:
-                near.append(alpha - distance)
-                weights.append(math.exp(temperature * (alpha - distance)))
+            if j != i and class_ids[j] == class_ids[i] and distance > negative_margin - margin:
+                far.append(distance - (negative_margin - margin))
+            elif class_ids[j] != class_ids[i] and distance < negative_margin:
+                near.append(negative_margin - distance)
+                weights.append(math.exp(temperature * (negative_margin - distance)))
         if far:
             tightness[i] = (1 - balance) * sum(far) / len(far)
         if near:
