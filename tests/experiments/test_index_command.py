@@ -255,7 +255,7 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         (["--target_recall=1.5"], "target_recall must be"),
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
         (["--prefix=0"], "prefix must be a whole number of at least 1"),
-        (["--prefix=2", "--target_recall=0.8"], "prefix must be set without --target_recall"),
+        (["--prefix=2", "--target_recall=0.8"], "prefix must not be set with --target_recall"),
         (["--backbone=x"], "Set either --saved_model or --backbone, but got both"),
         (["--weights=none"], "weights needs --backbone"),
         (["word"], "flags start with --. Received: word"),
