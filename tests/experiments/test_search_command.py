@@ -303,14 +303,6 @@ def test_matches_with_a_calibration(index, tmp_path, capsys):
     assert "      all below the threshold of a match: b, 1 of 1\n" in capsys.readouterr().out
 
 
-def test_no_matches_without_a_calibration(index, tmp_path, capsys):
-    picture(1).save(tmp_path / "one.png")
-    assert command(f"--index={index}", f"--query={tmp_path / 'one.png'}", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert "threshold" not in found
-    assert all("match" not in each for each in found["answers"][0]["neighbours"])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
