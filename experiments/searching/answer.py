@@ -208,6 +208,6 @@ def grouped(
         is_copy = is_free & (rows @ rows[first] >= similarity - 1e-6)
         is_copy[: first + 1] = False
         is_free &= ~is_copy
-        alike = tuple(results[row].path for row in np.flatnonzero(is_copy))
+        alike = tuple(results[row].path for row in np.flatnonzero(is_copy).tolist())
         groups.append(result._replace(alike=alike))
     return groups

@@ -70,10 +70,9 @@ def opened_settings(
     """
     place = MODEL if saved_model == folder / MODEL else str(saved_model)
     if not (folder / SETTINGS).is_file():
-        settings = {"saved_model": place, "fingerprint": fingerprint, "images": images}
-        settings |= {"built": None, "search": ""}
-        write_settings(folder, settings)
-        return settings
+        new: Settings = {"saved_model": place, "fingerprint": fingerprint, "images": images}
+        write_settings(folder, new | {"built": None, "search": ""})
+        return read_settings(folder)
     saved = read_settings(folder)
     if saved["images"] != images:
         raise UsageError(

@@ -58,7 +58,7 @@ class QdrantStore(Store):
         with self._asking():
             if not self._client.collection_exists(self.table):
                 return None
-        return Description.of_text(self._metadata().get(_DESCRIPTION), self)
+        return Description.of_text(self._metadata().get(_DESCRIPTION, ""), self)
 
     def is_finished(self) -> bool:  # noqa: D102
         return self._metadata().get(_FINISHED) is True
