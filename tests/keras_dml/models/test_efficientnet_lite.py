@@ -86,7 +86,7 @@ def test_the_packaged_weights_match_pytorch():
 
 @pytest.mark.parametrize("name", ["resnet50_v1_5", "mobilenetv2", "small_convnet"])
 def test_no_other_backbone_has_packaged_weights(name):
-    message = f"weights='packaged' is for efficientnet_lite0 alone.*Received: backbone='{name}'"
+    message = f"weights='packaged' is only for efficientnet_lite0.*Received: backbone='{name}'"
     with pytest.raises(ValueError, match=message):
         models.build_backbone(name, 64, weights="packaged")
 

@@ -165,7 +165,7 @@ def test_image_size_must_be_a_multiple_of_the_patch(kind, made):
 @pytest.mark.parametrize("name", ["bert_base_en", "bert"])
 def test_a_preset_without_images(name, made):
     preset_name = f"hub:{made['bert'][0] if name == 'bert' else name}"
-    with pytest.raises(ValueError, match="must take images alone: .* is a BertBackbone.*Received"):
+    with pytest.raises(ValueError, match="only images, but .* is a BertBackbone.*Received"):
         models.build_backbone(preset_name, 24)
 
 
@@ -173,13 +173,13 @@ def test_invalid_folders_and_names(made, tmp_path):
     near = "KerasHub preset, such as .*dinov2_base.* no such preset or folder. Received: .*bas'"
     with pytest.raises(ValueError, match=near):
         models.build_backbone("hub:dinov2_bas", 28)
-    with pytest.raises(ValueError, match="which holds a config.json: there is none. Received"):
+    with pytest.raises(ValueError, match="with a config.json, which is missing. Received"):
         models.build_backbone(f"hub:{tmp_path}", 28)
     (tmp_path / "file").write_text("{")
     with pytest.raises(ValueError, match="preset's folder: it is a file"):
         models.build_backbone(f"hub:{tmp_path / 'file'}", 28)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json is no JSON object that can be read"):
+    with pytest.raises(ValueError, match="config.json is not a readable JSON object"):
         models.build_backbone(f"hub:{tmp_path}", 28)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nothing"}))
     with pytest.raises(ValueError, match="could not be read from its folder .*nothing"):
@@ -210,7 +210,7 @@ def test_without_a_network_the_message_names_the_download(monkeypatch):
 def test_presets_refuse_weights_and_filters(made):
     with pytest.raises(ValueError, match="weights must be left out or 'none' for .*'w.h5'"):
         build(made, "vit", weights="w.h5")
-    with pytest.raises(ValueError, match="filters are for small_convnet alone"):
+    with pytest.raises(ValueError, match="filters must be None except for small_convnet"):
         build(made, "vit", filters=(8,))
 
 

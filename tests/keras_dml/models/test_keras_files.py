@@ -236,7 +236,7 @@ def test_code_runs_only_if_trusted(tmp_path):
             r"shape \(None, 16, 16, 3\), not images of image_size=32: give the image_",
         ),
         (lambda: of_channels(1), 16, r"takes inputs of shape \(None, 16, 16, 1\)"),
-        (lambda: of_two_inputs(), 16, "must take images alone. Received: a model of 2 inputs"),
+        (lambda: of_two_inputs(), 16, "must take only images. Received: a model of 2 inputs"),
         (lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), 16, r"\(None, 4\)"),
     ],
 )
@@ -259,7 +259,7 @@ def test_invalid_files(tmp_path):
     with pytest.raises(ValueError, match="No such file: .*gone.keras"):
         models.build_backbone(str(tmp_path / "gone.keras"), 16)
     (tmp_path / "noise.keras").write_bytes(b"noise")
-    with pytest.raises(ValueError, match="noise.keras is no .keras file that can be read"):
+    with pytest.raises(ValueError, match="noise.keras is not a readable .keras file"):
         models.build_backbone(str(tmp_path / "noise.keras"), 16)
     of_two_inputs().save(tmp_path / "whole.keras")
     flipped = bytearray((tmp_path / "whole.keras").read_bytes())
@@ -280,7 +280,7 @@ def test_weights_cannot_be_set_for_a_saved_model(tmp_path):
     for weights in ("none", "packaged", "w.h5"):
         with pytest.raises(ValueError, match=f"weights must be left out for .*weights='{weights}'"):
             models.build_backbone(path, 16, weights=weights)
-    with pytest.raises(ValueError, match="filters are for small_convnet alone"):
+    with pytest.raises(ValueError, match="filters must be None except for small_convnet"):
         models.build_backbone(path, 16, filters=(8,))
 
 

@@ -104,7 +104,7 @@ def test_bad_filters(filters):
 
 
 def test_filters_are_only_for_small_convnet():
-    with pytest.raises(ValueError, match=r"filters are for small_convnet alone.*'resnet50'"):
+    with pytest.raises(ValueError, match=r"filters must be None except .*'resnet50'"):
         models.build_backbone("resnet50", 32, filters=(8,))
 
 

@@ -477,7 +477,7 @@ def test_warnings():
     with pytest.raises(ValueError, match="3 class ids and 10 embeddings"):
         model.train_on_batch(x, IDS[:3])
     adam = keras.optimizers.Adam()
-    with pytest.raises(ValueError, match="statistics_optimizer must be an optimizer of its own"):
+    with pytest.raises(ValueError, match="statistics_optimizer must be a separate optimizer"):
         model.compile(adam, adam)
     with pytest.raises(ValueError, match="seed must be a whole number"):
         rankmi(seed=-1)

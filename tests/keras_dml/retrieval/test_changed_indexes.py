@@ -158,14 +158,14 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
         (numbered, lambda: numbered.remove([2**40, -1]), f"2 that no item has, {2**40}, -1"),
         (numbered, lambda: numbered.remove([0.5]), r"items, whole numbers. Received: ids=\[0.5\]"),
         (index, lambda: index.upsert(["n3", "n3"], rows[:2]), "more than once, 'n3'"),
-        (index, lambda: index.upsert(["n3"], rows[:2]), r"shape \(1,\) beside 2 rows"),
-        (index, lambda: index.upsert([], rows[:2]), r"shape \(0,\) beside 2 rows"),
+        (index, lambda: index.upsert(["n3"], rows[:2]), r"shape \(1,\) for 2 rows"),
+        (index, lambda: index.upsert([], rows[:2]), r"shape \(0,\) for 2 rows"),
         (index, lambda: index.upsert(["n3"], rows[:1, :2]), "the index's 6 dimensions"),
         (index, lambda: index.upsert(["n3"], rows[0]), r"shape \[n, d\]"),
         (index, lambda: index.upsert(["n3"], np.full((1, D), np.nan)), "NaN or infinity in 1 of"),
         (index, lambda: index.upsert(["n3"], np.full((1, D), 1e300)), "NaN or infinity in 1 of"),
-        (index, lambda: index.upsert([7], rows[:1]), "dtype int64 beside <U3 before"),
-        (numbered, lambda: numbered.upsert(["n3"], rows[:1]), "dtype <U2 beside int64 before"),
+        (index, lambda: index.upsert([7], rows[:1]), "dtype int64 after <U3"),
+        (numbered, lambda: numbered.upsert(["n3"], rows[:1]), "dtype <U2 after int64"),
         (index, lambda: index.embeddings_of(["z"]), "1 that no item has, 'z'"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -96,7 +96,7 @@ def test_an_index_added_in_batches_saved_and_moved_equals_one_built_at_once(
     [
         ([1, 2, 1, 3, 2], "2 of them more than once, 1, 2"),
         (list("abcab"), "more than once, 'a', 'b'"),
-        ([0, 1, 2], r"shape \(3,\) beside 5 rows"),
+        ([0, 1, 2], r"shape \(3,\) for 5 rows"),
         ([[0]] * 5, r"shape \(5, 1\)"),
         ([0, [1], 2, 3, 4], "sequence"),
         ([0.0, 1.0, 2.0, 3.0, 4.0], "dtype float64"),
@@ -133,7 +133,7 @@ def test_a_refused_add_leaves_the_index_unchanged():
         (plain, np.full((2, 3), np.nan), None, "2 of 2 rows"),
         (plain, np.eye(3), [5, 6, 7], "built without ids"),
         (named, np.eye(3), None, "built with ids"),
-        (named, np.eye(3), [1, 2, 3], "dtype int64 beside <U1 before"),
+        (named, np.eye(3), [1, 2, 3], "dtype int64 after <U1"),
         (named, np.eye(3), ["d", "c", "b"], "2 of them more than once, 'c', 'b'"),
         (named, np.eye(3), ["d", "d", "e"], "more than once, 'd'"),
     ):
