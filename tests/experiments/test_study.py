@@ -192,8 +192,8 @@ def study_of(tmp_path, monkeypatch, capfd):
         if code:
             raise (UsageError if code == 2 else RunError)(f"{recipe.stem} ended with code {code}")
 
-    def evaluation(words):
-        return run_command(evaluate.main, ["evaluate", *words])
+    def evaluation(module, *words, name):
+        assert run_command(evaluate.main, ["evaluate", *words]) == 0
 
     def study_of(data, *more):
         recipe = tmp_path / "tiny.flags"
@@ -204,7 +204,7 @@ def study_of(tmp_path, monkeypatch, capfd):
         return code, "".join(capfd.readouterr())
 
     monkeypatch.setattr(study, "run_recipe", run_recipe)
-    monkeypatch.setattr(folds, "evaluate", evaluation)
+    monkeypatch.setattr(folds, "run_module", evaluation)
     return study_of
 
 
