@@ -107,7 +107,8 @@ def _embedded(
     if kind == "saved_model":
         embedder = model_embeddings.saved_model(source, options, tables["queries"])
     elif kind == "backbone":
-        embedder = model_embeddings.backbone_model(pooled_backbone(options), options)
+        backbone = pooled_backbone(options, options.image_size)
+        embedder = model_embeddings.backbone_model(backbone, options, options.backbone)
     else:
         path = kept_model(source) if kind == "run" else source
         embedder = model_embeddings.keras_model(path, options, kind)

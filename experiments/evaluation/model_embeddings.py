@@ -179,9 +179,9 @@ def keras_model(
     return _embedder(model, options, file_sha256(path))
 
 
-def backbone_model(model: keras.Model, options: EvaluationOptions) -> IdentifiedEmbedder:
-    """Return the embedder of a backbone with its pooling. Its weights identify it."""
-    digest = hashlib.sha256(options.backbone.encode())
+def backbone_model(model: keras.Model, options: EvaluationOptions, name: str) -> IdentifiedEmbedder:
+    """Return the embedder of a backbone with its pooling. Its name and weights identify it."""
+    digest = hashlib.sha256(name.encode())
     for array in model.get_weights():
         digest.update(np.ascontiguousarray(array).data)
     return _embedder(float32_copy(model), options, digest.hexdigest())
