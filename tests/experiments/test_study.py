@@ -58,9 +58,9 @@ def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     assert kept["scores"] == {"R@1": scores}  # some runs lack MAP@R
     said = capsys.readouterr().out
     for name, values in scores.items():
-        assert re.search(rf"\| {name} +\| {mean_interval(values)} ", said)
+        assert re.search(rf"\| {name} +\| {mean_interval(values).text()} ", said)
     (difference,) = differences(scores)
-    assert f"R@1: {difference}\n" in said
+    assert f"R@1: {difference.text()}\n" in said
     assert "larger than chance" in said
     assert (output / "study.md").read_text().strip() in said
     page = (output / "study.html").read_text()
