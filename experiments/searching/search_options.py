@@ -75,8 +75,8 @@ serves a page onto which you drop an image. Programs can query the server and ge
     where: tuple[str, ...] = option(
         (),
         text="Search only images with a value in a column, for example class=Milk, "
-        "folder=Packages, or brand=Arla. Repeatable.\nTwo values of one column: either value. Two columns: both. The "
-        "search is exact.",
+        "folder=Packages, or brand=Arla. Repeatable.\n"
+        "Two values of one column: either value. Two columns: both. The search is exact.",
         repeated=True,
     )
     min_similarity: float | None = option(None, lower_bound=-1, upper_bound=1)
