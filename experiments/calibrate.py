@@ -32,7 +32,20 @@ _LEAST = 0.5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(Options):
-    """Options of the command."""
+    """Options of the command.
+
+    Attributes:
+        run: Folder of a finished experiments.run: its test images and its kept model.
+        index: Folder of experiments.index, whose model was not trained on its images: its images,
+            classes, and model.
+        embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n].
+        saved_model: With --embeddings: the SavedModel that made them. A search uses it.
+        false_match_rate: Share of pairs of two classes that may match, above 0 and below 1.
+            Default: the lowest rate at which at least half of the pairs of one class match.
+        metric: Score of a pair.
+    """
+
+    group = _WHAT
 
     command = "experiments.calibrate"
     intro = """Find the threshold at which two images match, for a false match rate.
@@ -47,28 +60,12 @@ page then report for each neighbor whether it matches. Use classes that the mode
 on, such as the test classes of a run. More classes give narrower intervals.
 """
 
-    run: pathlib.Path | None = option(
-        None, _WHAT, "Folder of a finished experiments.run: its test images and its kept model."
-    )
-    index: pathlib.Path | None = option(
-        None,
-        _WHAT,
-        "Folder of experiments.index, whose model was not trained on its images: its images, "
-        "classes, and model.",
-    )
-    embeddings: pathlib.Path | None = option(
-        None, _WHAT, "File of numpy.savez with the arrays embeddings [n, d] and labels [n]."
-    )
-    saved_model: pathlib.Path | None = option(
-        None, _WHAT, "With --embeddings: the SavedModel that made them. A search uses it."
-    )
-    false_match_rate: float | None = option(
-        None,
-        _HOW,
-        "Share of pairs of two classes that may match, above 0 and below 1. Default: the lowest "
-        "rate at which at least half of the pairs of one class match.",
-    )
-    metric: str = option("cosine", _HOW, "Score of a pair.", choices=_METRICS)
+    run: pathlib.Path | None = option(None)
+    index: pathlib.Path | None = option(None)
+    embeddings: pathlib.Path | None = option(None)
+    saved_model: pathlib.Path | None = option(None)
+    false_match_rate: float | None = option(None, group=_HOW)
+    metric: str = option("cosine", group=_HOW, choices=_METRICS)
 
 
 class _Source(NamedTuple):

@@ -21,7 +21,21 @@ _INDEX, _QUERY, _SERVER = "Index", "Queries", "Local web page"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions(ImageLimitOptions):
-    """The index, the queries, and the local page."""
+    """The index, the queries, and the local page.
+
+    Attributes:
+        query: Image file. Repeatable.
+        min_similarity: Smallest similarity of a neighbor. Only for an index of cosine similarities.
+        group_similarity: Cosine similarity from which neighbors count as copies of one image. 0: no
+            grouping.
+        json: Print one JSON object, as the server does.
+        serve: Serve the page.
+        host: Address of the server. 127.0.0.1: only this computer. 0.0.0.0: every computer that can
+            connect can search and see the images, without a password.
+        port: Port of the server. 0: any free port.
+    """
+
+    group = _QUERY
 
     command = "experiments.search"
     intro = """Find the images of an index that are most similar to your images.
@@ -38,68 +52,46 @@ serves a page onto which you drop an image. Programs can query the server and ge
 
     index: str = option(
         None,
-        _INDEX,
-        f"Folder of experiments.index, or a store: {FORMS}.\n"
+        text=f"Folder of experiments.index, or a store: {FORMS}.\n"
         "A search in a store is exact. The index names its SavedModel, which is code: use only "
         "indexes and stores that you trust.",
+        group=_INDEX,
         required=True,
     )
     saved_model: pathlib.Path | None = option(
         None,
-        _INDEX,
-        "Folder of the model, if you have moved it.\nA SavedModel is code that runs with your "
+        text="Folder of the model, if you have moved it.\nA SavedModel is code that runs with your "
         "rights. Use only models that you trust.",
+        group=_INDEX,
     )
     images: str | None = option(
         None,
-        _INDEX,
-        "Folder of the images, if you have moved it, or an address such as s3://BUCKET/FOLDER.\n"
+        text="Folder of the images, if you have moved it, or an address such as s3://BUCKET/FOLDER.\n"
         "An address in the index is only opened if you set it here.",
+        group=_INDEX,
     )
-    query: tuple[str, ...] = option((), _QUERY, "Image file. Repeatable.", repeated=True)
-    k: int | None = option(
-        None, _QUERY, f"Number of neighbors. Default: {DEFAULT_K}.", lower_bound=1
-    )
+    query: tuple[str, ...] = option((), repeated=True)
+    k: int | None = option(None, text=f"Number of neighbors. Default: {DEFAULT_K}.", lower_bound=1)
     where: tuple[str, ...] = option(
         (),
-        _QUERY,
-        "Search only images with a value in a column, for example class=Milk, folder=Packages, or "
-        "brand=Arla. Repeatable.\nTwo values of one column: either value. Two columns: both. The "
-        "search is exact.",
+        text="Search only images with a value in a column, for example class=Milk, "
+        "folder=Packages, or brand=Arla. Repeatable.\n"
+        "Two values of one column: either value. Two columns: both. The search is exact.",
         repeated=True,
     )
-    min_similarity: float | None = option(
-        None,
-        _QUERY,
-        "Smallest similarity of a neighbor. Only for an index of cosine similarities.",
-        lower_bound=-1,
-        upper_bound=1,
-    )
-    group_similarity: float = option(
-        GROUP_SIMILARITY,
-        _QUERY,
-        "Cosine similarity from which neighbors count as copies of one image. 0: no grouping.",
-        lower_bound=0,
-        upper_bound=1,
-    )
-    json: bool = option(False, _QUERY, "Print one JSON object, as the server does.")
-    serve: bool = option(False, _SERVER, "Serve the page.")
-    host: str = option(
-        "127.0.0.1",
-        _SERVER,
-        "Address of the server. 127.0.0.1: only this computer. 0.0.0.0: every computer that can "
-        "connect can search and see the images, without a password.",
-    )
+    min_similarity: float | None = option(None, lower_bound=-1, upper_bound=1)
+    group_similarity: float = option(GROUP_SIMILARITY, lower_bound=0, upper_bound=1)
+    json: bool = option(False)
+    serve: bool = option(False, group=_SERVER)
+    host: str = option("127.0.0.1", group=_SERVER)
     allowed_host: tuple[str, ...] = option(
         (),
-        _SERVER,
-        "Another name of the server, for example the name of a web server in front of it. "
+        text="Another name of the server, for example the name of a web server in front of it. "
         "Repeatable.\nLocalhost, this computer's name, and IP addresses are always allowed.",
+        group=_SERVER,
         repeated=True,
     )
-    port: int = option(
-        8000, _SERVER, "Port of the server. 0: any free port.", lower_bound=0, upper_bound=65535
-    )
+    port: int = option(8000, group=_SERVER, lower_bound=0, upper_bound=65535)
 
 
 def check_search(options: SearchOptions) -> None:
