@@ -391,6 +391,25 @@ class LossOptions(Options):
         "center: weight of the loss next to the cross-entropy.",
         lower_bound=0.0,
     )
+    also: str | None = option(
+        None,
+        LOSS,
+        "Second loss over pairs of embeddings, next to ce or to another loss over pairs, such as "
+        "tcm. Default: none.",
+    )
+    also_weight: float = option(1.0, LOSS, "also: weight of the second loss.", lower_bound=0.0)
+    also_flags: tuple[str, ...] = option(
+        (), LOSS, "also: its arguments, ARGUMENT=VALUE. Default: the defaults of the loss."
+    )
+    track: tuple[str, ...] = option(
+        (),
+        LOSS,
+        "Losses over embeddings, and ce, to evaluate on the first 8 training batches after each "
+        "epoch. They do not train. The run then embeds all training images.",
+    )
+    track_flags: tuple[str, ...] = option(
+        (), LOSS, "track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses."
+    )
     classifier: bool = option(
         False,
         LOSS,

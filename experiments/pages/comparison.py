@@ -24,6 +24,7 @@ from experiments.evaluation.scores import (
     label_of,
     rows_of,
 )
+from experiments.evaluation.tracked import tracked_figures
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.pages.retrieval import Grid
@@ -119,6 +120,7 @@ def write_comparison_page(
         figures[f"{label_of(score.at_1)} over epochs"] = Curves(curves, score.axis)
     accuracies = {run: over_epochs(history, ACCURACY, 100) for run, history in histories.items()}
     figures["Accuracy over epochs"] = Curves(accuracies, "accuracy, %")
+    figures |= tracked_figures(histories)
     columns, *rows = table_of(lines)
     write_page(
         page,

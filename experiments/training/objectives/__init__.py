@@ -11,6 +11,7 @@ from experiments.training.objectives.classifier import (
     BesideClassifier,
     Classifier,
 )
+from experiments.training.objectives.joint import Joint, JointClassifier
 from experiments.training.objectives.pairs import OverPairs
 from experiments.training.objectives.proxies import OverProxies
 from keras_dml import losses, mining
@@ -83,7 +84,11 @@ def objective_of(options: RunOptions) -> Objective:
             raise UsageError(f"{name} is for --memory_size=N. Received: {name}={value}")
     if options.mining is not None:
         _check_mining(options)
-    return kind(options)
+    if options.also is None:
+        return kind(options)
+    joint = (JointClassifier if kind is Classifier else Joint)(options)
+    joint.check()
+    return joint
 
 
 def _check_mining(options: RunOptions) -> None:
