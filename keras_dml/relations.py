@@ -66,6 +66,9 @@ class Relation:
                [False, False,  True]])
     """
 
+    # Whether labels are class ids, and pairs with equal ids are the positives.
+    of_classes = False
+
     def __call__(self, anchor_labels: TensorLike, candidate_labels: TensorLike) -> Masks:
         """Return the masks of the positives and the negatives, bool `[a, c]` each.
 
@@ -79,6 +82,14 @@ class Relation:
         """
         anchors = self.checked_labels(anchor_labels, "anchor_labels")
         candidates = self.checked_labels(candidate_labels, "candidate_labels")
+        return self.compare(anchors, candidates)
+
+    def compare(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the result of `masks` for labels from `checked_labels`, after checks of the masks.
+
+        Raises:
+            ValueError: A mask has another shape, or a pair is both positive and negative.
+        """
         return self._checked(self.masks(anchors, candidates), anchors, candidates)
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
@@ -159,6 +170,8 @@ class SameClass(Relation):
         array([[ True, False, False],
                [False,  True,  True]])
     """
+
+    of_classes = True
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the masks of the positives and the negatives."""

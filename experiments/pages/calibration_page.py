@@ -32,12 +32,13 @@ def rows_of(found: Verification) -> list[tuple[str, list[str]]]:
         ("equal error rate, %", equal, equal_interval, 100, "{:.2f}"),
     ]
     return [
-        (name, [form.format(scale * value), _interval(interval, form, scale)])
+        (name, [form.format(scale * value), interval_text(interval, form, scale)])
         for name, value, interval, scale, form in rows
     ]
 
 
-def _interval(interval: Interval, form: str, scale: float) -> str:
+def interval_text(interval: Interval, form: str, scale: float) -> str:
+    """Return an interval as text: both bounds times `scale`, in a format such as "{:.2f}"."""
     if math.isnan(interval[0]):
         return "–"
     return " to ".join(form.format(scale * bound) for bound in interval)

@@ -102,6 +102,6 @@ def _cells(
         key = f"recall@{name[2:]}/cosine" if name.startswith("R@") else name.lower()
         ours = [result.get("scores", {}).get(key) for result in results]
         known = [100 * value for value in ours if value is not None]
-        cells.append(str(mean_interval(known)) if len(known) == len(ours) else "–")
+        cells.append(mean_interval(known).text() if len(known) == len(ours) else "–")
         cells.append(f"{printed[name]:.1f}" if name in printed else "–")
     return cells

@@ -17,6 +17,7 @@ __all__ = [
     "are_finite",
     "count",
     "cumsum",
+    "gram",
     "log_add_exp",
     "log_one_plus_sum_exp",
     "log_sum_exp",
@@ -107,7 +108,7 @@ def cumsum(x: Tensor) -> Tensor:
 
 
 def segment_sum(x: Tensor, segments: Tensor, number: Tensor | int) -> Tensor:
-    """Sum the rows of `x` `[n, ...]` in each of a number of segments, in its dtype."""
+    """Sum the rows of `x` `[n, ...]` that have the same segment, 0 … number − 1, in its dtype."""
     if keras.backend.backend() == "torch":  # ops.segment_sum is float32 of float64
         return x.new_zeros((number, *x.shape[1:])).index_add(0, segments, x)  # type: ignore[attr-defined]
     return ops.segment_sum(x, segments, number)
@@ -163,6 +164,25 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     if backend == "tensorflow" and standardize_dtype(x.dtype) == "float32" and _is_rounded():
         return _in_parts(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
     return _product(x, y)
+
+
+def gram(x: Tensor) -> Tensor:
+    """Compute the inner products `x xᵀ` `[n, n]` of the rows of `x` `[n, d]`.
+
+    On TensorFlow, the gradient takes one product instead of two: `(u + uᵀ) x` for the upstream u.
+    The other backends would lose forward-mode derivatives.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return _gram(x)
+    return matmul(x, ops.transpose(x))
+
+
+@with_gradient
+def _gram(x: Tensor) -> tuple[Tensor, Backward]:
+    def backward(upstream: Tensor, x: Tensor) -> Tensor:
+        return matmul(upstream + ops.transpose(upstream), x)
+
+    return matmul(x, ops.transpose(x)), backward
 
 
 def are_finite(embeddings: Tensor) -> Tensor:

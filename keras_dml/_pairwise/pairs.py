@@ -14,6 +14,7 @@ from keras_dml._common.types import Tensor
 from keras_dml._pairwise.arithmetic import (
     count,
     cumsum,
+    gram,
     masked_max,
     masked_min,
     masked_sum,
@@ -45,6 +46,9 @@ _ZERO = 1e-37
 Masks: TypeAlias = tuple[Tensor, Tensor]
 """Bool masks `[a, c]` of the positives and of the negatives."""
 
+Compare: TypeAlias = Callable[[Tensor, Tensor], Masks]
+"""A function of the labels of anchors and candidates that returns the masks of a relation."""
+
 
 class _HasMasks(Protocol):
     def masks(self, similarities: Tensor, pairs: "Pairs") -> Masks:
@@ -61,16 +65,18 @@ class Memory:
 
     Attributes:
         embeddings: `[m, d]`, as the model returned them.
-        class_ids: `[m]`, integers.
+        labels: Class ids `[m]`, integers, or the labels of a relation, m rows.
         filled: Bool `[m]`, the slots that hold a row. Other slots are not candidates.
         own: int `[a]`, the slot of each anchor's copy, which is neither its positive nor its
             negative. −1 for an anchor without a copy.
+        scale: A factor of the similarities, or None.
     """
 
     embeddings: Tensor
-    class_ids: Tensor
+    labels: Tensor
     filled: Tensor
     own: Tensor
+    scale: Tensor | None = None
 
     def prefix(self, length: int) -> "Memory":
         """Return the memory with the first `length` dimensions of each embedding."""
@@ -109,41 +115,54 @@ class Pairs:
     itself: Tensor
 
     @classmethod
-    def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
-        """Pair class ids `[n]` and embeddings `[n, d]` with those of all replicas."""
+    def of_batch(
+        cls, labels: Tensor, embeddings: Tensor, compare: Compare | None = None
+    ) -> "Pairs":
+        """Pair labels and embeddings `[n, d]` with the candidates of all replicas.
+
+        Args:
+            labels: Class ids `[n]`, or the labels of a relation, n rows.
+            embeddings: `[n, d]`.
+            compare: The masks of a relation. None: equal and unequal class ids.
+        """
         candidates, first_row = gather_candidates(embeddings)
-        candidate_ids, _ = gather_candidates(class_ids)
+        candidate_labels, _ = gather_candidates(labels)
         rows = ops.arange(ops.shape(embeddings)[0], dtype="int32") + first_row
         columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
         itself = ops.equal(rows[:, None], columns[None, :])
-        same_class = ops.equal(class_ids[:, None], candidate_ids[None, :])
+        positive, negative = (compare or _same_class)(labels, candidate_labels)
+        other = ops.logical_not(itself)
         return cls(
             anchors=embeddings,
             candidates=candidates,
-            positive=ops.logical_and(same_class, ops.logical_not(itself)),
-            negative=ops.logical_not(same_class),
+            positive=ops.logical_and(positive, other),
+            negative=ops.logical_and(negative, other),
             itself=itself,
         )
 
     @classmethod
-    def of_memory(cls, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> "Pairs":
-        """Pair class ids `[n]` and embeddings `[n, d]` with the rows of a memory."""
-        # A memory stores whole numbers, whatever dtype the labels have.
-        class_ids = ops.cast(class_ids, memory.class_ids.dtype)
+    def of_memory(
+        cls, labels: Tensor, embeddings: Tensor, memory: Memory, compare: Compare | None = None
+    ) -> "Pairs":
+        """Pair labels (n rows) and embeddings `[n, d]` with the rows of a memory."""
+        # A memory stores whole numbers, whatever dtype the class ids have.
+        labels = ops.cast(labels, memory.labels.dtype)
         columns = ops.arange(ops.shape(memory.embeddings)[0], dtype=memory.own.dtype)
         itself = ops.equal(memory.own[:, None], columns[None, :])
         other = ops.logical_and(memory.filled[None, :], ops.logical_not(itself))
-        same_class = ops.equal(class_ids[:, None], memory.class_ids[None, :])
+        positive, negative = (compare or _same_class)(labels, memory.labels)
         return cls(
             anchors=embeddings,
             candidates=memory.embeddings,
-            positive=ops.logical_and(same_class, other),
-            negative=ops.logical_and(ops.logical_not(same_class), other),
+            positive=ops.logical_and(positive, other),
+            negative=ops.logical_and(negative, other),
             itself=itself,
         )
 
     def similarities(self) -> Tensor:
         """Compute the inner products `S_ij = a_i · c_j`, `[a, c]`."""
+        if self.candidates is self.anchors:
+            return gram(self.anchors)
         return matmul(self.anchors, ops.transpose(self.candidates))
 
     def squared_distances(self) -> Tensor:
@@ -239,6 +258,11 @@ def _may_be(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> boo
     return len(shape) == len(other) and all(
         None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, other)
     )
+
+
+def _same_class(class_ids: Tensor, candidate_ids: Tensor) -> Masks:
+    same = ops.equal(class_ids[:, None], candidate_ids[None, :])
+    return same, ops.logical_not(same)
 
 
 def mean_over_anchors(values: Tensor, kept: Tensor) -> Tensor:
@@ -411,7 +435,7 @@ def _exact(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
     a_squares = ops.sum(ops.square(a), axis=-1)[:, None]
     c_squares = ops.sum(ops.square(c), axis=-1)[None, :]
     lengths = a_squares + c_squares
-    distances = lengths - 2.0 * matmul(a, ops.transpose(c))
+    distances = lengths + matmul(-2.0 * a, ops.transpose(c))
     close = distances <= _ROOT_EPSILON[standardize_dtype(distances.dtype)] * lengths
 
     def put(flat: Tensor, place: Tensor, difference: Tensor, _: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ from keras_dml.losses.pairwise_cross_entropy import (
 from keras_dml.losses.pairwise_cross_entropy import (
     SimplifiedPairwiseCrossEntropyLoss as SimplifiedPairwiseCrossEntropyLoss,
 )
+from keras_dml.losses.pairwise_sigmoid import PairwiseSigmoidLoss as PairwiseSigmoidLoss
 from keras_dml.losses.proxy_anchor import ProxyAnchorLoss as ProxyAnchorLoss
 from keras_dml.losses.proxy_nca import ProxyNCALoss as ProxyNCALoss
 from keras_dml.losses.quadruplet import QuadrupletLoss as QuadrupletLoss

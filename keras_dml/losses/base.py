@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._backend.replicas import place_among_replicas
+from keras_dml import relations
+from keras_dml._backend.replicas import gather_candidates, place_among_replicas
 from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Parts, Tensor, TensorLike
@@ -29,8 +30,9 @@ from keras_dml._pairwise.arrays import (
     one_hot,
 )
 from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
+from keras_dml.relations import RelationLike
 
-__all__ = ["EmbeddingLoss", "LabelsAsTheyAre", "PairLoss", "ProxyLoss"]
+__all__ = ["AgainstMemory", "EmbeddingLoss", "LabelsAsTheyAre", "PairLoss", "ProxyLoss"]
 
 # Rounding in half precision can exceed 1.
 _LARGEST_COSINE = 1.01
@@ -59,7 +61,7 @@ class EmbeddingLoss(keras.losses.Loss):
     Args:
         reduction: A Keras reduction. The default `"sum_over_batch_size"` is the mean over anchors.
             Within a `tf.distribute` strategy, Keras divides means by the number of replicas, so the
-            sum of values and gradients over the replicas is that of the global batch.
+            sums over the replicas equal the value and the gradient of the global batch.
         name: Name of the loss.
         dtype: Dtype of the arithmetic, `"float32"` or `"float64"`. The default is float32, or
             float64 if `keras.config.floatx()` is float64. Half precision would merge distances, so
@@ -82,9 +84,10 @@ class EmbeddingLoss(keras.losses.Loss):
             this loss, a literal. None if the loss has them.
 
     Raises:
-        ValueError: Embeddings are not finite or not `[n, d]`; class ids are None, NaN, not whole,
-            too large for their dtype, or not `[n]` or `[n, 1]`; the two numbers of rows differ;
-            `dtype` is a half precision. A compiled graph cannot raise, and there the loss is NaN.
+        ValueError: Embeddings are not finite or not `[n, d]`. Class ids are missing, NaN, not
+            whole, too large for their dtype, or not `[n]` or `[n, 1]`. The two numbers of rows
+            differ. Or `dtype` is a half precision. A compiled graph cannot raise, and there the
+            loss is NaN.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
     Cross-Entropy vs. Pairwise Losses", ECCV 2020, Table 2.
@@ -117,7 +120,7 @@ class EmbeddingLoss(keras.losses.Loss):
     ) -> Tensor:
         """Compute the reduced loss. Integers in `y_true` stay integers."""
         check_order(y_true, y_pred)
-        labels, embeddings = as_labels(y_true), as_embeddings(y_pred)
+        labels, embeddings = self.as_labels(y_true), as_embeddings(y_pred)
         check_sample_weight(sample_weight, embeddings)
         return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
 
@@ -155,20 +158,28 @@ class EmbeddingLoss(keras.losses.Loss):
         return tuple(ops.where(sound, each, ops.full_like(each, float("nan"))) for each in values)
 
     def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
-        labels = as_labels(y_true)
+        labels = self.as_labels(y_true)
         embeddings = ops.convert_to_tensor(as_embeddings(y_pred), dtype=self.dtype)
         check_embeddings(embeddings)
         labels = self.checked_labels(labels)
         check_rows(labels, embeddings)
         return labels, embeddings
 
+    def as_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert `y_true` to a tensor that keeps labels distinct."""
+        return as_labels(y_true)
+
     def checked_labels(self, labels: Tensor) -> Tensor:
         """Convert `y_true` to class ids `[n]`. Override this for other labels."""
         return checked_class_ids(labels)
 
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether checked labels are valid, for graphs, which cannot raise errors."""
+        return are_apart(labels)
+
     def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
         """Return whether the batch, or each image, can have a loss: bool `[]` or `[n]`."""
-        return ops.logical_and(are_apart(labels), are_finite(embeddings))
+        return ops.logical_and(self.are_valid(labels), are_finite(embeddings))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
@@ -232,6 +243,10 @@ class PairLoss(EmbeddingLoss):
         mining: The pairs that the loss sees: a strategy of `keras_dml.mining`, a function from
             (similarities, positive, negative) to the two masks to keep, or a list of them, applied
             in order. None keeps all pairs. Not every loss has this argument.
+        relation: Which candidates are positives and negatives: a relation of
+            `keras_dml.relations`, or a function from the labels of anchors and candidates to the
+            two masks. `y_true` is then its labels. None: class ids (`SameClass`). Not every loss
+            has this argument.
         reduction, name, dtype: As in `EmbeddingLoss`.
 
     Attributes:
@@ -241,7 +256,7 @@ class PairLoss(EmbeddingLoss):
             formula, which can be differentiated twice.
 
     Raises:
-        TypeError: `mining` is none of these.
+        TypeError: `mining` is neither a strategy, nor a function, nor a list of them.
         ValueError: As in `EmbeddingLoss`, or the masks of a mining function have another shape.
     """
 
@@ -256,9 +271,75 @@ class PairLoss(EmbeddingLoss):
         name: str | None = None,
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
         self.strategies = _checked_mining(mining)
+        self.relation = relations.get(relation)
+
+    def as_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert `y_true` to the relation's labels, or to a tensor of class ids."""
+        if isinstance(self.relation, relations.SameClass):
+            return as_labels(y_true)
+        return self.relation.checked_labels(y_true)
+
+    def checked_labels(self, labels: Tensor) -> Tensor:
+        """Convert `y_true` to the relation's labels, n rows."""
+        return self.relation.checked_labels(labels)
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether the labels are valid for the relation."""
+        return self.relation.are_valid(labels)
+
+    def between(
+        self,
+        query_labels: TensorLike,
+        queries: TensorLike,
+        candidate_labels: TensorLike,
+        candidates: TensorLike,
+        sample_weight: TensorLike | None = None,
+        *,
+        scale: Tensor | float | None = None,
+    ) -> Tensor:
+        """Compute the reduced loss of queries against candidates of another set.
+
+        No query is one of the candidates. With `tf.distribute`, candidates come from all replicas.
+        Gradients reach both sets.
+
+        Examples:
+            >>> loss = keras_dml.losses.NTXentLoss(temperature=1.0)
+            >>> photos, catalog = np.eye(2, dtype="float32"), np.eye(2, dtype="float32")
+            >>> round(float(loss.between([0, 1], photos, [0, 1], catalog)), 3)
+            0.313
+
+        Args:
+            query_labels: Class ids `[q]`, or the labels of the relation, q rows.
+            queries: Embeddings `[q, d]`.
+            candidate_labels: Class ids `[c]`, or the labels of the relation, c rows.
+            candidates: Embeddings `[c, d]`.
+            sample_weight: Weight of each query, `[q]`, or None.
+            scale: A factor of the similarities, for losses of similarities. It can be learned.
+
+        Raises:
+            TypeError: The loss compares candidates with each other (`takes_memory` is False).
+            ValueError: As in the call, or d differs between the two sets.
+        """
+        self.check_memory()
+        labels, embeddings = self._checked(candidate_labels, candidates)
+        width = ops.shape(queries)[-1]
+        if ops.shape(embeddings)[-1] != width:
+            raise ArgumentError(
+                "queries and candidates must have embeddings of the same length. "
+                f"Received: {width} and {embeddings.shape[-1]}"
+            )
+        rows, _ = gather_candidates(embeddings)
+        row_labels, _ = gather_candidates(labels)
+        filled = ops.ones(ops.shape(rows)[:1], "bool")
+        own = ops.full(ops.shape(queries)[:1], -1, "int32")
+        against = AgainstMemory(self, Memory(rows, row_labels, filled, own, scale))
+        value = against(query_labels, queries, sample_weight)
+        # A compiled graph cannot raise an error for candidates that are not finite.
+        return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
@@ -285,11 +366,13 @@ class PairLoss(EmbeddingLoss):
         """
         embeddings = self.prepare(embeddings)
         if memory is None:
-            pairs = Pairs.of_batch(class_ids, embeddings)
+            pairs = Pairs.of_batch(class_ids, embeddings, self.relation.compare)
         else:
             stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
-            pairs = Pairs.of_memory(class_ids, embeddings, memory)
+            if memory.scale is not None:
+                embeddings = embeddings * ops.cast(memory.scale, embeddings.dtype)
+            pairs = Pairs.of_memory(class_ids, embeddings, memory, self.relation.compare)
         return pairs.mined(self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
@@ -307,8 +390,13 @@ class PairLoss(EmbeddingLoss):
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
-        strategies = keras.saving.serialize_keras_object(list(self.strategies))
-        return {**super().get_config(), **({"mining": strategies} if self.strategies else {})}
+        config = super().get_config()
+        config.pop("relation", None)  # not every loss has it
+        if self.strategies:
+            config["mining"] = keras.saving.serialize_keras_object(list(self.strategies))
+        if not isinstance(self.relation, relations.SameClass):
+            config["relation"] = keras.saving.serialize_keras_object(self.relation)
+        return config
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
@@ -373,6 +461,43 @@ class ProxyLoss(EmbeddingLoss):
             cosines: `[n, K]`.
         """
         raise NotImplementedError
+
+
+class AgainstMemory(EmbeddingLoss):
+    """A loss of a batch's anchors against a memory, created within one step.
+
+    It has the reduction of the inner loss, so sample weights, masks, and replicas work as in that
+    loss.
+
+    Args:
+        loss: A loss whose `takes_memory` is True.
+        memory: A memory that includes the rows of the batch.
+    """
+
+    def __init__(self, loss: EmbeddingLoss, memory: Memory) -> None:
+        super().__init__(reduction=loss.reduction, name=loss.name, dtype=loss.dtype)
+        self.loss = loss
+        self.memory = memory
+
+    def as_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert the labels as the inner loss does."""
+        return self.loss.as_labels(y_true)
+
+    def checked_labels(self, labels: Tensor) -> Tensor:
+        """Convert the labels as the inner loss does."""
+        return self.loss.checked_labels(labels)
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether the labels are valid for the inner loss."""
+        return self.loss.are_valid(labels)
+
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Compute the loss `[n]`."""
+        return self.loss.compute_memory_loss(class_ids, embeddings, self.memory)
+
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+        """Compute the two parts `[n]`."""
+        return self.loss.compute_memory_parts(class_ids, embeddings, self.memory)
 
 
 class LabelsAsTheyAre(keras.losses.Loss):

@@ -12,6 +12,7 @@ from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs, Strategy, safe_sqrt
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.relations import RelationLike
 
 
 @register("contrastive")
@@ -43,7 +44,7 @@ class ContrastiveLoss(PairLoss):
             number, a positive costs something at every distance.
         power: p, the exponent of the hinges, a whole number of at least 1. With 1, a pair pulls or
             pushes equally at every distance.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `margin` not above 0, `positive_margin` not finite, unknown `pair_reduction`,
@@ -63,10 +64,13 @@ class ContrastiveLoss(PairLoss):
         name: str | None = "contrastive",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
         positive_margin: float = 0.0,
         power: int = 2,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))

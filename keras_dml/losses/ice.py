@@ -15,6 +15,7 @@ from keras_dml._pairwise.arithmetic import count, log_add_exp, log_sum_exp, mask
 from keras_dml._pairwise.pairs import Pairs, Strategy
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.relations import RelationLike
 
 _NOT_A_DERIVATIVE = (
     "the reweighted gradient of InstanceCrossEntropyLoss is not the derivative of its value: set "
@@ -29,7 +30,7 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     With cosine similarities `S_ij`, a scale s and `E_a = log Σ_{j∈N_a} exp(s S_aj)`, anchor a and
     positive i have the matching probability `p_ai = exp(s S_ai) / (exp(s S_ai) + exp(E_a))`. The
-    loss of the anchor is `Σ_{i∈P_a} −log p_ai`; its parts, as those of any cross-entropy, are the
+    loss of the anchor is `Σ_{i∈P_a} −log p_ai`; its parts, as in any cross-entropy, are the
     logit and the partition:
 
     - tightness `T_a = −Σ_{i∈P_a} s S_ai`
@@ -65,7 +66,7 @@ class InstanceCrossEntropyLoss(PairLoss):
             the negatives of an anchor. With True, the gradient is the derivative of the mean over
             anchors of `L_a / (2 s Σ_{i∈P_a} (1 − p_ai))` with a constant divisor.
         pair_reduction: `"sum"` over the anchor's positives as in the paper, or `"mean"`.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `scale` not above 0, unknown `pair_reduction`, `anchor_gradient` without
@@ -86,8 +87,11 @@ class InstanceCrossEntropyLoss(PairLoss):
         name: str | None = "ice",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.scale = check_positive("scale", scale)
         self.reweight = bool(reweight)
         self.anchor_gradient = bool(anchor_gradient)

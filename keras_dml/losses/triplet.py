@@ -21,6 +21,7 @@ from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors, mean_o
 from keras_dml._pairwise.search import open_hinges, semihard_negatives
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
+from keras_dml.relations import RelationLike
 
 _TRIPLETS = ("all", "semihard", "hard")
 
@@ -63,8 +64,8 @@ class TripletLoss(PairLoss):
         normalize: Whether distances are between l2-normalized embeddings.
         average: `"anchors"`, the mean over anchors of their means, or `"triplets"`, the mean over
             all triplets of the global batch.
-        reduction, name, dtype, mining: As in `PairLoss`. The triplets are those of the pairs that
-            `mining` keeps.
+        reduction, name, dtype, mining, relation: As in `PairLoss`. The triplets consist of
+            the pairs that `mining` keeps.
 
     Raises:
         ValueError: `margin` is not above 0, `triplets` or `average` is unknown, or shapes are
@@ -85,11 +86,14 @@ class TripletLoss(PairLoss):
         name: str | None = "triplet",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
         if isinstance(mining, str):  # until 0.3.0
             warn_renamed("a word as the argument mining of TripletLoss", "triplets")
             mining, triplets = None, mining
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.triplets = check_choice("triplets", triplets, _TRIPLETS)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import check_choice, shown
-from keras_dml._common.errors import ArgumentError
-from keras_dml._common.rows import finite_rows
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.errors import ArgumentError, shown
+from keras_dml._common.rows import rows_of_sets
+from keras_dml._common.types import Metric
 from keras_dml.metrics.bar import long_work_bar
 
 if TYPE_CHECKING:
@@ -30,24 +29,6 @@ def make_index(embeddings: npt.ArrayLike, metric: Metric) -> Index:
     from keras_dml.retrieval import build_index
 
     return build_index(embeddings, metric)
-
-
-def checked_rows(
-    embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
-) -> tuple[Rows, Rows]:
-    """Return queries and items as finite float32 rows: the same array without a gallery."""
-    check_choice("metric", metric, METRICS)
-    queries = finite_rows(embeddings, "embeddings")
-    items = queries if gallery is None else finite_rows(gallery, "gallery")
-    if not len(queries) or not len(items) or queries.shape[1] != items.shape[1]:
-        shapes = f"shape {queries.shape}"
-        if gallery is not None:
-            shapes = f"shapes {queries.shape} and {items.shape}"
-        raise ArgumentError(
-            "embeddings and gallery must have a row or more each, of the same width. "
-            f"Received: {shapes}"
-        )
-    return queries, items
 
 
 def check_ks(name: str, ks: Iterable[int], items: Rows, own_rows: bool) -> list[int]:
@@ -85,7 +66,7 @@ def neighbor_blocks(
     Yields:
         (slice of the queries, rows int64 `[b, k]`, scores float32 `[b, k]`).
     """
-    with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as bar:
+    with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as advance:
         step = max(1, min(_BLOCK, _PAIRS // (k + 1)))
         for start in range(0, len(queries), step):
             block = slice(start, min(start + step, len(queries)))
@@ -97,7 +78,7 @@ def neighbor_blocks(
                 left_out[~left_out.any(axis=1), -1] = True
                 rows, scores = (found[~left_out].reshape(-1, k) for found in (rows, scores))
             yield block, rows, scores
-            bar.update(len(rows))
+            advance(len(rows))
 
 
 def nearest_neighbors(
@@ -132,7 +113,7 @@ def nearest_neighbors(
         ValueError: k is out of range, the widths differ, or `retrieval.Index` refuses the
             embeddings or the metric.
     """
-    queries, items = checked_rows(embeddings, gallery, metric)
+    queries, items = rows_of_sets(embeddings, gallery, metric)
     (k,) = check_ks("k", [k], items, gallery is None)
     rows = np.empty((len(queries), k), np.int64)
     scores = np.empty((len(queries), k), np.float32)

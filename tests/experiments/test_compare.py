@@ -8,9 +8,10 @@ import pytest
 from tiny_run import TINY
 
 from experiments import compare
+from experiments.options import child
 from experiments.options.command_line import run_command
 from experiments.pages import comparison
-from experiments.training import child_runs, run_files
+from experiments.training import run_files
 
 
 def command(*arguments):
@@ -77,7 +78,7 @@ def test_the_comparison_has_the_exit_code_of_a_failed_run(
     ended, code, tmp_path, monkeypatch, capsys
 ):
     done = subprocess.CompletedProcess((), ended)
-    monkeypatch.setattr(child_runs.subprocess, "run", lambda *words, **more: done)
+    monkeypatch.setattr(child.subprocess, "run", lambda *words, **more: done)
     assert command("--recipes=cub.flags", f"--output_dir={tmp_path}") == code
     assert f"cub ended with code {ended}" in capsys.readouterr().err
 
@@ -169,3 +170,19 @@ def test_the_recalls_of_a_paper_are_columns(header, cells, tmp_path, monkeypatch
 
 
 COLUMNS = ["R@1, paper, cosine", "R@1, paper, l2"]
+
+
+def test_the_whole_row_of_a_paper_is_next_to_ours():
+    result = {
+        "rows": {"embedding, cosine": {"recall@1": 0.75, "recall@10": 0.9}},
+        "scores": {"nmi": 0.625},
+        "train_seconds": 1.0,
+        "seconds": 2.0,
+    }
+    paper = {"recall@1/cosine": 0.5, "recall@10/cosine": 0.8, "recall@100/cosine": 0.9, "nmi": 0.7}
+    lines = comparison.comparison_lines({"a": result}, {"a": paper})
+    head, row = comparison.table_of(lines)
+    shown = dict(zip(head, row))
+    assert (shown["R@10, cosine"], shown["R@10, paper, cosine"]) == ("90.0", "80.0")
+    assert (shown["NMI"], shown["NMI, paper"]) == ("62.5", "70.0")
+    assert "R@100, paper, cosine" not in shown

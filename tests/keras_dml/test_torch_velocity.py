@@ -131,6 +131,7 @@ def test_an_unknown_velocity_is_refused():
         optimizers.SGD(0.1, velocity="pytorch")
 
 
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="needs Keras 3.15")
 def test_each_optimizer_in_a_multi_optimizer_keeps_its_velocity(golden):
     layer = keras.layers.Dense(4)
     layer.build((None, 3))

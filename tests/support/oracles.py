@@ -102,6 +102,12 @@ def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None)
     return np.array(tightness), np.array(contrastive)
 
 
+def others_of(i, class_ids):
+    """Return the other images that are positives or negatives of image i."""
+    related = [j for j in range(len(class_ids)) if j != i]
+    return [j for j in related if class_ids[j] == class_ids[i] or class_ids[j] != class_ids[i]]
+
+
 def unit(z):
     return z / np.sqrt((z**2).sum(axis=1, keepdims=True))
 
@@ -134,13 +140,27 @@ def center(class_ids, z, normalize=False):
     return np.array(tightness), np.zeros(len(z))
 
 
+@oracle("pairwise_sigmoid", {"scale": 4.0, "bias": -2.0})
+def pairwise_sigmoid(class_ids, z, scale=10.0, bias=-10.0):
+    f, n = unit(z), len(z)
+    tightness, contrastive = np.zeros(n), np.zeros(n)
+    for i in range(n):
+        for j in others_of(i, class_ids):
+            logit = scale * float(f[i] @ f[j]) + bias
+            if class_ids[j] == class_ids[i]:
+                tightness[i] += math.log(1 + math.exp(-logit))
+            else:
+                contrastive[i] += math.log(1 + math.exp(logit))
+    return tightness, contrastive
+
+
 @oracle("snca", {"temperature": 0.3})
 def snca(class_ids, z, temperature=0.05):
     f, n = unit(z), len(z)
     tightness, contrastive, kept = [], [], 0
     for i in range(n):
         positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
-        others = [k for k in range(n) if k != i]
+        others = others_of(i, class_ids)
         if positives:
             kept += 1
             tightness.append(-math.log(sum(math.exp(f[i] @ f[j] / temperature) for j in positives)))
@@ -222,9 +242,7 @@ def fastap(class_ids, z, num_bins=10):
     ranked = 0
     for i in range(len(f)):
         near, everyone, num_positives = [0.0] * (num_bins + 1), [0.0] * (num_bins + 1), 0
-        for j in range(len(f)):
-            if j == i:
-                continue
+        for j in others_of(i, class_ids):
             squared = float(sum((f[i] - f[j]) ** 2))
             num_positives += int(class_ids[j] == class_ids[i])
             for b in range(num_bins + 1):
@@ -454,7 +472,7 @@ def supcon(class_ids, z, temperature=0.1):
             continue
         kept += 1
         tightness[i] = -sum(f[i] @ f[j] / temperature for j in positives) / len(positives)
-        everyone = sum(math.exp(f[i] @ f[j] / temperature) for j in range(n) if j != i)
+        everyone = sum(math.exp(f[i] @ f[j] / temperature) for j in others_of(i, class_ids))
         contrastive[i] = math.log(everyone)
     return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
 
@@ -466,13 +484,12 @@ def nt_xent(class_ids, z, temperature=0.07):
     for i in range(n):
         negatives = [k for k in range(n) if class_ids[k] != class_ids[i]]
         for p in range(n):
-            if p == i or class_ids[p] != class_ids[i] or not negatives:
-                continue
-            num_pairs += 1
-            logit = f[i] @ f[p] / temperature
-            rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
-            tightness[i] -= logit
-            contrastive[i] += math.log(math.exp(logit) + rivals)
+            if p != i and class_ids[p] == class_ids[i] and negatives:
+                num_pairs += 1
+                logit = f[i] @ f[p] / temperature
+                rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
+                tightness[i] -= logit
+                contrastive[i] += math.log(math.exp(logit) + rivals)
     return tightness * n / max(num_pairs, 1), contrastive * n / max(num_pairs, 1)
 
 
@@ -499,10 +516,10 @@ def threshold_consistent_margin(
     for i in range(n):
         for j in range(n):
             s = float(f[i] @ f[j])
-            if j != i and class_ids[i] == class_ids[j] and s <= positive_margin:
+            if j != i and class_ids[j] == class_ids[i] and s <= positive_margin:
                 sums[0, i] += positive_margin - s
                 numbers[0] += 1
-            if class_ids[i] != class_ids[j] and s >= negative_margin:
+            if class_ids[j] != class_ids[i] and s >= negative_margin:
                 sums[1, i] += s - negative_margin
                 numbers[1] += 1
     weights = positive_weight, negative_weight
@@ -580,8 +597,8 @@ def smooth_ap(class_ids, z, temperature=0.01, query_in_database=False):
     f, n = unit(z), len(z)
     tightness, values, kept = np.zeros(n), np.zeros(n), 0
     for q in range(n):
-        database = [j for j in range(n) if j != q or query_in_database]
-        positives = [j for j in database if class_ids[j] == class_ids[q]]
+        database = others_of(q, class_ids) + [q] * query_in_database
+        positives = [j for j in database if j == q or class_ids[j] == class_ids[q]]
         if not [j for j in positives if j != q]:
             continue
         kept += 1
@@ -607,7 +624,7 @@ def recall_at_k(
     tightness, values, kept = np.zeros(n), np.zeros(n), 0
     for q in range(n):
         positives = [j for j in range(n) if j != q and class_ids[j] == class_ids[q]]
-        database = [j for j in range(n) if j != q or query_in_database]
+        database = others_of(q, class_ids) + [q] * query_in_database
         if not positives:
             continue
         kept += 1
@@ -615,7 +632,7 @@ def recall_at_k(
         for result, among in ((tightness, positives), (values, database)):
             recall = 0.0
             for k in ks:
-                k = min(k, n)
+                k = min(k, 1 + len(others_of(q, class_ids)))
                 found = sum(
                     1
                     / (1 + math.exp((smooth_rank(i, among, s, rank_temperature) - k) / temperature))

@@ -91,10 +91,10 @@ def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
 
 def test_the_help_of_the_index_command_names_its_files():
     from experiments import index
-    from experiments.searching import index_settings
+    from experiments.searching import index_folder
 
-    names = (index_settings.INDEX, index_settings.SETTINGS, index_settings.SKIPPED)
-    for name in (*names, index_settings.EMBEDDINGS):
+    names = (index_folder.INDEX, index_folder.SETTINGS, index_folder.SKIPPED)
+    for name in (*names, index_folder.EMBEDDINGS):
         assert name in index.IndexOptions.intro
 
 
@@ -105,12 +105,22 @@ LIGHT = [name for name, (_, options) in COMMANDS.items() if not issubclass(optio
 @pytest.mark.parametrize("name", LIGHT)
 def test_help_and_mistyped_flags_do_not_import_keras(name):
     """Import losses, samplers, and optimizers only for commands with their flags."""
-    words = ["--help", "--epoch"] if name not in ("export",) else ["--epoch"]
+    words = ["--help", "--epoch"] if name not in ("evaluate", "export") else ["--epoch"]
     check(name, words)
 
 
 def test_a_wrong_value_is_refused_before_keras_is_imported():
     check("run", ["--epochs=x"])
+
+
+def test_the_help_of_a_run_does_not_import_tensorflow():
+    program = (
+        "import sys; sys.argv = ['run', '--help']\n"
+        "from experiments.run import main; from experiments.options import run_command\n"
+        "run_command(main); sys.exit('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "--loss=multi_similarity" in done.stdout
 
 
 def check(name, words):

@@ -19,7 +19,6 @@ from keras_dml.retrieval import (
     ScannIndex,
     TreeAH,
     load_index,
-    scann_index,
 )
 from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.tree_searcher import TreeSearcher
@@ -408,7 +407,6 @@ def test_search_and_change_while_a_tree_trains(monkeypatch, fails):
 @needs_scann
 @pytest.mark.parametrize("during", ["emptied", "many"])
 def test_removals_and_large_changes_while_a_tree_trains(monkeypatch, during):
-    monkeypatch.setattr(scann_index, "_FEW_ROWS", 3)
     rows = random_rows(50)
     index = ScannIndex(rows, "l2", np.arange(50), WHOLE)
     train = TreeSearcher.trained.__func__
@@ -510,8 +508,8 @@ def test_soar_and_reorder_options(metric, option, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"soar_lambda": 0}, "soar_lambda must be None or a number above 0. Received: soar_la"),
-        ({"soar_lambda": "1"}, "soar_lambda must be None or a number above 0"),
+        ({"soar_lambda": 0}, "soar_lambda must be a number above 0. Received: soar_la"),
+        ({"soar_lambda": "1"}, "soar_lambda must be a number above 0"),
         ({"reorder_dtype": "int4"}, "reorder_dtype must be one of 'float32', 'bfloat16', 'int8'"),
     ],
 )

@@ -51,7 +51,7 @@ def test_parameters_follow_from_the_number_of_items():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_leaves": 0}, "num_leaves must be None or a whole number from 1.*num_leaves=0"),
+        ({"num_leaves": 0}, "num_leaves must be a whole number of at least 1.*num_leaves=0"),
         ({"leaves_to_search": 2.0}, "leaves_to_search must be.*leaves_to_search=2.0"),
         ({"reorder": True}, "reorder must be.*reorder=True"),
         ({"projected_dimensions": -1}, "projected_dimensions must be.*projected_dimensions=-1"),
