@@ -29,8 +29,8 @@ SECTIONS = {
         "guides/stores", "guides/datasets", "guides/runs", "guides/migrating", "guides/errors",
     ]),
     "reference": ("Reference", [
-        "api/losses", "api/addons", "api/mining", "api/metrics", "api/relations", "api/models", "api/callbacks",
-        "api/optimizers", "api/retrieval", "api/export", "api/pipelines", "flags",
+        "api/losses", "api/addons", "api/mining", "api/relations", "api/metrics", "api/models",
+        "api/callbacks", "api/optimizers", "api/retrieval", "api/export", "api/pipelines", "flags",
     ]),
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation", "results/serving",
