@@ -7,7 +7,14 @@ import keras
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates, place_among_replicas
-from keras_dml._common.checks import check_bool, check_number, check_whole, check_wholes, shown
+from keras_dml._common.checks import (
+    check_bool,
+    check_choice,
+    check_number,
+    check_whole,
+    check_wholes,
+    shown,
+)
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
@@ -67,7 +74,7 @@ class CrossBatchMemory(DistributedModel):
         batch_term: Whether the sum includes the batch's loss. The paper's algorithm has only the
             memory's term (which requires start_step 0).
         label_shape: Shape of one row of labels, for a loss with a relation: `(G,)` for G tags.
-        label_dtype: Dtype of the labels. None: whole numbers.
+        label_dtype: Dtype of the labels, int32, int64, float32, or float64. None: whole numbers.
         name: Name of the model.
 
     Attributes:
@@ -120,8 +127,11 @@ class CrossBatchMemory(DistributedModel):
             error.argument = "start_step"
             raise error
         self.model = model
-        self.label_shape = check_wholes("label_shape", label_shape, least=1) if label_shape else ()
+        scalar = isinstance(label_shape, (tuple, list)) and not label_shape
+        self.label_shape = () if scalar else check_wholes("label_shape", label_shape, least=1)
         self.label_dtype = label_dtype
+        if label_dtype is not None:
+            check_choice("label_dtype", label_dtype, ("int32", "int64", "float32", "float64"))
         whole = widest_integers()  # the dtype of class ids
 
         def state(name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
