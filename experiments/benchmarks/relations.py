@@ -22,7 +22,7 @@ class RelationsOptions(Options):
     """Options of `benchmark relations`."""
 
     command = "experiments.benchmark relations"
-    intro = """Measure tags, photo to catalog, and text to photo on unseen products.
+    intro = """Measure tags and photo to catalog on unseen products.
 
   python -m experiments.benchmark relations --data_dir=FOLDER
 
@@ -32,9 +32,6 @@ the test classes of the mean over the seeds.
 """
 
     data_dir: str = option("", GROUP, "Folder of the Grocery Store Dataset.")
-    text_preset: str = option(
-        "", GROUP, "Folder of a BERT sentence encoder in the Hugging Face layout. Default: no text."
-    )
     image_size: int = option(288, GROUP, "Side of the images in pixels.", lower_bound=32)
     seeds: int = option(3, GROUP, "Number of seeds.", lower_bound=1)
     output_dir: str = option("runs/relations", GROUP, "Folder of the cached features.")
@@ -48,8 +45,6 @@ def measure(options: RelationsOptions) -> Iterator[str]:
     yield f"{len(data['x'])} photographs, {len(data['catalog'])} products"
     yield from _photo_to_catalog(data, options.seeds)
     yield from _tags(data, options.seeds)
-    if options.text_preset:
-        yield from _text_to_photo(data, _sentences(options), options.seeds)
 
 
 def _photo_to_catalog(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
@@ -117,33 +112,6 @@ def _tags(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
             scores.append(found["ndcg@10"])
         listed = ", ".join(f"{score:.3f}" for score in scores)
         yield f"  {name}: {np.mean(scores):.3f} (seeds: {listed})"
-
-
-def _text_to_photo(data: dict[str, np.ndarray], text: np.ndarray, seeds: int) -> Iterator[str]:
-    """Train a head on image features and a head on text features."""
-    from keras_dml import losses, models
-
-    unseen = np.flatnonzero(~data["train_class"])
-    test = ~data["is_train"]
-    yield f"text to photo, R@1 on {len(unseen)} unseen products"
-    for name, features in (("description", text[0]), ("class name", text[1])):
-        hits = []
-        for seed in range(seeds):
-            queries = _head(features.shape[1], seed)
-            photos = _head(data["x"].shape[1], seed + 1000)
-            model = models.DualEncoder(queries, photos, scale=10.0)
-            model.compile("adam", losses.NTXentLoss(1.0))
-
-            def pairs(rows: np.ndarray, features: np.ndarray = features) -> Any:
-                ids = data["y"][rows]
-                return (features[ids], data["x"][rows]), ids
-
-            model.fit(_batches(data, seed, pairs), verbose=0)
-            found = _unit(model.encode_queries(features[unseen]))
-            similarities = found @ _unit(model.encode_candidates(data["x"][test])).T
-            hits.append(data["y"][test][similarities.argmax(axis=1)] == unseen)
-        yield f"  {name}: {_interval(np.mean(hits, axis=0), unseen)}"
-    yield f"  chance: {1 / len(unseen):.3f}"
 
 
 def _head(width: int, seed: int) -> "keras.Model":
@@ -237,33 +205,6 @@ def _embedded(size: int, *tables: Any) -> list[np.ndarray]:
     model = keras.Model(backbone.input, keras.layers.GlobalAveragePooling2D()(backbone.output))
     transform = pipelines.EvaluationTransform(size, (size, size))
     return [
-        model.predict(
-            pipelines.evaluation_batches(table, transform, 32).map(lambda images, _: images),
-            verbose=0,
-        )
+        model.predict(pipelines.evaluation_batches(table, transform, 32), verbose=0)
         for table in tables
     ]
-
-
-def _sentences(options: RelationsOptions) -> tuple[np.ndarray, np.ndarray]:
-    """Return the text features of each class's description, and of its name."""
-    from keras_hub import models as hub
-
-    from pipelines.datasets import groceries
-
-    _, catalog, _ = groceries.read_groceries(options.data_dir)
-    names = [name.replace("-", " ") for name in catalog.class_names]
-    files = [
-        pathlib.Path(path.replace("_Iconic.jpg", "_Description.txt")) for path in catalog.paths
-    ]
-    descriptions = [path.read_text("utf-8", errors="replace") for path in files]
-    backbone = hub.BertBackbone.from_preset(options.text_preset)
-    tokenizer = hub.BertTokenizer.from_preset(options.text_preset)
-    prepare = hub.BertTextClassifierPreprocessor(tokenizer, sequence_length=128)
-    encoded = []
-    for texts in (descriptions, names):
-        inputs = prepare(texts)
-        states = np.asarray(backbone.predict(inputs, verbose=0)["sequence_output"])
-        mask = np.asarray(inputs["padding_mask"])[..., None]
-        encoded.append((states * mask).sum(axis=1) / mask.sum(axis=1))
-    return encoded[0], encoded[1]

@@ -108,7 +108,7 @@ def cumsum(x: Tensor) -> Tensor:
 
 
 def segment_sum(x: Tensor, segments: Tensor, number: Tensor | int) -> Tensor:
-    """Sum the rows of `x` `[n, ...]` in each of a number of segments, in its dtype."""
+    """Sum the rows of `x` `[n, ...]` that have the same segment, 0 … number − 1, in its dtype."""
     if keras.backend.backend() == "torch":  # ops.segment_sum is float32 of float64
         return x.new_zeros((number, *x.shape[1:])).index_add(0, segments, x)  # type: ignore[attr-defined]
     return ops.segment_sum(x, segments, number)

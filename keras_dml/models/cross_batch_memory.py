@@ -1,7 +1,7 @@
 """A model whose loss compares each batch with embeddings of earlier batches."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
@@ -18,19 +18,17 @@ from keras_dml._common.checks import (
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
-from keras_dml._pairwise.pairs import Memory
+from keras_dml._pairwise.pairs import Memory, Sets
 from keras_dml.losses.base import AgainstMemory, EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
-from keras_dml.models.cached_gradients import CachedGradients
-from keras_dml.models.distributed_model import DistributedModel
-from keras_dml.models.dual_encoder import DualEncoder, Sets
+from keras_dml.models.distributed_model import ModelAround
 from keras_dml.models.head import check_embedding_model
 
 __all__ = ["CrossBatchMemory"]
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CrossBatchMemory(DistributedModel):
+class CrossBatchMemory(ModelAround):
     """An embedding model whose loss also compares with the embeddings of earlier batches.
 
     After the first steps of training, embeddings change slowly. The stored embeddings of the last M
@@ -107,8 +105,7 @@ class CrossBatchMemory(DistributedModel):
         name: str = "cross_batch_memory",
         **kwargs: Any,
     ) -> None:
-        # No autocast, because the inner model casts its inputs under mixed precision.
-        super().__init__(name=name, autocast=False, **kwargs)
+        super().__init__(model, name, **kwargs)
         dimensions = check_embedding_model("model", model)
         if dimensions is None:
             raise ArgumentError(
@@ -126,7 +123,6 @@ class CrossBatchMemory(DistributedModel):
             )
             error.argument = "start_step"
             raise error
-        self.model = model
         scalar = isinstance(label_shape, (tuple, list)) and not label_shape
         self.label_shape = () if scalar else check_wholes("label_shape", label_shape, least=1)
         self.label_dtype = label_dtype
@@ -155,23 +151,10 @@ class CrossBatchMemory(DistributedModel):
         self.built = True
 
     @property
-    def wrapped(self) -> keras.Model:
-        """The embedding model."""
-        return self.model
-
-    def call(self, images: Tensor, training: bool = False) -> Tensor:
-        """Compute the embeddings of the images."""
-        return self.model(images, training=training)
-
-    @property
-    def _dual(self) -> DualEncoder | None:
-        """The two encoders, if the model has them."""
-        inner = self.model.model if isinstance(self.model, CachedGradients) else self.model
-        return inner if isinstance(inner, DualEncoder) else None
-
-    def count_params(self) -> int:
-        """Return the number of parameters, without the memory."""
-        return self.model.count_params()
+    def _dual(self) -> Any:
+        """The `DualEncoder` within, or None. Not imported, so that no file imports its neighbor."""
+        inner = self.model.model if self._trains_in_chunks else self.model
+        return inner if hasattr(inner, "sets_of") else None
 
     def compile(
         self,
@@ -202,7 +185,7 @@ class CrossBatchMemory(DistributedModel):
                 "metrics cannot be set for two sets of embeddings: evaluate them with "
                 "keras_dml.metrics. Received: metrics in compile()"
             )
-        if isinstance(self.model, CachedGradients):
+        if self._trains_in_chunks:
             self.model.check_layers()
         if kwargs.pop("loss_weights", None) is not None:
             raise ArgumentError(
@@ -233,9 +216,14 @@ class CrossBatchMemory(DistributedModel):
         """The metrics of every Keras model, and the parts of the loss."""
         return [*super().metrics, *self._watched.parts]
 
+    @property
+    def _trains_in_chunks(self) -> bool:
+        """Whether the model is a `CachedGradients`."""
+        return hasattr(self.model, "train_step_of")
+
     def train_step(self, *args: Any) -> Any:
         """Run one training step, in chunks if the model is a `CachedGradients`."""
-        if isinstance(self.model, CachedGradients):
+        if self._trains_in_chunks:
             return self.model.train_step_of(self, *args)
         return super().train_step(*args)
 
@@ -359,12 +347,6 @@ class CrossBatchMemory(DistributedModel):
             "label_shape": list(self.label_shape),
             "label_dtype": self.label_dtype,
         }
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """Create a model from its configuration."""
-        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**{**config, "model": model})
 
 
 class _Watched:

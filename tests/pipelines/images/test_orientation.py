@@ -519,7 +519,7 @@ def test_embeddings_of_stored_orientations_are_not_reused(tmp_path):
 
     path, table = tmp_path / "rows.npy", ImageTable.from_encoded([turned(6, "PNG")] * 3, [0] * 3)
     # The name of embeddings before photos were rotated.
-    old = EmbeddingFile(path, 3, f"model; {Ours.transform}; {table_fingerprint(table)}", "float32")
+    old = EmbeddingFile(path, 3, f"model; {Ours.transform}; {table_fingerprint(table)}")
     with old:
         old.append(np.zeros([3, 2], np.float32))
     assert (np.load(path) == 0).all()
