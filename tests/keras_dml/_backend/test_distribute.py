@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = [*distributed_training.quick_cases(), "rankmi_model"]
 LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dropout"]
+LONGER += ["dual", "dual_memory", "tags"]
 MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
 # On four devices and two workers, the gate runs the quick cases; the thorough checks run all.
 MOST = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]

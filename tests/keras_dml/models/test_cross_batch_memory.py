@@ -360,7 +360,7 @@ def test_other_user_errors():
     model.compile("sgd", losses.SNCALoss(), run_eagerly=keras.backend.backend() == "tensorflow")
     with pytest.raises(ValueError, match="memory_size=4 for a batch of 6"):
         model.train_on_batch(Z, IDS)
-    with pytest.raises(ValueError, match=r"y must be class ids.*Received: y=None"):
+    with pytest.raises(ValueError, match=r"y_true must be class ids.*y_true=None"):
         model.train_on_batch(Z)
 
 
@@ -369,7 +369,7 @@ def test_a_batch_of_one_and_fractional_class_ids():
     assert step(model, Z[:1], IDS[:1])["loss"] == 0.0
     assert step(model, Z, IDS.astype("float32"))["loss"] > 0
     with pytest.raises(
-        ValueError, match="y must be class ids that are whole numbers.*0.5 in row 0"
+        ValueError, match="y_true must be class ids that are whole numbers.*0.5 in row 0"
     ):
         step(model, Z, IDS + 0.5)
     model = models.CrossBatchMemory(untouched(), 8, start_step=0)
