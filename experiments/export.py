@@ -7,12 +7,13 @@ import os
 import pathlib
 import sys
 
-from experiments.options import RunOptions, UsageError, given_words, option, parse, run_command
+from experiments.options import RunOptions, given_words, option, parse, run_command
 from experiments.options.registries import words
 from experiments.options.run_options import CodeOptions, ImageLimitOptions
+from experiments.options.together import check_together
 from experiments.options.values import normal_path
 
-_MODEL, _EXPORT = "Model", "Export"
+_MODEL = "Model"
 _OVERRIDING = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "max_pixels")
 
 
@@ -31,8 +32,11 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
         eval_batch_size: Images per batch.
         output_dir: Output folder. Default: RUN/exports/FORMAT, or FORMAT-int8.
     """
+<<<<<<< HEAD
 
     group = _EXPORT
+=======
+>>>>>>> search
 
     command = "experiments.export"
     intro = """Export the kept model of a run to a format for other servers and phones.
@@ -46,14 +50,26 @@ images with the export. It prints the export's size, its largest difference from
 the lost recall, and the time per image, and writes a model card.
 """
 
+<<<<<<< HEAD
     run: pathlib.Path = option(None, group=_MODEL, required=True)
+=======
+    group = "Export"
+
+    run: pathlib.Path = option(None, _MODEL, required=True)
+>>>>>>> search
     format: str = option(
         None, choices=words("experiments.exporting.formats.FORMATS"), required=True
     )
     int8: bool = option(False)
+<<<<<<< HEAD
     examples: int = option(200, lower_bound=1)
     data_dir: str | None = option(None, group=_MODEL, convert=normal_path)
     eval_batch_size: int = option(64, lower_bound=1)
+=======
+    examples: int = option(200, lower_bound=1, needs="int8")
+    data_dir: str | None = option(None, _MODEL, convert=normal_path)
+    eval_batch_size: int = option(64, _MODEL, lower_bound=1)
+>>>>>>> search
     output_dir: str | None = option(None)
 
 
@@ -65,8 +81,7 @@ def main(argv: list[str]) -> None:
     from experiments.training.run_files import flag_file_of
 
     flags = flag_file_of(options.run)
-    if not options.int8 and "examples" in options.on_command_line:
-        raise UsageError(f"examples is for --int8. Received: examples={options.examples}")
+    check_together(options)
     of_run = parse(
         RunOptions, ["export", f"--flagfile={flags}", *given_words(options, _OVERRIDING)]
     )
