@@ -270,7 +270,6 @@ def fitted(model, epochs):
 
 
 @pytest.mark.slow
-@pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 def test_training_continues_identically_from_a_keras_file(tmp_path):
     net = small_net()
@@ -293,7 +292,6 @@ def test_training_continues_identically_from_a_keras_file(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     "how",

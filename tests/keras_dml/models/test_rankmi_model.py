@@ -187,7 +187,6 @@ def same(one, other):
 
 
 @pytest.mark.any_backend
-@pytest.mark.slow_on_jax
 def test_each_phase_only_changes_one_network_and_optimizer():
     adam = keras.optimizers.Adam
     model = rankmi("float32", adam(0.01), adam(0.01), run_eagerly=True)
@@ -272,7 +271,6 @@ def test_no_pairs_within_the_margins_give_zero_loss_and_no_update(sampling):
 
 
 @pytest.mark.any_backend
-@pytest.mark.slow_on_jax
 def test_one_image_and_one_class_train_without_error():
     eager = keras.backend.backend() != "jax"
     model = rankmi("float32", sampling="distance_weighted", run_eagerly=eager)
