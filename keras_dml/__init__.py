@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
 
 # `pipelines` and the commands import `_common` from here, without Keras.
 if "keras" in sys.modules or not {"pipelines", "experiments"} & set(sys.modules):
-    from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers
+    from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers, relations
 
 __version__ = "0.2.0"
 
@@ -30,6 +30,7 @@ __all__ = [
     "mining",
     "models",
     "optimizers",
+    "relations",
     "retrieval",
 ]
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml import relations
 from keras_dml._common.checks import check_choice, check_whole, check_wholes, shown
 from keras_dml._common.deprecation import renamed_arguments, warn_renamed
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
@@ -67,6 +68,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             trained model. Required if the trained model has a classifier after the embeddings. It
             shares the layers, `keras.Model(model.inputs, model.get_layer("embedding").output)`.
         batch_size: Number of images to embed at once, for arrays.
+        relation: Which images are relevant, a relation of `keras_dml.relations`. The labels of
+            `dataset` and `gallery` are then the relation's labels.
 
     Raises:
         TypeError, ValueError: An argument is invalid. During `fit`: the model does not return
@@ -85,16 +88,18 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         every: int = 1,
         embedding_model: keras.Model | None = None,
         batch_size: int = 128,
+        relation: relations.RelationLike = None,
     ) -> None:
         super().__init__()
+        self.relation = relations.get(relation)
         several = ks if isinstance(ks, Iterable) else (ks,)
         self.ks = check_wholes("ks", several, least=1)
         self.every = check_whole("every", every, least=1)
         batch_size = check_whole("batch_size", batch_size, least=1)
         check_choice("metric", metric, METRICS)
-        self._sets = [_Batches("dataset", dataset, batch_size)]
+        self._sets = [_Batches("dataset", dataset, batch_size, self.relation)]
         if gallery is not None:
-            self._sets.append(_Batches("gallery", gallery, batch_size))
+            self._sets.append(_Batches("gallery", gallery, batch_size, self.relation))
         if self._sets[-1].images is not None:
             self._check_ks_against(self._sets[-1].images)
         if not isinstance(prefix, str):
@@ -159,7 +164,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         if not all(np.isfinite(rows).all() for rows in found[::2]):
             return dict.fromkeys(names, float("nan"))
         rows, labels, *gallery = found
-        sets = dict(zip(("gallery", "gallery_labels"), gallery))
+        sets: dict[str, Any] = dict(zip(("gallery", "gallery_labels"), gallery))
+        sets["relation"] = self.relation
         recall = recall_at_k(rows, labels, self.ks, self.metric, **sets)
         precision = precision_at_r(rows, labels, self.metric, **sets)
         values = [*recall.values(), precision.map_at_r, precision.r_precision]
@@ -190,6 +196,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             labels.append(classes)
         if not rows:
             raise ArgumentError(f"{batches.name} must hold images. Received: no batch")
+        if not isinstance(self.relation, relations.SameClass):
+            return np.concatenate(rows), np.concatenate(labels)
         return np.concatenate(rows), joined_labels((batches.name, each) for each in labels)
 
 
@@ -201,8 +209,11 @@ class _Batches:
         images: Number of images, or None if unknown.
     """
 
-    def __init__(self, name: str, dataset: _Dataset, batch_size: int) -> None:
+    def __init__(
+        self, name: str, dataset: _Dataset, batch_size: int, relation: relations.Relation
+    ) -> None:
         self.name = name
+        self._relation = relation
         self.images: int | None = None
         self._dataset: Any = dataset
         self._batch_size = batch_size
@@ -213,7 +224,7 @@ class _Batches:
                     f"Received: a tuple of {len(dataset)}"
                 )
             images: Any = dataset[0]  # any object with a length and slices
-            labels = _class_ids(name, dataset[1])
+            labels = self._labels(dataset[1])
             if len(images) != len(labels) or not len(labels):
                 raise ArgumentError(
                     f"{name} must have one label for each of its images, and an image. "
@@ -247,7 +258,7 @@ class _Batches:
             images, labels = self._dataset
             for start in range(0, len(images), self._batch_size):
                 part = slice(start, start + self._batch_size)
-                yield images[part], _class_ids(self.name, labels[part])
+                yield images[part], self._labels(labels[part])
             return
         batches = self._dataset
         # A PyDataset has a length, but its iteration does not end.
@@ -259,7 +270,20 @@ class _Batches:
                     f"{self.name} must give batches (images, labels). "
                     f"Received: a batch of type {type(batch).__name__}"
                 )
-            yield batch[0], _class_ids(self.name, batch[1])
+            yield batch[0], self._labels(batch[1])
+
+    def _labels(self, given: Any) -> np.ndarray:
+        if not isinstance(self._relation, relations.SameClass):
+            return np.asarray(self._relation.checked_labels(given, f"labels of {self.name}"))
+        labels = plain_labels(self.name, given)
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = labels[:, 0]
+        if labels.ndim != 1:
+            raise ArgumentError(
+                f"{self.name} must have class ids [n] as labels. "
+                f"Received: labels of shape {labels.shape}"
+            )
+        return labels
 
 
 def _tensor(array: Any) -> Any:
@@ -267,14 +291,3 @@ def _tensor(array: Any) -> Any:
     if keras.ops.is_tensor(array):
         return array
     return keras.ops.convert_to_tensor(np.asarray(array))
-
-
-def _class_ids(name: str, labels: Any) -> np.ndarray:
-    labels = plain_labels(name, labels)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise ArgumentError(
-            f"{name} must have class ids [n] as labels. Received: labels of shape {labels.shape}"
-        )
-    return labels

@@ -14,7 +14,7 @@ from experiments.evaluation.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.rows import finite_rows
-from keras_dml.metrics.recall import class_numbers
+from keras_dml.metrics.relevance import class_numbers
 from pipelines import ImageTable
 from pipelines.split import Split
 

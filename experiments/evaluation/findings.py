@@ -22,7 +22,7 @@ from keras_dml.metrics.audit import (
     label_votes,
     outlier_scores,
 )
-from keras_dml.metrics.recall import make_index, neighbor_blocks
+from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 from keras_dml.retrieval import TreeAH, build_index, scann_loads
 from pipelines.images.limits import MOST_PIXELS
 

@@ -19,7 +19,7 @@ from experiments.evaluation.query_order import (
 )
 from experiments.pages.embedding_map import map_rows, map_svg, places
 from experiments.pages.page import Cell, Row, array_picture, breaking
-from keras_dml.metrics.recall import make_index, neighbor_blocks
+from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 from pipelines import ImageTable, Split, evaluation_batches
 
 _EACH_ROW = (

@@ -16,6 +16,7 @@ from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
 from keras_dml.metrics.evaluation import evaluate
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.metrics.mutual_information import MutualInformationBound, mutual_information_bound
+from keras_dml.metrics.neighbors import nearest_neighbors
 from keras_dml.metrics.open_set import Identification, IdentificationPoint, identification
 from keras_dml.metrics.pair_verification import (
     OperatingPoint,
@@ -25,7 +26,8 @@ from keras_dml.metrics.pair_verification import (
 )
 from keras_dml.metrics.positives_per_anchor import PositivesPerAnchor
 from keras_dml.metrics.precision import PrecisionAtR, precision_at_r
-from keras_dml.metrics.recall import nearest_neighbors, recall_at_k
+from keras_dml.metrics.ranking import ranking_scores
+from keras_dml.metrics.recall import recall_at_k
 
 __getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors")
 
@@ -55,6 +57,7 @@ __all__ = [
     "outlier_scores",
     "pairs_needed",
     "precision_at_r",
+    "ranking_scores",
     "recall_at_k",
     "verification",
 ]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from keras_dml._common.checks import as_array, check_number, check_whole
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
-from keras_dml.metrics.recall import checked_labels, class_numbers
+from keras_dml.metrics.relevance import checked_labels, class_numbers
 
 # Number of rows whose neighbors are compared with each other at once: k² booleans per row.
 _BLOCK = 4096

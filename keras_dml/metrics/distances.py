@@ -9,7 +9,7 @@ from keras_dml._common.checks import check_whole
 from keras_dml._common.rows import finite_rows, normalized
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.ranks import pair_blocks
-from keras_dml.metrics.recall import checked_labels, checked_sets
+from keras_dml.metrics.relevance import checked_labels, checked_sets
 
 # float32 distances cannot distinguish more bins.
 _MOST_BINS = 2**24

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml import relations
 from keras_dml._common.checks import as_array, check_bool, check_seed, shown
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError
@@ -14,7 +15,8 @@ from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
-from keras_dml.metrics.recall import listed, recall_at_k
+from keras_dml.metrics.ranking import ranking_scores
+from keras_dml.metrics.recall import recall_at_k
 
 # The values of the benchmarks, first CUB and Cars. Values above the number of items are dropped.
 _KS = (1, 2, 4, 8, 10, 100, 1000)
@@ -30,6 +32,8 @@ def evaluate(
     gallery_labels: npt.ArrayLike | None = None,
     clustering: bool = True,
     seed: int = 0,
+    *,
+    relation: relations.RelationLike = None,
 ) -> dict[str, float]:
     """Compute retrieval, clustering, and separation scores of embeddings from any model.
 
@@ -52,6 +56,9 @@ def evaluate(
         gallery_labels: Class of each row of the gallery, `[m]`.
         clustering: Whether to run k-means (with a gallery, on both sets together).
         seed: Seed of k-means.
+        relation: A relation of `keras_dml.relations`. Its positives count as rows of the query's
+            class, and `labels` are its labels. The scores then include `ndcg@10/cosine`
+            (`ranking_scores`), and exclude `nmi`, `ami`, and `jensen_shannon`, which need classes.
 
     Returns:
         A dictionary of floats, in this order: for each metric `recall@K/cosine` for each K,
@@ -76,22 +83,28 @@ def evaluate(
             f"metric must be one of {METRICS}, or a list of them. Received: metric={shown(metric)}"
         )
     seed = check_seed("seed", seed)
-    if check_bool("clustering", clustering):
+    by_class = isinstance(relations.get(relation), relations.SameClass)
+    clustering = check_bool("clustering", clustering) and by_class
+    if clustering:
         check_scikit_learn()  # fail before the work
     sets: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
+    items = _count("embeddings", embeddings) - 1
+    if gallery is not None:
+        items = _count("gallery", gallery)
     if ks is None:
-        items = _count("embeddings", embeddings) - 1
-        if gallery is not None:
-            items = _count("gallery", gallery)
         ks = [k for k in _KS if k <= items] or [1]
-    ks = listed(ks)
+    ks = list(ks) if isinstance(ks, Iterable) else ks  # an iterator can be read once
     scores: dict[str, float] = {}
     for name in chosen:
-        recall = recall_at_k(embeddings, labels, ks, name, **sets)
+        recall = recall_at_k(embeddings, labels, ks, name, **sets, relation=relation)
         scores |= {f"recall@{k}/{name}": share for k, share in recall.items()}
-        precision = precision_at_r(embeddings, labels, name, **sets)
+        precision = precision_at_r(embeddings, labels, name, **sets, relation=relation)
         scores[f"map@r/{name}"] = precision.map_at_r
         scores[f"r_precision/{name}"] = precision.r_precision
+        if not by_class:
+            deepest = min(10, items)
+            ranked = ranking_scores(embeddings, labels, [deepest], name, **sets, relation=relation)
+            scores[f"ndcg@{deepest}/{name}"] = ranked[f"ndcg@{deepest}"]
     if clustering:
         rows, classes = embeddings, labels
         if gallery is not None and gallery_labels is not None:
@@ -99,7 +112,8 @@ def evaluate(
             rows = np.concatenate(sides)
             classes = joined_labels([("labels", labels), ("gallery_labels", gallery_labels)])
         scores |= clustering_scores(rows, classes, seed)._asdict()
-    scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
+    if by_class:
+        scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
     scores["queries_without_match"] = precision.queries_without_match
     return scores
 

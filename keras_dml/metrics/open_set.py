@@ -15,7 +15,7 @@ from keras_dml.metrics.pair_counts import between
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.pair_verification import allowed, checked_rates, pairs_needed
 from keras_dml.metrics.ranks import pair_blocks
-from keras_dml.metrics.recall import checked_sets
+from keras_dml.metrics.relevance import checked_sets
 
 _Floats = npt.NDArray[np.float32]
 

@@ -25,7 +25,7 @@ from keras_dml.metrics.pair_counts import (
     count_pairs,
 )
 from keras_dml.metrics.pair_scores import PairScores
-from keras_dml.metrics.recall import checked_labels, class_numbers
+from keras_dml.metrics.relevance import checked_labels, class_numbers
 
 Interval = tuple[float, float]
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from keras_dml import relations
 from keras_dml._backend.private import in_stateless_scope
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._pairwise.arrays import checked_class_ids, known_numbers
-from keras_dml._pairwise.class_ids import as_labels
+from keras_dml._common.types import Config
+from keras_dml._pairwise.arrays import known_numbers
 
 if TYPE_CHECKING:
     from keras import KerasTensor
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable("keras_dml")
 class PositivesPerAnchor(keras.metrics.Mean):
-    """A metric: the mean number of other images of an anchor's class in its batch, during `fit`.
+    """A metric: the mean number of positives of an anchor in its batch, during `fit`.
 
     `(1/n) Σ_i |{j ≠ i : y_j = y_i}|`, over the batches of an epoch, and over all replicas of each.
+    With a relation, the positives are those of the relation.
 
     If batches contain no two images of a class, a loss over pairs has no positive pairs. Its value
     falls to almost nothing, but the model learns nothing. Batches with m images per class give m −
@@ -41,26 +43,41 @@ class PositivesPerAnchor(keras.metrics.Mean):
 
     Args:
         name, dtype: As in Keras.
+        relation: The relation of the loss, from `keras_dml.relations`. None: the same class.
     """
 
     def __init__(
-        self, name: str = "positives_per_anchor", dtype: str | keras.DTypePolicy | None = None
+        self,
+        name: str = "positives_per_anchor",
+        dtype: str | keras.DTypePolicy | None = None,
+        *,
+        relation: relations.RelationLike = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self._negatives = self.add_variable(
             shape=(), initializer="zeros", dtype=self.dtype, name="negatives"
         )
         self._warned = False
+        self.relation = relations.get(relation)
 
     def update_state(
         self, y_true: KerasTensor, y_pred: KerasTensor, sample_weight: KerasTensor | None = None
     ) -> None:
-        """Add a batch of class ids `[n]`. The embeddings and weights have no effect."""
-        class_ids = checked_class_ids(as_labels(y_true))
-        candidates, _ = gather_candidates(class_ids)
-        same = ops.equal(class_ids[:, None], candidates[None, :])
-        self._negatives.assign_add(ops.sum(ops.cast(ops.logical_not(same), self.dtype)))
-        return super().update_state(ops.sum(ops.cast(same, self.dtype), axis=-1) - 1)
+        """Add a batch of labels with n rows. The embeddings and weights have no effect."""
+        labels = self.relation.checked_labels(y_true)
+        candidates, first_row = gather_candidates(labels)
+        positive, negative = self.relation(labels, candidates)
+        rows = ops.arange(ops.shape(labels)[0], dtype="int32") + first_row
+        columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
+        others = ops.not_equal(rows[:, None], columns[None, :])
+        self._negatives.assign_add(ops.sum(ops.cast(negative, self.dtype)))
+        positives = ops.cast(ops.logical_and(positive, others), self.dtype)
+        return super().update_state(ops.sum(positives, axis=-1))
+
+    def get_config(self) -> Config:
+        """Return the constructor's arguments."""
+        relation = keras.saving.serialize_keras_object(self.relation)
+        return {**super().get_config(), "relation": relation}
 
     def reset_state(self) -> None:
         """Reset the metric, as Keras does at the start of each epoch."""

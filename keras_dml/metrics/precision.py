@@ -5,8 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml import relations
 from keras_dml._common.types import Metric
-from keras_dml.metrics import recall
+from keras_dml.metrics.neighbors import make_index, neighbor_blocks
+from keras_dml.metrics.relevance import relevance_of
 
 
 class PrecisionAtR(NamedTuple):
@@ -36,6 +38,8 @@ def precision_at_r(
     metric: Metric = "cosine",
     gallery: npt.ArrayLike | None = None,
     gallery_labels: npt.ArrayLike | None = None,
+    *,
+    relation: relations.RelationLike = None,
 ) -> PrecisionAtR:
     """Compute MAP@R and R-precision: how many of the R nearest items have the query's class.
 
@@ -52,10 +56,11 @@ def precision_at_r(
 
     Args:
         embeddings: Numbers `[n, d]`, n at least 2 (1 with a gallery).
-        labels: Class of each row, `[n]`.
+        labels: Class of each row, `[n]`, or the labels of `relation`.
         metric: "cosine" or "l2".
         gallery: Numbers `[m, d]` to search instead of the other rows.
         gallery_labels: Class of each row of the gallery, `[m]`.
+        relation: A relation of `keras_dml.relations`, whose positives count as rows of the class.
 
     Returns:
         `PrecisionAtR`.
@@ -65,26 +70,25 @@ def precision_at_r(
 
     Reference: Musgrave, Belongie and Lim 2020, "A metric learning reality check", section 2.2.
     """
-    queries, items, codes, item_codes = recall.checked_sets(
-        embeddings, labels, gallery, gallery_labels, metric
+    queries, items, relevance = relevance_of(
+        embeddings, labels, gallery, gallery_labels, metric, relation
     )
-    sizes = np.bincount(item_codes, minlength=codes.max() + 1)
-    relevant = sizes[codes] - (gallery is None)
+    relevant = relevance.counts
     rows = np.flatnonzero(relevant > 0)
     if not len(rows):
         return PrecisionAtR(float("nan"), float("nan"), len(queries))
     # Group queries by their number of matches, so that one large class does not deepen every
     # search.
     rows = rows[np.argsort(relevant[rows], kind="stable")]
-    index = recall.make_index(items, metric)
+    index = make_index(items, metric)
     average = precision = 0.0
     for group in np.split(rows, np.flatnonzero(np.diff(_depth(relevant[rows]))) + 1):
         deepest = int(relevant[group].max())
         own_rows = group if gallery is None else None
         ranks = np.arange(1, deepest + 1)
-        for block, found, _ in recall.neighbor_blocks(index, queries[group], deepest, own_rows):
+        for block, found, _ in neighbor_blocks(index, queries[group], deepest, own_rows):
             of_block = group[block]
-            hits = item_codes[found] == codes[of_block, None]
+            hits = relevance.hits(of_block, found)
             hits &= ranks <= relevant[of_block, None]
             so_far = np.cumsum(hits, axis=1) / ranks
             average += np.sum((hits * so_far).sum(axis=1) / relevant[of_block])

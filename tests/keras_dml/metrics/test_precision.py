@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set, naive_neighbors
 
-from keras_dml.metrics import precision_at_r, recall
+from keras_dml.metrics import neighbors, precision_at_r
 from keras_dml.retrieval import METRICS
 
 
@@ -27,7 +27,7 @@ def naive_precision(embeddings, labels, metric, gallery=None, gallery_labels=Non
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("pairs", [2**22, 100])
 def test_precision_agrees_with_a_naive_loop(metric, pairs, monkeypatch):
-    monkeypatch.setattr(recall, "_PAIRS", pairs)
+    monkeypatch.setattr(neighbors, "_PAIRS", pairs)
     embeddings, labels = awkward_set()
     labels[10:60][labels[10:60] < 6] = 3  # one class is searched deeper than the others
     assert (labels == 3).sum() > 17

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set, naive_neighbors, naive_recall
 
-from keras_dml.metrics import nearest_neighbors, recall, recall_at_k
+from keras_dml.metrics import nearest_neighbors, neighbors, recall, recall_at_k
 from keras_dml.retrieval import METRICS, ExactIndex
 
 
@@ -17,7 +17,7 @@ def index(request, monkeypatch):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("block", [4096, 7])
 def test_recall_agrees_with_a_naive_loop(metric, block, monkeypatch):
-    monkeypatch.setattr(recall, "_BLOCK", block)
+    monkeypatch.setattr(neighbors, "_BLOCK", block)
     for seed in range(3):
         embeddings, labels = awkward_set(seed)
         ks = [8, 1, 2, 79]
@@ -44,7 +44,7 @@ def test_neighbors_exclude_the_query_row_but_not_its_copies(metric):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("block", [4096, 7])
 def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
-    monkeypatch.setattr(recall, "_BLOCK", block)
+    monkeypatch.setattr(neighbors, "_BLOCK", block)
     queries, labels = awkward_set()
     gallery, gallery_labels = awkward_set(1)
     gallery, gallery_labels = gallery[:33], gallery_labels[:33]

@@ -1,0 +1,143 @@
+"""Exact nearest neighbors of every row."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dml._common.checks import check_choice, shown
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.rows import finite_rows
+from keras_dml._common.types import METRICS, Metric
+from keras_dml.metrics.bar import long_work_bar
+
+if TYPE_CHECKING:
+    from keras_dml.retrieval import Index
+
+Rows = npt.NDArray[np.float32]
+
+# Queries per block, and neighbors of a block: about 65 bytes each.
+_BLOCK, _PAIRS = 4096, 2**22
+
+
+def make_index(embeddings: npt.ArrayLike, metric: Metric) -> Index:
+    """Build the exact index of `retrieval.build_index`."""
+    # Imported here, because `import keras_dml` does not import indexes.
+    from keras_dml.retrieval import build_index
+
+    return build_index(embeddings, metric)
+
+
+def checked_rows(
+    embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
+) -> tuple[Rows, Rows]:
+    """Return queries and items as finite float32 rows: the same array without a gallery."""
+    check_choice("metric", metric, METRICS)
+    queries = finite_rows(embeddings, "embeddings")
+    items = queries if gallery is None else finite_rows(gallery, "gallery")
+    if not len(queries) or not len(items) or queries.shape[1] != items.shape[1]:
+        shapes = f"shape {queries.shape}"
+        if gallery is not None:
+            shapes = f"shapes {queries.shape} and {items.shape}"
+        raise ArgumentError(
+            "embeddings and gallery must have a row or more each, of the same width. "
+            f"Received: {shapes}"
+        )
+    return queries, items
+
+
+def check_ks(name: str, ks: Iterable[int], items: Rows, own_rows: bool) -> list[int]:
+    """Return whole numbers from 1 to the number of items as a list, or raise `ValueError`."""
+    try:
+        values = list(ks)
+    except TypeError:  # one number
+        values = []
+    if not values:
+        raise ArgumentError(
+            f"{name} must be a list of at least one K. Received: {name}={shown(ks)}"
+        )
+    most = len(items) - own_rows
+    for k in values:
+        if isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 1 <= k <= most:
+            what = "other items" if own_rows else "items in gallery"
+            raise ArgumentError(
+                f"{name} must be whole numbers from 1 to the number of {what}, {most}. "
+                f"Received: {name}={shown(k)}"
+            )
+    return [int(k) for k in values]  # a NumPy scalar of 8 bits would overflow
+
+
+def neighbor_blocks(
+    index: Index, queries: np.ndarray, k: int, own_rows: np.ndarray | None = None
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield the k nearest items of each query, one block of queries at a time.
+
+    Args:
+        index: Index of all items.
+        queries: Finite rows `[n, d]`.
+        k: Number of neighbors.
+        own_rows: Item that each query is, `[n]`, to exclude it. None excludes nothing.
+
+    Yields:
+        (slice of the queries, rows int64 `[b, k]`, scores float32 `[b, k]`).
+    """
+    with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as bar:
+        step = max(1, min(_BLOCK, _PAIRS // (k + 1)))
+        for start in range(0, len(queries), step):
+            block = slice(start, min(start + step, len(queries)))
+            rows, scores = index.search(queries[block], k + (own_rows is not None))
+            if own_rows is not None:
+                left_out = rows == own_rows[block, None]
+                # If more than k duplicates have lower row numbers, the query's row is not among the
+                # results.
+                left_out[~left_out.any(axis=1), -1] = True
+                rows, scores = (found[~left_out].reshape(-1, k) for found in (rows, scores))
+            yield block, rows, scores
+            bar.update(len(rows))
+
+
+def nearest_neighbors(
+    embeddings: npt.ArrayLike,
+    k: int,
+    metric: Metric = "cosine",
+    gallery: npt.ArrayLike | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Find the k nearest other rows of every row, nearest first, and ties in row order.
+
+    Examples:
+        >>> z = np.array([[1, 0], [0.8, 0.6], [0, 1]], "float32")
+        >>> rows, similarities = nearest_neighbors(z, k=1)
+        >>> rows, np.round(similarities, 3)
+        (array([[1],
+               [0],
+               [1]]), array([[0.8],
+               [0.8],
+               [0.6]], dtype=float32))
+
+    Args:
+        embeddings: Numbers `[n, d]`, n at least 2 (1 with a gallery).
+        k: From 1 to n - 1, or to m.
+        metric: "cosine" or "l2".
+        gallery: Numbers `[m, d]` to search instead. No row is excluded then.
+
+    Returns:
+        `(rows, scores)`: int64 `[n, k]`, and float32 `[n, k]` similarities or distances. Without a
+        gallery, a row's number is never among its neighbors (its duplicates are).
+
+    Raises:
+        ValueError: k is out of range, the widths differ, or `retrieval.Index` refuses the
+            embeddings or the metric.
+    """
+    queries, items = checked_rows(embeddings, gallery, metric)
+    (k,) = check_ks("k", [k], items, gallery is None)
+    rows = np.empty((len(queries), k), np.int64)
+    scores = np.empty((len(queries), k), np.float32)
+    own_rows = np.arange(len(queries)) if gallery is None else None
+    index = make_index(items, metric)
+    for block, block_rows, block_scores in neighbor_blocks(index, queries, k, own_rows):
+        rows[block], scores[block] = block_rows, block_scores
+    return rows, scores

@@ -1,0 +1,207 @@
+"""Which items are relevant to a query: those of its class, or its positives under a relation."""
+
+from typing import Protocol
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from keras_dml import relations
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._common.types import Metric
+from keras_dml.metrics.neighbors import Rows, checked_rows
+
+# Numbers of one block of a relation's masks.
+_NUMBERS = 2**24
+
+
+class Relevance(Protocol):
+    """The relevance of m items to n queries.
+
+    Attributes:
+        counts: Number of relevant items of each query, int `[n]`, without the query itself.
+    """
+
+    counts: npt.NDArray[np.int64]
+
+    def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
+        """Return whether found items `[b, k]` are relevant to queries `[b]` (row numbers)."""
+
+    def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
+        """Return how relevant found items `[b, k]` are to queries `[b]` (row numbers)."""
+
+    def best_gains(self, queries: np.ndarray, k: int) -> npt.NDArray[np.float32]:
+        """Return the k largest gains of each query `[b]`, largest first, padded with 0."""
+
+
+class SameClassRelevance:
+    """Relevance of the items that have the query's class.
+
+    Args:
+        codes: Class number of each query, `[n]`.
+        item_codes: Class number of each item, `[m]`.
+        own_rows: Whether the items are the queries, so that no query is relevant to itself.
+    """
+
+    def __init__(self, codes: np.ndarray, item_codes: np.ndarray, own_rows: bool) -> None:
+        self.codes, self.item_codes = codes, item_codes
+        sizes = np.bincount(item_codes, minlength=codes.max() + 1)
+        self.counts = sizes[codes] - own_rows
+
+    def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
+        """Return whether found items `[b, k]` have the queries' classes."""
+        return self.item_codes[found] == self.codes[queries, None]
+
+    def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
+        """Return 1 for items of the query's class, else 0."""
+        return self.hits(queries, found).astype(np.float32)
+
+    def best_gains(self, queries: np.ndarray, k: int) -> npt.NDArray[np.float32]:
+        """Return a 1 for each relevant item, and then 0."""
+        return (np.arange(k) < self.counts[queries, None]).astype(np.float32)
+
+
+class RelationRelevance:
+    """Relevance of the items that are positives of the query under a relation.
+
+    Takes n · m calls of the relation's comparison, in blocks.
+
+    Args:
+        relation: A relation of `keras_dml.relations`.
+        labels: Labels of the queries, n rows.
+        item_labels: Labels of the items, m rows.
+        own_rows: Whether the items are the queries, so that no query is relevant to itself.
+    """
+
+    def __init__(
+        self,
+        relation: relations.Relation,
+        labels: np.ndarray,
+        item_labels: np.ndarray,
+        own_rows: bool,
+    ) -> None:
+        self.relation, self.own_rows, self.labels = relation, own_rows, labels
+        self.items = relation.checked_labels(
+            item_labels, "labels" if own_rows else "gallery_labels"
+        )
+        relation.checked_labels(labels, "labels")
+        size = max(1, _NUMBERS // max(1, len(item_labels)))
+        starts = range(0, len(self.labels), size)
+        rows = [np.arange(start, min(start + size, len(self.labels))) for start in starts]
+        self.counts = np.concatenate([self._positive(block).sum(axis=1) for block in rows])
+
+    def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
+        """Return whether found items `[b, k]` are positives of queries `[b]`."""
+        return np.take_along_axis(self._positive(queries), found, axis=1)
+
+    def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
+        """Return the relation's gains of found items `[b, k]` for queries `[b]`."""
+        return np.take_along_axis(self._gains(queries), found, axis=1)
+
+    def best_gains(self, queries: np.ndarray, k: int) -> npt.NDArray[np.float32]:
+        """Return the k largest gains of each query `[b]`, largest first."""
+        gains = self._gains(queries)
+        best = -np.sort(-gains, axis=1)[:, :k]
+        return np.pad(best, ((0, 0), (0, k - best.shape[1])))
+
+    def _positive(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
+        positive = np.array(self.relation(self.labels[queries], self.items)[0])
+        return self._without_own(positive, queries)
+
+    def _gains(self, queries: np.ndarray) -> npt.NDArray[np.float32]:
+        labels = self.relation.checked_labels(self.labels[queries])
+        gains = np.array(keras.ops.cast(self.relation.gains(labels, self.items), "float32"))
+        return self._without_own(gains, queries)
+
+    def _without_own(self, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        if self.own_rows:
+            values[np.arange(len(queries)), queries] = 0
+        return values
+
+
+def relevance_of(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gallery: npt.ArrayLike | None,
+    gallery_labels: npt.ArrayLike | None,
+    metric: Metric,
+    relation: relations.RelationLike = None,
+) -> tuple[Rows, Rows, Relevance]:
+    """Return queries and items as finite float32 rows, and the relevance of the items.
+
+    Without a gallery, the items are the queries: `items is queries`.
+
+    Raises:
+        ValueError: As in `recall_at_k`, except for K, or the relation refuses the labels.
+    """
+    chosen = relations.get(relation)
+    if isinstance(chosen, relations.SameClass):
+        queries, items, codes, item_codes = checked_sets(
+            embeddings, labels, gallery, gallery_labels, metric
+        )
+        return queries, items, SameClassRelevance(codes, item_codes, gallery is None)
+    _check_together(gallery, gallery_labels)
+    queries, items = checked_rows(embeddings, gallery, metric)
+    of_queries = np.asarray(labels)
+    of_items = of_queries if gallery_labels is None else np.asarray(gallery_labels)
+    for name, given, rows in (("labels", of_queries, queries), ("gallery_labels", of_items, items)):
+        if given.shape[:1] != (len(rows),):
+            raise ArgumentError(
+                f"{name} must have {len(rows)} rows, one for each embedding. "
+                f"Received: {name}.shape={given.shape}"
+            )
+    return queries, items, RelationRelevance(chosen, of_queries, of_items, gallery is None)
+
+
+def checked_sets(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gallery: npt.ArrayLike | None,
+    gallery_labels: npt.ArrayLike | None,
+    metric: Metric,
+) -> tuple[Rows, Rows, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return queries and items as finite float32 rows, and their class numbers.
+
+    Returns:
+        `(queries, items, codes, item_codes)`. Without a gallery, the items are the queries:
+        `items is queries`.
+
+    Raises:
+        ValueError: As in `recall_at_k`, except for K.
+    """
+    _check_together(gallery, gallery_labels)
+    queries, items = checked_rows(embeddings, gallery, metric)
+    classes = checked_labels("labels", labels, len(queries))
+    if gallery_labels is None:
+        codes = class_numbers(classes)
+        return queries, items, codes, codes
+    item_classes = checked_labels("gallery_labels", gallery_labels, len(items))
+    joined = joined_labels([("labels", classes), ("gallery_labels", item_classes)])
+    both = class_numbers(joined)
+    return queries, items, both[: len(queries)], both[len(queries) :]
+
+
+def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
+    """Return labels as an array `[rows]` of integers, strings, or bytes, or raise `ValueError`."""
+    labels = plain_labels(name, given)
+    if labels.shape != (rows,):
+        raise ArgumentError(
+            f"{name} must have shape [{rows}], one for each row of "
+            f"{'gallery' if name == 'gallery_labels' else 'embeddings'}. "
+            f"Received: {name} of shape {labels.shape}"
+        )
+    return labels
+
+
+def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:
+    """Convert labels `[n]` of one kind to class numbers from 0, int64 `[n]`."""
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _check_together(gallery: npt.ArrayLike | None, gallery_labels: npt.ArrayLike | None) -> None:
+    if (gallery is None) != (gallery_labels is None):
+        missing = "gallery" if gallery is None else "gallery_labels"
+        raise ArgumentError(
+            f"gallery and gallery_labels must be given together. Received: {missing}=None"
+        )

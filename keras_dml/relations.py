@@ -1,0 +1,523 @@
+"""Relations: which candidates are the positives and the negatives of an anchor.
+
+A loss over pairs needs two masks `[a, c]` for anchors and candidates. A relation computes them from
+the labels of the anchors and of the candidates. Pass it to a loss as `relation=`, or to the
+functions of `keras_dml.metrics` that compare labels.
+
+| labels | relation |
+| --- | --- |
+| one class id for each image, `[n]` | `SameClass` |
+| several tags for each image, `[n, G]` or `[n, m]` | `SharesLabel` |
+| a path of class ids for each image, `[n, levels]` | `Hierarchy` |
+| a vector for each image, `[n, d]`, or any labels and a function | `Graded` |
+| any | a function `(anchor_labels, candidate_labels) -> (positive, negative)` |
+
+A pair that is neither positive nor negative is ignored.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeAlias
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_dml._common.checks import check_choice, check_number, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml._pairwise.arrays import checked_class_ids, known_numbers, numbers_of
+from keras_dml._pairwise.class_ids import are_apart, as_labels
+
+__all__ = [
+    "FunctionOfLabels",
+    "Graded",
+    "Hierarchy",
+    "Masks",
+    "Relation",
+    "RelationLike",
+    "SameClass",
+    "SharesLabel",
+    "get",
+]
+
+Masks: TypeAlias = tuple[Tensor, Tensor]
+"""Bool masks `[a, c]` of the positives and of the negatives."""
+
+
+class Relation:
+    """A map from the labels of anchors and candidates to the masks of a loss over pairs.
+
+    A subclass overrides `masks`, and `checked_labels` if it accepts only some labels.
+
+    Examples:
+        >>> class SameParity(Relation):
+        ...     def masks(self, anchors, candidates):
+        ...         same = keras.ops.equal(anchors[:, None] % 2, candidates[None, :] % 2)
+        ...         return same, ~same
+        >>> positive, negative = SameParity()(np.array([0, 1]), np.array([2, 4, 5]))
+        >>> np.array(positive)
+        array([[ True,  True, False],
+               [False, False,  True]])
+    """
+
+    def __call__(self, anchor_labels: TensorLike, candidate_labels: TensorLike) -> Masks:
+        """Return the masks of the positives and the negatives, bool `[a, c]` each.
+
+        Args:
+            anchor_labels: Labels with a rows.
+            candidate_labels: Labels with c rows.
+
+        Raises:
+            ValueError: The labels are invalid for this relation, a mask has another shape, or a
+                pair is both positive and negative.
+        """
+        anchors = self.checked_labels(anchor_labels, "anchor_labels")
+        candidates = self.checked_labels(candidate_labels, "candidate_labels")
+        return self._checked(self.masks(anchors, candidates), anchors, candidates)
+
+    def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the masks of the positives and the negatives, bool `[a, c]` each."""
+        raise NotImplementedError
+
+    def gains(self, anchors: Tensor, candidates: Tensor) -> Tensor:
+        """Return how relevant each candidate is, `[a, c]`, for nDCG. 1 for a positive, else 0."""
+        return ops.cast(self.masks(anchors, candidates)[0], "float32")
+
+    def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
+        """Convert labels to a tensor with a row for each image, or raise `ValueError`."""
+        tensor = ops.convert_to_tensor(numbers_of(name, labels, "labels"))
+        if not tensor.shape:
+            raise ArgumentError(
+                f"{name} must have a row for each image. Received: {name}={shown(labels)}"
+            )
+        known = known_numbers(tensor)
+        if known is not None and np.isnan(known.astype("float64")).any():
+            raise ArgumentError(f"{name} must be numbers. Received: NaN in {name}")
+        # Replicas exchange labels by sums, which bools do not have.
+        is_bool = keras.backend.standardize_dtype(tensor.dtype) == "bool"
+        return ops.cast(tensor, "int32") if is_bool else tensor
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether checked labels are valid. A compiled graph has NaN losses otherwise."""
+        return ops.all(ops.equal(labels, labels))  # NaN is not equal to itself
+
+    def get_config(self) -> Config:
+        """Return the constructor's arguments."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Create a relation from its configuration."""
+        return cls(**config)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
+        return f"{type(self).__name__}({given})"
+
+    def _checked(self, masks: Any, anchors: Tensor, candidates: Tensor) -> Masks:
+        shape = (anchors.shape[0], candidates.shape[0])
+        if not isinstance(masks, (list, tuple)) or len(masks) != 2:
+            raise ArgumentError(
+                "relation must return two masks, the positives and the negatives. "
+                f"Received: relation={self!r}, which returned {type(masks).__name__}"
+            )
+        positive, negative = (ops.cast(ops.convert_to_tensor(mask), "bool") for mask in masks)
+        for mask in (positive, negative):
+            if len(mask.shape) != 2 or any(
+                None not in sizes and sizes[0] != sizes[1] for sizes in zip(mask.shape, shape)
+            ):
+                raise ArgumentError(
+                    f"relation must return masks of shape {shape}, one row for each anchor and one "
+                    f"column for each candidate. Received: relation={self!r}, which returned a "
+                    f"mask of shape {tuple(mask.shape)}"
+                )
+        both = known_numbers(ops.logical_and(positive, negative))
+        if both is not None and both.any():
+            anchor, candidate = np.argwhere(both)[0]
+            raise ArgumentError(
+                "relation must mark no pair as both positive and negative. Received: "
+                f"relation={self!r}, for anchor {anchor} and candidate {candidate}"
+            )
+        return positive, negative
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class SameClass(Relation):
+    """Positives have the anchor's class id, and negatives another class id.
+
+    Labels are class ids `[n]` or `[n, 1]`.
+
+    Examples:
+        >>> positive, negative = SameClass()(np.array([0, 1]), np.array([0, 1, 1]))
+        >>> np.array(positive)
+        array([[ True, False, False],
+               [False,  True,  True]])
+    """
+
+    def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the masks of the positives and the negatives."""
+        same = ops.equal(anchors[:, None], candidates[None, :])
+        return same, ops.logical_not(same)
+
+    def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
+        """Convert to class ids `[n]`."""
+        return checked_class_ids(as_labels(labels, name))
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether all class ids are whole numbers that their dtype can represent."""
+        return are_apart(labels)
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class SharesLabel(Relation):
+    """Positives share a tag with the anchor, and negatives share none.
+
+    With the overlap `J_ij = |A_i ∩ A_j| / |A_i ∪ A_j|` of the tags (Jaccard):
+
+    - positives: `J_ij > 0` and `J_ij ≥ min_overlap`
+    - negatives: `J_ij = 0`
+
+    A pair with a smaller overlap than `min_overlap`, but not 0, is ignored. The gain of a candidate
+    for nDCG is the number of shared tags.
+
+    Examples:
+        >>> tags = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
+        >>> positive, negative = SharesLabel()(tags, tags)
+        >>> np.array(negative)
+        array([[False, False,  True],
+               [False, False, False],
+               [ True, False, False]])
+        >>> ids = np.array([[0, 1], [1, 2], [2, -1]])  # the same tags
+        >>> np.array(SharesLabel(encoding="ids")(ids[:1], ids)[1])
+        array([[False, False,  True]])
+
+    Args:
+        min_overlap: Smallest overlap J of positives, from 0 to 1. With 0, one shared tag is enough.
+        encoding: `"multi_hot"`: labels `[n, G]` of 0 and 1, a column for each tag. `"ids"`: labels
+            `[n, m]` of tag ids, each row padded with −1.
+
+    Raises:
+        ValueError: `min_overlap` is out of range, `encoding` is unknown, the labels are not a
+            matrix, a row has no tag or has a tag twice, or a multi-hot label is neither 0 nor 1.
+    """
+
+    def __init__(self, min_overlap: float = 0.0, *, encoding: str = "multi_hot") -> None:
+        self.min_overlap = check_number("min_overlap", min_overlap, least=0, most=1)
+        self.encoding = check_choice("encoding", encoding, ("multi_hot", "ids"))
+
+    def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the masks of the positives and the negatives."""
+        shared = self.gains(anchors, candidates)
+        sizes = self._number_of_tags(anchors)[:, None] + self._number_of_tags(candidates)[None, :]
+        enough = shared >= self.min_overlap * (sizes - shared) - 1e-6  # rounding of the product
+        some = shared > 0.5
+        return ops.logical_and(some, enough), ops.logical_not(some)
+
+    def gains(self, anchors: Tensor, candidates: Tensor) -> Tensor:
+        """Return the number of shared tags, `[a, c]`."""
+        if self.encoding == "multi_hot":
+            return ops.matmul(ops.cast(anchors, "float32"), ops.transpose(_floats(candidates)))
+        # One position of the anchors at a time, so that memory stays [a, c, m].
+        found = [
+            ops.logical_and(
+                ops.any(ops.equal(tag[:, None, None], candidates[None, :, :]), axis=-1),
+                (tag >= 0)[:, None],
+            )
+            for tag in ops.unstack(anchors, axis=1)
+        ]
+        return sum((_floats(each) for each in found[1:]), start=_floats(found[0]))
+
+    def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
+        """Convert to a matrix of tags."""
+        tensor = super().checked_labels(labels, name)
+        form = "[n, G], a column for each tag" if self.encoding == "multi_hot" else "[n, m] of ids"
+        if len(tensor.shape) != 2:
+            raise ArgumentError(
+                f"{name} must be tags of shape {form}, for SharesLabel. "
+                f"Received: {name}.shape={tuple(tensor.shape)}"
+            )
+        known = known_numbers(tensor)
+        if known is None:
+            return tensor
+        if self.encoding == "multi_hot" and not ((known == 0) | (known == 1)).all():
+            raise ArgumentError(
+                f"{name} must be 0 or 1 for each tag. For tag ids, use encoding='ids'. "
+                f"Received: {known[(known != 0) & (known != 1)][0]} in {name}"
+            )
+        if self.encoding == "ids":
+            ordered = np.sort(known, axis=1)
+            twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+            if twice.any():
+                raise ArgumentError(
+                    f"{name} must have each tag once in a row. Received: tag "
+                    f"{ordered[:, 1:][twice][0]} twice in row {np.argwhere(twice)[0][0]} of {name}"
+                )
+        empty = np.flatnonzero(np.asarray(self._number_of_tags(tensor)) == 0)
+        if len(empty):
+            raise ArgumentError(
+                f"{name} must have a tag in each row, for SharesLabel. Received: {len(empty)} rows "
+                f"without a tag, the first of them row {empty[0]}"
+            )
+        return tensor
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether each row has a tag, and multi-hot labels are 0 or 1."""
+        tagged = ops.all(self._number_of_tags(labels) > 0)
+        if self.encoding == "ids":
+            return tagged
+        return ops.logical_and(tagged, ops.all(ops.equal(labels * (labels - 1), 0)))
+
+    def _number_of_tags(self, labels: Tensor) -> Tensor:
+        tags = labels if self.encoding == "multi_hot" else labels >= 0
+        return ops.sum(_floats(tags), axis=-1)
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class Hierarchy(Relation):
+    """Positives agree with the anchor down to one level, and negatives differ from another level.
+
+    Labels are class ids `[n, levels]`, coarse to fine. Two images agree at a level if their ids are
+    equal there and at all coarser levels, so ids of products may repeat between categories. The
+    gain of a candidate for nDCG is the number of levels at which it agrees.
+
+    Examples:
+        >>> labels = np.array([[0, 0], [0, 0], [0, 1], [1, 0]])  # category, product
+        >>> positive, negative = Hierarchy()(labels[:1], labels)
+        >>> np.array(positive), np.array(negative)  # another product of the category is ignored
+        (array([[ True,  True, False, False]]), array([[False, False, False,  True]]))
+
+    Args:
+        positives: Name of the level at which positives agree.
+        negatives: `"other_LEVEL"`: negatives do not agree at that level. It must be the level of
+            the positives, or a coarser one.
+        levels: Names of the levels, coarse to fine.
+
+    Raises:
+        ValueError: A level is unknown, negatives could agree with positives, or the labels are not
+            `[n, levels]`.
+    """
+
+    def __init__(
+        self,
+        positives: str = "product",
+        negatives: str = "other_category",
+        *,
+        levels: Sequence[str] = ("category", "product"),
+    ) -> None:
+        self.levels = tuple(levels)
+        self.positives = check_choice("positives", positives, self.levels)
+        others = tuple(f"other_{level}" for level in self.levels)
+        self.negatives = check_choice("negatives", negatives, others)
+        if others.index(self.negatives) > self.levels.index(self.positives):
+            coarser = others[: self.levels.index(self.positives) + 1]
+            raise ArgumentError(
+                f"negatives must be one of {coarser}, since positives agree only at the level "
+                f"{positives!r}. Received: negatives={negatives!r}"
+            )
+
+    def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the masks of the positives and the negatives."""
+        agree = self._agreements(anchors, candidates)
+        differ = agree[self.levels.index(self.negatives.removeprefix("other_"))]
+        return agree[self.levels.index(self.positives)], ops.logical_not(differ)
+
+    def gains(self, anchors: Tensor, candidates: Tensor) -> Tensor:
+        """Return the number of levels at which a candidate agrees with the anchor, `[a, c]`."""
+        agree = [_floats(each) for each in self._agreements(anchors, candidates)]
+        return sum(agree[1:], start=agree[0])
+
+    def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
+        """Convert to class ids `[n, levels]`."""
+        tensor = as_labels(labels, name)
+        if len(tensor.shape) != 2 or tensor.shape[1] != len(self.levels):
+            raise ArgumentError(
+                f"{name} must be class ids [n, {len(self.levels)}], one for each level of "
+                f"{self.levels}. Received: {name}.shape={tuple(tensor.shape)}"
+            )
+        return tensor
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether all class ids are whole numbers that their dtype can represent."""
+        return are_apart(labels)
+
+    def _agreements(self, anchors: Tensor, candidates: Tensor) -> list[Tensor]:
+        """Return where pairs agree at each level, bool `[a, c]` each, coarse to fine."""
+        agree: list[Tensor] = []
+        for level in range(len(self.levels)):
+            equal = ops.equal(anchors[:, level, None], candidates[None, :, level])
+            agree.append(ops.logical_and(agree[-1], equal) if agree else equal)
+        return agree
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class Graded(Relation):
+    """Positives are more similar than a threshold, and negatives less similar than another.
+
+    The similarity `s_ij` is the inner product of the l2-normalized label vectors, or the result of
+    a function of the labels:
+
+    - positives: `s_ij > positive_above`
+    - negatives: `s_ij < negative_below`
+
+    Other pairs are ignored. The gain of a candidate for nDCG is `max(s_ij, 0)`.
+
+    Examples:
+        >>> vectors = np.array([[1.0, 0.0], [0.9, 0.4], [0.0, 1.0]])
+        >>> positive, negative = Graded(positive_above=0.8, negative_below=0.2)(vectors, vectors)
+        >>> np.array(positive)[0], np.array(negative)[0]
+        (array([ True,  True, False]), array([False, False,  True]))
+
+    Args:
+        positive_above: Similarity above which a candidate is a positive.
+        negative_below: Similarity below which it is a negative, at most `positive_above`.
+        similarity: `"cosine"`, for labels that are vectors `[n, d]`, or a function from
+            `(anchor_labels, candidate_labels)` to similarities `[a, c]`. Keras saves only
+            functions that are registered with `keras.saving.register_keras_serializable`.
+
+    Raises:
+        TypeError: `similarity` is neither `"cosine"` nor a function.
+        ValueError: `negative_below` is above `positive_above`, or the labels are not vectors.
+    """
+
+    def __init__(
+        self,
+        positive_above: float,
+        negative_below: float,
+        *,
+        similarity: str | Callable[[Tensor, Tensor], Tensor] = "cosine",
+    ) -> None:
+        self.positive_above = check_number("positive_above", positive_above)
+        self.negative_below = check_number("negative_below", negative_below)
+        if self.negative_below > self.positive_above:
+            raise ArgumentError(
+                "negative_below must be at most positive_above, so that no pair is both. "
+                f"Received: negative_below={negative_below}, positive_above={positive_above}"
+            )
+        if similarity != "cosine" and not callable(similarity):
+            raise ArgumentTypeError(
+                "similarity must be 'cosine' or a function of the labels. "
+                f"Received: similarity={shown(similarity)}"
+            )
+        self.similarity = similarity
+
+    def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the masks of the positives and the negatives."""
+        similarities = self._similarities(anchors, candidates)
+        return similarities > self.positive_above, similarities < self.negative_below
+
+    def gains(self, anchors: Tensor, candidates: Tensor) -> Tensor:
+        """Return the similarities, and 0 for negative ones, `[a, c]`."""
+        return ops.relu(_floats(self._similarities(anchors, candidates)))
+
+    def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
+        """Convert to label vectors `[n, d]`, or to any labels for a function."""
+        tensor = super().checked_labels(labels, name)
+        if self.similarity == "cosine" and len(tensor.shape) != 2:
+            raise ArgumentError(
+                f"{name} must be label vectors [n, d], for Graded(similarity='cosine'). "
+                f"Received: {name}.shape={tuple(tensor.shape)}"
+            )
+        return tensor
+
+    def get_config(self) -> Config:
+        """Return the constructor's arguments."""
+        similarity = self.similarity
+        if callable(similarity):
+            similarity = keras.saving.serialize_keras_object(similarity)
+        return {**super().get_config(), "similarity": similarity}
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Create the relation from its configuration."""
+        similarity = config["similarity"]
+        if not isinstance(similarity, str):
+            similarity = keras.saving.deserialize_keras_object(similarity)
+        return cls(**{**config, "similarity": similarity})
+
+    def _similarities(self, anchors: Tensor, candidates: Tensor) -> Tensor:
+        if callable(self.similarity):
+            return ops.convert_to_tensor(self.similarity(anchors, candidates))
+        unit = [ops.normalize(_floats(labels), axis=-1) for labels in (anchors, candidates)]
+        return ops.matmul(unit[0], ops.transpose(unit[1]))
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class FunctionOfLabels(Relation):
+    """The relation that a function of the labels defines.
+
+    Examples:
+        >>> def near(anchors, candidates):
+        ...     gap = keras.ops.abs(anchors[:, None] - candidates[None, :])
+        ...     return gap < 1.0, gap > 2.0
+        >>> relation = FunctionOfLabels(near)
+        >>> np.array(relation(np.array([0.0]), np.array([0.5, 1.5, 2.5]))[0])
+        array([[ True, False, False]])
+
+    Args:
+        function: From `(anchor_labels, candidate_labels)` to bool masks `[a, c]` of the positives
+            and of the negatives. Keras saves only functions that are registered with
+            `keras.saving.register_keras_serializable`.
+
+    Raises:
+        TypeError: `function` is not callable.
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Masks]) -> None:
+        if not callable(function):
+            raise ArgumentTypeError(
+                "function must take the labels of anchors and candidates, and return two masks. "
+                f"Received: function={shown(function)}"
+            )
+        self.function = function
+
+    def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the masks of the positives and the negatives."""
+        return self.function(anchors, candidates)
+
+    def get_config(self) -> Config:
+        """Return the constructor's arguments."""
+        return {"function": keras.saving.serialize_keras_object(self.function)}
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Create the relation from its configuration."""
+        return cls(keras.saving.deserialize_keras_object(config["function"]))
+
+
+RelationLike: TypeAlias = Relation | Callable[[Tensor, Tensor], Masks] | Config | None
+"""A relation, a function of labels, the configuration of a relation, or None for `SameClass`."""
+
+
+def get(relation: RelationLike) -> Relation:
+    """Return a relation: unchanged, around a function, from a configuration, or `SameClass`.
+
+    Examples:
+        >>> get(None)
+        SameClass()
+
+    Raises:
+        TypeError: `relation` is none of these.
+    """
+    if relation is None:
+        return SameClass()
+    if isinstance(relation, Relation):
+        return relation
+    if isinstance(relation, dict):
+        relation = keras.saving.deserialize_keras_object(relation)
+        if isinstance(relation, Relation):
+            return relation
+    elif callable(relation) and not isinstance(relation, type):
+        return FunctionOfLabels(relation)
+    raise ArgumentTypeError(
+        "relation must be a relation of keras_dml.relations, as in relation=SharesLabel(), or a "
+        "function from (anchor_labels, candidate_labels) to the masks of the positives and the "
+        f"negatives. Received: relation={shown(relation)}"
+    )
+
+
+def _floats(tensor: Tensor) -> Tensor:
+    return ops.cast(tensor, "float32")

@@ -1,0 +1,194 @@
+"""Relations: their masks and gains against loops, their messages, and the scores that use them."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_dml import callbacks, metrics, relations
+
+TAGS = np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [1, 1, 1, 0], [0, 0, 1, 1]])
+IDS = np.array([[0, 1, -1], [2, 1, -1], [3, -1, -1], [1, 0, 2], [3, 2, -1]])
+PATHS = np.array([[0, 0], [0, 0], [0, 1], [1, 0], [1, 1]])
+VECTORS = np.array([[1, 0], [0.9, 0.4], [0, 1], [-1, 0], [0.6, 0.8]])
+SETS = [set(np.flatnonzero(row)) for row in TAGS]
+
+
+def overlap(a, b):
+    return len(a & b) / len(a | b)
+
+
+def cosine(a, b):
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+CASES = {
+    "class": (relations.SameClass(), PATHS[:, 0], lambda i, j: PATHS[i, 0] == PATHS[j, 0],
+              lambda i, j: PATHS[i, 0] != PATHS[j, 0]),
+    "tags": (relations.SharesLabel(), TAGS, lambda i, j: bool(SETS[i] & SETS[j]),
+             lambda i, j: not SETS[i] & SETS[j]),
+    "half": (relations.SharesLabel(0.5), TAGS, lambda i, j: overlap(SETS[i], SETS[j]) >= 0.5,
+             lambda i, j: not SETS[i] & SETS[j]),
+    "ids": (relations.SharesLabel(0.5, encoding="ids"), IDS,
+            lambda i, j: overlap(SETS[i], SETS[j]) >= 0.5, lambda i, j: not SETS[i] & SETS[j]),
+    "hierarchy": (relations.Hierarchy(), PATHS, lambda i, j: tuple(PATHS[i]) == tuple(PATHS[j]),
+                  lambda i, j: PATHS[i, 0] != PATHS[j, 0]),
+    "other product": (relations.Hierarchy(negatives="other_product"), PATHS,
+                      lambda i, j: tuple(PATHS[i]) == tuple(PATHS[j]),
+                      lambda i, j: tuple(PATHS[i]) != tuple(PATHS[j])),
+    "graded": (relations.Graded(0.8, 0.2), VECTORS,
+               lambda i, j: cosine(VECTORS[i], VECTORS[j]) > 0.8,
+               lambda i, j: cosine(VECTORS[i], VECTORS[j]) < 0.2),
+    "function": (relations.get(lambda a, c: (keras.ops.equal(a[:, None], c[None]),
+                                             a[:, None] > c[None])), PATHS[:, 0],
+                 lambda i, j: PATHS[i, 0] == PATHS[j, 0], lambda i, j: PATHS[i, 0] > PATHS[j, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_masks_are_those_of_a_loop_over_pairs(case):
+    relation, labels, is_positive, is_negative = CASES[case]
+    positive, negative = relation(labels[:3], labels)
+    pairs = [(i, j) for i in range(3) for j in range(len(labels))]
+    assert [bool(positive[i, j]) for i, j in pairs] == [bool(is_positive(*p)) for p in pairs]
+    assert [bool(negative[i, j]) for i, j in pairs] == [bool(is_negative(*p)) for p in pairs]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "function"])
+def test_a_configuration_gives_the_same_relation(case):
+    relation, labels, *_ = CASES[case]
+    again = relations.get(keras.saving.serialize_keras_object(relation))
+    assert type(again) is type(relation) and again.get_config() == relation.get_config()
+    for one, other in zip(relation(labels, labels), again(labels, labels)):
+        np.testing.assert_array_equal(np.array(one), np.array(other))
+
+
+def test_gains_count_shared_tags_and_levels():
+    tags = relations.SharesLabel()
+    found = tags.gains(tags.checked_labels(TAGS), tags.checked_labels(TAGS))
+    np.testing.assert_array_equal(np.array(found), [[len(a & b) for b in SETS] for a in SETS])
+    ids = relations.SharesLabel(encoding="ids")
+    found = ids.gains(ids.checked_labels(IDS), ids.checked_labels(IDS))
+    np.testing.assert_array_equal(np.array(found), [[len(a & b) for b in SETS] for a in SETS])
+    paths = relations.Hierarchy()
+    found = np.array(paths.gains(paths.checked_labels(PATHS[:1]), paths.checked_labels(PATHS)))
+    np.testing.assert_array_equal(found, [[2, 2, 1, 0, 0]])
+
+
+WRONG = {
+    "no tag": (relations.SharesLabel(), np.array([[0, 1], [0, 0]]), "row 1"),
+    "ids as multi-hot": (relations.SharesLabel(), IDS, "encoding='ids'"),
+    "a tag twice": (relations.SharesLabel(encoding="ids"), np.array([[3, 3]]), "tag 3 twice"),
+    "class ids as tags": (relations.SharesLabel(), np.array([0, 1]), "y_true.shape=\\(2,\\)"),
+    "too few levels": (relations.Hierarchy(), np.array([[0], [1]]), "'category', 'product'"),
+    "NaN": (relations.Graded(0.5, 0.5), np.array([[np.nan, 1.0]]), "NaN"),
+    "scalars as vectors": (relations.Graded(0.5, 0.5), np.array([0.5]), "\\[n, d\\]"),
+    "strings": (relations.SharesLabel(), np.array([["a"]]), "labels"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_invalid_labels_raise_an_error(case):
+    relation, labels, message = WRONG[case]
+    with pytest.raises(ValueError, match=message):
+        relation.checked_labels(labels)
+
+
+MISTAKES = {
+    "unknown level": (lambda: relations.Hierarchy(positives="shop"), "positives.*'product'"),
+    "finer negatives": (
+        lambda: relations.Hierarchy(positives="category", negatives="other_product"),
+        "negatives.*other_category",
+    ),
+    "thresholds": (lambda: relations.Graded(0.2, 0.8), "negative_below"),
+    "not a function": (lambda: relations.get("same_class"), "relation must"),
+    "class": (lambda: relations.get(relations.SameClass), "relation must"),
+    "shape": (lambda: relations.get(lambda a, c: (a > 0, a > 0))([1, 2], [1, 2]), "shape \\(2, 2"),
+    "one mask": (lambda: relations.get(lambda a, c: a[:, None] > c[None])([1], [2]), "two masks"),
+    "both": (
+        lambda: relations.get(lambda a, c: (a[:, None] > c[None], a[:, None] > c[None]))([2], [1]),
+        "both positive and negative.*anchor 0 and candidate 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_an_invalid_relation_raises_an_error(case):
+    make, message = MISTAKES[case]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def ranked(embeddings, relation, labels):
+    """Return the positives and the gains of the other rows, nearest first, for each row."""
+    embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    positive = np.array(relation(labels, labels)[0])
+    checked = relation.checked_labels(labels)
+    gains = np.array(relation.gains(checked, checked))
+    for i, row in enumerate(embeddings):
+        order = [j for j in np.argsort(-(embeddings @ row), kind="stable") if j != i]
+        yield positive[i, order], gains[i, order]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "function"])
+def test_the_scores_of_a_relation_are_those_of_a_loop(case):
+    relation, labels, *_ = CASES[case]
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, 5, 40)
+    labels, embeddings = labels[rows], rng.normal(size=(40, 6)).astype("float32")
+    hits, map_at_r, ndcg, mrr, precision = [], [], [], [], []
+    for positive, gains in ranked(embeddings, relation, labels):
+        hits.append(positive[:3].any())
+        number = positive.sum()
+        if not number:
+            continue
+        at_r = positive[:number]
+        map_at_r.append(np.mean(at_r * np.cumsum(at_r) / np.arange(1, number + 1)))
+        discount = 1 / np.log2(np.arange(2, 5))
+        ndcg.append((gains[:3] * discount).sum() / (np.sort(gains)[::-1][:3] * discount).sum())
+        mrr.append(1 / (1 + positive[:3].argmax()) if positive[:3].any() else 0)
+        precision.append(positive[:3].mean())
+    found = metrics.recall_at_k(embeddings, labels, [3], relation=relation)
+    assert found[3] == pytest.approx(np.mean(hits))
+    at_r = metrics.precision_at_r(embeddings, labels, relation=relation)
+    assert at_r.map_at_r == pytest.approx(np.mean(map_at_r))
+    scores = metrics.ranking_scores(embeddings, labels, [3], relation=relation)
+    expected = {"ndcg@3": np.mean(ndcg), "mrr@3": np.mean(mrr), "precision@3": np.mean(precision)}
+    assert scores == pytest.approx(expected)
+
+
+def test_evaluate_reports_the_scores_of_a_relation():
+    embeddings = np.random.default_rng(0).normal(size=(5, 3))
+    scores = metrics.evaluate(embeddings, TAGS, [1], "cosine", relation=relations.SharesLabel())
+    assert list(scores) == [
+        "recall@1/cosine", "map@r/cosine", "r_precision/cosine", "ndcg@4/cosine",
+        "queries_without_match",
+    ]  # fmt: skip
+    gallery = metrics.evaluate(
+        embeddings, TAGS, [1], "cosine", gallery=embeddings, gallery_labels=TAGS,
+        relation=relations.SharesLabel(),
+    )  # fmt: skip
+    assert gallery["recall@1/cosine"] == 1.0
+    with pytest.raises(ValueError, match="gallery_labels must have 5 rows"):
+        metrics.recall_at_k(
+            embeddings, TAGS, [1], gallery=embeddings, gallery_labels=TAGS[:2],
+            relation=relations.SharesLabel(),
+        )  # fmt: skip
+
+
+def test_the_callback_and_the_metric_take_a_relation():
+    relation = relations.SharesLabel()
+    images = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+    scores = callbacks.RetrievalEvaluation(
+        (images, TAGS), ks=[1], relation=relation, embedding_model=model
+    ).evaluate()
+    embeddings = model.predict(images, verbose=0)
+    expected = metrics.recall_at_k(embeddings, TAGS, [1], relation=relation)
+    assert scores["val_recall@1"] == expected[1]
+    metric = metrics.PositivesPerAnchor(relation=relation)
+    metric.update_state(TAGS, embeddings)
+    others = [sum(bool(a & b) for b in SETS) - 1 for a in SETS]
+    assert float(metric.result()) == pytest.approx(np.mean(others))
+    again = metrics.PositivesPerAnchor.from_config(metric.get_config())
+    again.update_state(TAGS, embeddings)
+    assert float(again.result()) == pytest.approx(np.mean(others))
