@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from keras_dml import optimizers
 
@@ -116,22 +117,6 @@ def test_convolution_kernels_of_every_kind_are_decayed():
     }
 
 
-def test_coupled_decay_is_not_keras_decoupled_decay():
-    """With momentum and no gradient, decoupled decay is geometric; coupled decay builds up."""
-    rate, decay, momentum, steps = 0.01, 0.1, 0.9, 20
-    coupled, decoupled = (layer_with_variables().trainable_variables[:1] for _ in range(2))
-    start = coupled[0].numpy()
-    zeros = [[np.zeros_like(start)]] * steps
-    run(optimizers.SGD(rate, momentum, coupled_weight_decay=decay), coupled, zeros)
-    run(keras.optimizers.SGD(rate, momentum, weight_decay=decay), decoupled, zeros)
-    np.testing.assert_allclose(decoupled[0].numpy(), start * (1 - rate * decay) ** steps, rtol=1e-4)
-    expected = sgd_loop(start, [zeros[0][0]] * steps, rate, momentum, False, decay)
-    np.testing.assert_allclose(coupled[0].numpy(), expected, rtol=1e-4)
-    lost_coupled = 1 - coupled[0].numpy() / start
-    lost_decoupled = 1 - decoupled[0].numpy() / start
-    assert (lost_coupled > 4 * lost_decoupled).all()
-
-
 def test_without_decay_and_multipliers_it_equals_keras():
     ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
     steps = gradients(ours)
@@ -205,23 +190,6 @@ def test_warm_cosine_stays_at_zero_past_the_end():
         assert float(schedule(step)) == 0.0
 
 
-def test_warm_cosine_warm_up_longer_than_the_training():
-    values = [float(optimizers.WarmCosine(1.0, 10, warmup_steps=100)(i)) for i in range(12)]
-    assert max(values) < 0.1 and values[10:] == [0.0, 0.0]
-
-
-def test_the_schedule_drives_the_optimizer():
-    variables = layer_with_variables().trainable_variables[:1]
-    expected = variables[0].numpy().astype("float64")
-    schedule = optimizers.WarmCosine(0.5, STEPS, warmup_steps=2)
-    steps = gradients(variables)
-    run(optimizers.SGD(schedule), variables, steps)
-    for i, (g,) in enumerate(steps):
-        rate = 0.5 * min((i + 1) / 2, (1 + math.cos(math.pi * i / STEPS)) / 2)
-        expected -= rate * g
-    np.testing.assert_allclose(variables[0].numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
 def test_the_configuration_round_trip(make):
     optimizer = make(
@@ -286,47 +254,22 @@ def test_it_works_inside_a_loss_scale_optimizer():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.slow
-def test_it_trains_under_mixed_float16():
-    keras.utils.set_random_seed(0)
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        model = keras.Sequential([keras.Input((3,)), *map(keras.layers.Dense, (8, 1))])
-    finally:
-        keras.config.set_dtype_policy("float32")
-    model.compile(optimizers.SGD(0.02, momentum=0.9, coupled_weight_decay=1e-4), "mse")
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    x = np.random.default_rng(0).normal(size=(32, 3))
-    losses = model.fit(x, x.sum(axis=1), epochs=15, verbose=0).history["loss"]
-    assert losses[-1] < 0.3 * losses[0]
-
-
-@pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
-@pytest.mark.parametrize("decay", [-1e-4, math.nan, math.inf, None, "0.1"])
-def test_invalid_decay(make, decay):
-    message = (
-        r"coupled_weight_decay must be a number of at least 0\. Received: coupled_weight_decay="
-    )
-    with pytest.raises(ValueError, match=message):
-        make(0.1, coupled_weight_decay=decay)
-
-
-def test_the_weight_decay_of_keras_is_refused():
-    message = r"use coupled_weight_decay here, or .*\. Received: weight_decay=0\.01"
-    with pytest.raises(ValueError, match=message):
-        optimizers.SGD(0.1, weight_decay=0.01)
-
-
-@pytest.mark.parametrize("factor", [-1.0, math.nan, None])
-def test_invalid_factor(factor):
-    message = r"learning_rate_multipliers\['a/kernel'\] must be a number of at least 0\. Received"
-    with pytest.raises(ValueError, match=message):
-        optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": factor})
-
-
-def test_multipliers_must_be_a_dict():
-    with pytest.raises(TypeError, match=r"must be a dict from variable path .* Received: .*=0\.1"):
-        optimizers.Adam(0.1, learning_rate_multipliers=0.1)
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: optimizers.SGD(0.1, coupled_weight_decay=-1e-4), "coupled_weight_decay"),
+        (lambda: optimizers.SGD(0.1, weight_decay=0.01), "weight_decay"),
+        (lambda: optimizers.SGD(0.1, velocity="pytorch"), "velocity"),
+        (lambda: optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": -1.0}), "a/kernel"),
+        (lambda: optimizers.Adam(0.1, learning_rate_multipliers=0.1), "learning_rate_multipliers"),
+        (lambda: optimizers.WarmCosine(0.0, 10), "learning_rate"),
+        (lambda: optimizers.WarmCosine(0.1, 0), "total_steps"),
+        (lambda: optimizers.WarmCosine(0.1, 10, 0), "warmup_steps"),
+    ],
+)
+def test_invalid_arguments_are_named(make, argument):
+    with pytest.raises((ValueError, TypeError), match=f"{argument}.* must be|use .*{argument}"):
+        make()
 
 
 def test_a_factor_for_an_unknown_variable():
@@ -335,23 +278,6 @@ def test_a_factor_for_an_unknown_variable():
     message = r"must name trainable variables .* 'dense/kernel'\. Received: .*'dens/kernel'.* none"
     with pytest.raises(ValueError, match=message):
         optimizer.build(model.trainable_variables)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0.0, 10), r"learning_rate must be a number above 0\. Received: learning_rate=0\.0"),
-        ((math.nan, 10), r"learning_rate must be a number above 0\. Received: learning_rate=nan"),
-        ((0.1, 0), r"total_steps must be a whole number of at least 1\. Received: total_steps=0"),
-        (
-            (0.1, 10, 0),
-            r"warmup_steps must be a whole number of at least 1\. Received: warmup_steps=0",
-        ),
-    ],
-)
-def test_warm_cosine_bad_input(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        optimizers.WarmCosine(*arguments)
 
 
 def test_adamw_without_multipliers_equals_keras():
@@ -430,8 +356,7 @@ def test_without_an_update_the_weights_stay_unchanged():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+@tiers.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"], ["AdamW"])
 def test_an_optimizer_tracks_the_same_variables_as_keras(name):
     """It must not track the model's variables: they would be saved twice, and break checkpoints."""
     held = []

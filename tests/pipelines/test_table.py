@@ -36,11 +36,6 @@ def test_labels_are_numbered_in_sorted_order(labels, numbers, names):
     assert (len(table), table.num_classes) == (3, len(names))
 
 
-def test_given_class_names_follow_the_sorted_labels():
-    table = ImageTable.from_paths(["1.png", "2.png"], [5, 2], ["two", "five"])
-    assert [table.class_names[number] for number in table.labels] == ["five", "two"]
-
-
 def test_arrays_are_kept_without_a_copy():
     pixels = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
     table = ImageTable.from_arrays(pixels, [1, 0])
@@ -75,13 +70,6 @@ def test_select_classes_renumbers_them():
     assert selected.paths.tolist() == ["0.png", "1.png", "3.png", "5.png"]
     assert selected.labels.tolist() == [0, 1, 1, 0]
     assert selected.class_names == ("d", "a")
-
-
-def test_select_works_on_arrays():
-    pixels = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
-    table = ImageTable.from_arrays(pixels, [0, 1, 2, 1])
-    assert table.select([3]).arrays.ravel().tolist() == [3]
-    assert table.select_classes([1]).arrays.ravel().tolist() == [1, 3]
 
 
 def test_encoded_images_are_kept_byte_by_byte():
@@ -154,11 +142,6 @@ def test_split_by_class(train_classes, test_classes, train, test):
         assert found == expected
 
 
-def test_the_default_boundary_is_half_rounded_down():
-    split = split_by_class(ImageTable.from_paths(list("12345"), list("abcde")))
-    assert (split.train.num_classes, split.test.num_classes) == (2, 3)
-
-
 def test_random_classes_are_a_function_of_the_seed():
     table = ImageTable.from_paths([str(n) for n in range(60)], [f"{n // 3:02}" for n in range(60)])
     splits = [split_by_class(table, 12, 5, split="random_classes", seed=n) for n in (3, 3, 4)]
@@ -178,11 +161,6 @@ def test_within_classes_halves_each_class():
     assert sorted([*split.train.paths, *split.test.paths]) == [str(n) for n in range(9)]
     again = split_by_class(table, split="within_classes", seed=1)
     assert list(again.test.paths) == list(split.test.paths)
-
-
-def test_every_class_is_for_training():
-    split = split_by_class(small_table(), split="every_class")
-    assert split.same_classes and len(split.train) == len(small_table())
 
 
 @pytest.mark.parametrize(

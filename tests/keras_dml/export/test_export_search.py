@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from keras_dml.export import export_saved_model
 from keras_dml.export.float32 import is_float32
@@ -60,10 +61,9 @@ def served(folder, data):
     return found["ids"].numpy(), found[name].numpy(), name
 
 
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", ["exact", *(pytest.param(one, marks=needs_scann) for one in (
     "brute force", "tree"))])  # fmt: skip
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["cosine"])
 def test_search_in_a_saved_model_equals_the_index(kind, metric, tmp_path):
     model = make_model()
     ids = [f"é{number}.jpg" for number in range(300)] if kind == "exact" else np.arange(300) * 5
@@ -252,8 +252,7 @@ def test_empty_batches_and_scaled_embeddings(kind):
         assert ids.shape == distances.shape == (0, 5)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["l2"])
 def test_search_reports_which_neighbors_match(metric, tmp_path):
     model = make_model()
     z = gallery(model)

@@ -16,7 +16,6 @@ from keras_dml.metrics import (
     ranks,
     verification,
 )
-from keras_dml.metrics.pair_scores import PairScores
 
 
 def naive_pairs(embeddings, labels, metric):
@@ -162,32 +161,9 @@ def test_matches_agree_with_float32_scores(metric):
         assert np.abs(np.concatenate(scores) - sign * point.threshold).min() > wrong
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_pairs_of_equal_rows_are_ties_at_any_position(metric):
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(5, 33)).astype(np.float32)[rng.integers(0, 5, 70)]
-    scores = PairScores(rows, metric)
-    block = scores.block(slice(0, 70), slice(0, 70))
-    assert len(np.unique(block)) == 5 * 4 // 2 + 1
-    first, second = np.divmod(np.arange(70 * 70), 70)
-    np.testing.assert_array_equal(scores.pairs(first, second), block.ravel())
-
-
 def labeled_rows(embeddings, labels, metric="cosine"):
     rows = np.asarray(embeddings, np.float32)
     return pair_verification._labeled_rows(rows, np.unique(labels, return_inverse=True)[1], metric)
-
-
-def test_random_pairs_are_uniform_over_their_kind():
-    # Distances that are powers of two distinguish all pairs.
-    labels = np.array([3, 1, 1, 3, 2, 3])
-    rows = np.array([[0.0], [1], [3], [7], [15], [31]])
-    for kind, pairs in enumerate(naive_pairs(rows, labels, "l2")):
-        found = labeled_rows(rows, labels, "l2").random_scores(kind, 20_000, seed=1)
-        values, counts = np.unique(found, return_counts=True)
-        np.testing.assert_array_equal(values, np.unique(pairs))
-        expected = [20_000 / len(pairs) * np.sum(pairs == value) for value in values]
-        np.testing.assert_allclose(counts, expected, rtol=0.12)
 
 
 def test_the_sample_represents_all_pairs(monkeypatch):

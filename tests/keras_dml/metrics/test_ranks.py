@@ -50,13 +50,3 @@ def test_vectors_beyond_float32_products_use_the_index(metric):
     huge = embeddings * np.float32(1e25)
     recall = recall_at_k(huge, labels, [1, 5], metric)
     assert recall == {k: naive_recall(huge, labels, k, metric) for k in (1, 5)}
-
-
-@pytest.mark.parametrize("shape", [(1, 8), (127, 16), (128, 24), (300, 1024), (5, 3), (130, 9)])
-def test_counting_as_bytes(shape):
-    mask = np.random.default_rng(0).random(shape) < 0.9
-    np.testing.assert_array_equal(ranks._in_rows(mask), mask.sum(axis=1))
-    np.testing.assert_array_equal(ranks._in_columns(mask), mask.sum(axis=0))
-    everywhere = np.ones(shape, bool)
-    assert (ranks._in_rows(everywhere) == shape[1]).all()
-    assert (ranks._in_columns(everywhere) == shape[0]).all()

@@ -326,15 +326,6 @@ def test_a_loss_without_fixed_candidates_is_refused(loss):
         model.compile("sgd", loss)
 
 
-def test_ice_moves_its_anchors_if_enabled():
-    model = remembering(
-        untouched(), losses.InstanceCrossEntropyLoss(reweight=False), rate=1.0, batch_term=False
-    )
-    before = model.get_weights()[0]
-    step(model, Z, IDS)
-    assert np.abs(model.get_weights()[0] - before).max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -7,6 +7,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+import tiers
 
 from keras_dml import models
 from keras_dml.export import check_export
@@ -101,8 +102,6 @@ KINDS = {
     "sequential": sequential, "subclassed": subclassed, "a dict": of_a_dict, "tokens": tokens,
     "vectors": vectors,
 }  # fmt: skip
-QUICK = ("any size", "nested", "subclassed", "vectors")
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in QUICK]
 
 
 def saved(model, tmp_path):
@@ -110,8 +109,7 @@ def saved(model, tmp_path):
     return str(tmp_path / "mine.keras")
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("kind", [*QUICK, *SLOW])
+@tiers.parametrize("kind", KINDS, ["any size", "nested"])
 def test_a_saved_model_becomes_a_backbone_that_can_be_saved_copied_and_exported(kind, tmp_path):
     theirs = KINDS[kind]()
     path = saved(theirs, tmp_path)

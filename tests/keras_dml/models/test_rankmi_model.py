@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import ops
 
 from keras_dml import models
@@ -147,13 +148,12 @@ def descended(loss, parameters, rate, h=1e-6):
 
 
 @pytest.mark.any_backend
-@pytest.mark.gate_cases(0)
 @pytest.mark.parametrize(
     ("k", "sampling"),
     [
         (1, "distance_weighted"),
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            pytest.param(*case, marks=tiers.THOROUGH)
             for case in ((1, "all"), (3, "all"), (1, "uniform"))
         ),
     ],
@@ -207,22 +207,6 @@ def test_each_phase_only_changes_one_network_and_optimizer():
 
 
 @pytest.mark.slow
-def test_logs():
-    model = rankmi("float32", k=2, sampling="distance_weighted", run_eagerly=True)
-    history = fit(model, images(6).astype("float32"))
-    assert set(history) == {
-        "loss", "statistics_loss", "mutual_information", "positive_kept", "negative_kept",
-        "not_decreasing", "beta", "beta_not_found",
-    }  # fmt: skip
-    assert history["beta"] == [pytest.approx(float(model.beta))]
-    assert history["beta_not_found"] == [0]
-    assert 0 < history["positive_kept"][0] <= 1
-    assert 0 < history["negative_kept"][0] <= 1
-    # V has barely learned: like its residual, it decreases.
-    assert history["not_decreasing"] == [0.0]
-
-
-@pytest.mark.slow
 def test_logs_of_one_step_match_its_pairs():
     model = rankmi()
     replay = Replay(model)
@@ -255,8 +239,7 @@ def test_not_decreasing_counts_distances_at_which_v_increases():
     assert fit(model, x)["not_decreasing"][0] == pytest.approx(np.mean(d > 1), abs=0.03)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("sampling", models.rankmi.SAMPLINGS)
+@tiers.parametrize("sampling", models.rankmi.SAMPLINGS, ["distance_weighted"])
 def test_no_pairs_within_the_margins_give_zero_loss_and_no_update(sampling):
     network_near = network("float32", zero_at=0.2)
     model = rankmi(
@@ -322,20 +305,6 @@ def test_training_continues_identically_from_a_save_at_an_odd_step(tmp_path):
     assert same(weights(loaded), weights(whole))
     assert same(statistics_weights(loaded), statistics_weights(whole))
     np.testing.assert_array_equal(*(ops.convert_to_numpy(m(x[0])) for m in (loaded, whole)))
-
-
-@pytest.mark.slow
-def test_mixed_precision_trains_and_v_stays_in_float32():
-    keras.utils.set_random_seed(0)
-    layer = keras.layers.Dense(3, dtype="mixed_bfloat16")
-    embedding = keras.Sequential([keras.Input((6,)), layer])
-    model = models.RankMI(embedding, sampling="all")
-    model.compile(keras.optimizers.Adam(0.02), keras.optimizers.Adam(0.01))
-    x = np.tile(images(1).astype("float32"), (40, 1, 1))
-    first = fit(model, x[:2])["mutual_information"][0]
-    fit(model, x)
-    assert fit(model, x[:2])["mutual_information"][0] > first + 0.05
-    assert model.statistics_network.compute_dtype == "float32"
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+import tiers
 
 from keras_dml import retrieval
-from keras_dml.retrieval import METRICS, ExactIndex, Index, ScannIndex, build_index, products
+from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, build_index, products
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -46,7 +47,7 @@ def with_duplicates(n=90, d=7, seed=0):
 
 @pytest.mark.parametrize("index_class", INDEXES)
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("k", [1, 5, 31, 89, 90])
+@pytest.mark.parametrize("k", [1, 31, 90])
 def test_search_agrees_with_a_naive_loop(index_class, metric, k):
     embeddings = with_duplicates()
     queries = np.concatenate([embeddings, with_duplicates(seed=1)[:20]])
@@ -67,9 +68,8 @@ def test_equal_distances_of_unequal_rows_keep_row_order(index_class):
         np.testing.assert_array_equal(rows, expected)
 
 
-@pytest.mark.quick_cases(4)
 @needs_scann
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["l2"])
 @pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1, 1e-3), (0, 1e-20), (0, 1e18)], ids=str)
 def test_scann_and_exact_agree(metric, offset, scale):
     # At (1, 1e-3) the rows almost coincide, so that float32 products cannot order them.
@@ -118,7 +118,6 @@ def brute_force(rows, queries, metric):
     return order, np.take_along_axis(scores, order, 1)
 
 
-@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize(
     ("count", "copies", "length", "gap"),
     [(5, 20, 1100, 1.5e-4), (2, 60, 1e6, 0.1), (30, 5, 1e-18, 1e-25), (3, 40, 1e15, 1e8)],
@@ -126,7 +125,7 @@ def brute_force(rows, queries, metric):
 )
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("index_class", INDEXES)
-@pytest.mark.parametrize("tensorflow", [True, False])
+@tiers.parametrize("tensorflow", [True, False], [False])
 def test_near_copies_in_clusters_far_from_their_mean(
     count, copies, length, gap, metric, index_class, tensorflow, monkeypatch
 ):
@@ -152,17 +151,6 @@ def test_distances_beyond_float32_products(index_class, k, items):
     embeddings = np.random.default_rng(0).normal(size=(items, 3)) * (1e25 if items == 10 else 1e19)
     rows, _ = index_class(embeddings, "l2").search(embeddings, k)
     np.testing.assert_array_equal(rows, naive_search(embeddings, embeddings, k, "l2")[0])
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_blocks_do_not_change_the_result(metric, monkeypatch):
-    embeddings = with_duplicates()
-    whole = ExactIndex(embeddings, metric).search(embeddings, 9)
-    monkeypatch.setattr(products, "_SCORE_BLOCK", 7 * len(embeddings))
-    index = ExactIndex(embeddings, metric)
-    assert index._block == 7
-    for one, other in zip(whole, index.search(embeddings, 9)):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("index_class", INDEXES)
@@ -271,11 +259,6 @@ def test_build_index_falls_back_with_one_log_line(failure, monkeypatch, caplog):
     assert "ScaNN is not available" in caplog.text
     if failure == "broken":
         assert "undefined symbol" in caplog.text
-
-
-def test_the_base_class_is_abstract():
-    with pytest.raises(TypeError):
-        Index(np.eye(3))
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])

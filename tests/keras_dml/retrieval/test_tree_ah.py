@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH, load_index
 
@@ -96,9 +97,8 @@ def test_few_items_are_searched_by_brute_force(caplog):
     assert "100 items: brute force, no tree below 20000" in caplog.text
 
 
-@pytest.mark.quick_cases(1)
 @needs_scann
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["cosine"])
 def test_the_tree_has_exact_scores_and_the_reported_recall(metric):
     embeddings = clustered()
     index = ScannIndex(embeddings, metric, tree=TreeAH(num_leaves=50, leaves_to_search=4))
@@ -218,9 +218,8 @@ def test_a_long_mean_is_subtracted(zeros, tmp_path):
     assert (tmp_path / "moved" / "searcher" / "dataset.npy").exists()
 
 
-@pytest.mark.quick_cases(1)
 @needs_scann
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["cosine"])
 def test_a_saved_tree_grows_without_retraining(metric, tmp_path, monkeypatch):
     embeddings = clustered()
     index = ScannIndex(embeddings, metric, tree=TreeAH(num_leaves=50, target_recall=0.9))

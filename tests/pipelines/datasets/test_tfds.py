@@ -132,12 +132,6 @@ def test_a_number_of_training_classes_pools_the_splits(data_dir):
     assert split.test.class_names == ("gray 3", "gray 4")
 
 
-@pytest.mark.slow
-def test_splits_that_are_neither_train_nor_test_are_not_pooled(data_dir):
-    split = load_dataset("tfds:tiny_noise:whole", data_dir, train_classes=3)
-    assert contents(split.test) == expected([4] * 4)
-
-
 def test_files_that_are_damaged(data_dir, tmp_path):
     whole = TinyNoise(config="mixed", data_dir=data_dir).data_dir
     folder = tmp_path / "tiny_noise" / "mixed" / "1.0.0"
@@ -214,23 +208,6 @@ def test_bad_input(name, arguments, message, data_dir):
     with pytest.raises(ValueError, match=message) as caught:
         tfds_split(name, data_dir, **arguments)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_run_on_official_splits(data_dir, tmp_path):
-    folder = tmp_path / "run"
-    arguments = [
-        "--flagfile=digits_spce.flags",
-        "--dataset=tfds:tiny_noise:shared",
-        f"--data_dir={data_dir}",
-        f"--output_dir={folder}",
-        "--filters=8",
-        "--batch_size=12",
-        "--epochs=1",
-    ]
-    assert run_command(run.main, ["run", *arguments]) == 0
-    assert 0 <= json.loads((folder / "result.json").read_text())["accuracy"] <= 1
 
 
 def test_missing_network_is_a_one_line_error(data_dir, caplog):

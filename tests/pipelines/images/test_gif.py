@@ -3,6 +3,7 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from PIL import Image
 
 from pipelines.images import decode, gif
@@ -94,8 +95,11 @@ FILES = {
 }
 
 
-@pytest.mark.quick_cases(5)
-@pytest.mark.parametrize("name", FILES)
+@tiers.parametrize(
+    "name",
+    FILES,
+    ["one_frame", "uneven_sub_blocks", "comments", "several_frames", "local_color_table"],
+)
 def test_the_first_image_keeps_its_pixels(name):
     cut = first_image(FILES[name]).numpy()
     assert frames_in(cut) == 1 and cut.endswith(b"\0;")
@@ -103,16 +107,6 @@ def test_the_first_image_keeps_its_pixels(name):
     np.testing.assert_array_equal(tf.io.decode_gif(cut)[0], expected)
     np.testing.assert_array_equal(decode_image(FILES[name]), expected)
     np.testing.assert_array_equal(gif.first_image(tf.constant(FILES[name])), cut)
-
-
-def test_test_files_match_their_names():
-    assert frames_in(FILES["several_frames"]) == 4
-    assert frames_in(FILES["one_color_table"]) == frames_in(FILES["transparent"]) == 3
-    assert FILES["local_color_table"][10] & 0x80 == 0  # no global color table
-    assert (decode_image(FILES["transparent"]).numpy() == 0).all(-1).any()
-    assert image_block(STILL)[9] & 0x40  # interlaced
-    assert not image_block(FILES["not_interlaced"])[9] & 0x40
-    np.testing.assert_array_equal(decode_image(FILES["not_interlaced"]), decode_image(STILL))
 
 
 @pytest.mark.parametrize("name", ["one_frame", "several_frames", "comment_and_loop", "transparent"])
@@ -127,27 +121,6 @@ def test_file_cut_off_at_any_byte(name):
                 decode_image(encoded[:size])
         else:
             np.testing.assert_array_equal(decode_image(encoded[:size]), expected)
-
-
-def test_random_bytes_give_pixels_or_an_error():
-    rng = np.random.default_rng(0)
-    refused = 0
-    for trial in range(150):
-        encoded = bytearray(FILES["several_frames"])
-        if trial % 2:
-            encoded[13:] = rng.bytes(500)
-        else:
-            for at in rng.integers(6, len(encoded), 3):
-                encoded[at] = rng.integers(256)
-        encoded = bytes(encoded)
-        try:
-            expected = tf.io.decode_gif(encoded)[0].numpy()
-        except tf.errors.InvalidArgumentError:
-            refused += 1
-            continue  # the damage can be after the first image
-        image = decode_image(encoded)
-        np.testing.assert_array_equal(image, expected[: image.shape[0], : image.shape[1]])
-    assert 75 <= refused < 150
 
 
 def test_only_the_first_of_many_frames_is_decoded():
