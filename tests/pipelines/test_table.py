@@ -205,90 +205,35 @@ def boxed(boxes):
 
 
 @pytest.mark.parametrize(
-    ("build", "error", "message"),
+    ("build", "message"),
     [
-        (lambda: ImageTable([0], ("a",)), ValueError, "Exactly one of paths, arrays, and encoded"),
-        (
-            lambda: ImageTable([0, 0], ("a",), paths=["1", "2"], arrays=PIXELS),
-            ValueError,
-            "Exactly one of paths, arrays, and encoded",
-        ),
-        (lambda: ImageTable(["a"], ("a",), paths=["1"]), TypeError, "labels must be integers"),
-        (
-            lambda: ImageTable([1], ("a",), paths=["1"]),
-            ValueError,
-            "labels must be integers from 0 to 0",
-        ),
-        (lambda: ImageTable([-1], ("a",), paths=["1"]), ValueError, "Received: -1 in row 0"),
-        (
-            lambda: ImageTable([], (), paths=[]),
-            ValueError,
-            "must be .*(not empty|at least one label)",
-        ),
-        (
-            lambda: ImageTable.from_paths([], []),
-            ValueError,
-            "must be .*(not empty|at least one label)",
-        ),
-        (lambda: ImageTable.from_paths(["1"], [[0]]), ValueError, r"labels must be a vector"),
-        (lambda: ImageTable.from_paths(["1"], [0.5]), TypeError, "labels must be "),
-        (
-            lambda: ImageTable.from_paths(["1", "2"], ["a", 1]),
-            TypeError,
-            "labels must be ",
-        ),
-        (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "1 images and 2 labels"),
-        (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), ValueError, "Received: 2 names"),
-        (lambda: ImageTable.from_paths([b"1"], [0]), TypeError, "strings or path objects"),
-        (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "strings or path objects"),
-        (lambda: ImageTable.from_paths(np.array([["1"]]), [0]), ValueError, "must be a vector"),
-        (
-            lambda: ImageTable.from_paths(["\udcff.png"], [0]),
-            ValueError,
-            "paths must be valid UTF-8",
-        ),
-        (
-            lambda: ImageTable.from_encoded(["1"], [0]),
-            TypeError,
-            "bytes objects. Received: encoded='1'",
-        ),
-        (
-            lambda: ImageTable.from_encoded([b"1"], [0, 1]),
-            ValueError,
-            "1 images and 2 labels",
-        ),
-        (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), TypeError, "dtype int64"),
-        (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
-        (
-            lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]),
-            ValueError,
-            "1 or 3",
-        ),
-        (lambda: boxed([[0, 0, 1]]), ValueError, r"shape \[2, 4\].*shape \(1, 3\)"),
-        (lambda: boxed([[0, 0, 1, 1]] * 3), ValueError, r"shape \(3, 4\)"),
-        (lambda: boxed(np.ones([2, 4])), TypeError, "boxes must be integers.*float64"),
-        (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), ValueError, r"\[9, 8, 7, 0\] in row 1"),
-        (lambda: small_table().select([]), ValueError, "rows must be .*not empty"),
-        (
-            lambda: small_table().select(np.zeros(7, bool)),
-            ValueError,
-            "must be .*(not empty|at least one label)",
-        ),
-        (
-            lambda: small_table().select_classes([]),
-            ValueError,
-            "class_numbers must be integers.*not empty",
-        ),
-        (lambda: small_table().select_classes([4]), ValueError, r"from 0 to 3"),
-        (
-            lambda: small_table().select_classes([1, 1]),
-            ValueError,
-            "class_numbers must be without repeats",
-        ),
+        (lambda: ImageTable([0], ("a",)), "Exactly one of paths, arrays, and encoded"),
+        (lambda: ImageTable(["a"], ("a",), paths=["1"]), "labels must be integers"),
+        (lambda: ImageTable([1], ("a",), paths=["1"]), "labels must be integers from 0 to 0"),
+        (lambda: ImageTable([-1], ("a",), paths=["1"]), "-1 in row 0"),
+        (lambda: ImageTable.from_paths([], []), "must be .*(not empty|at least one label)"),
+        (lambda: ImageTable.from_paths(["1"], [[0]]), "labels must be a vector"),
+        (lambda: ImageTable.from_paths(["1", "2"], ["a", 1]), "labels must be "),
+        (lambda: ImageTable.from_paths(["1"], [0, 1]), "1 images and 2 labels"),
+        (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), "2 names"),
+        (lambda: ImageTable.from_paths([b"1"], [0]), "strings or path objects"),
+        (lambda: ImageTable.from_paths(["\udcff.png"], [0]), "paths must be valid UTF-8"),
+        (lambda: ImageTable.from_encoded(["1"], [0]), "bytes objects.*encoded='1'"),
+        (lambda: ImageTable.from_encoded([b"1"], [0, 1]), "1 images and 2 labels"),
+        (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), "dtype int64"),
+        (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), r"\(2, 4, 4\)"),
+        (lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]), "1 or 3"),
+        (lambda: boxed([[0, 0, 1]]), r"shape \[2, 4\].*shape \(1, 3\)"),
+        (lambda: boxed(np.ones([2, 4])), "boxes must be integers.*float64"),
+        (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), r"\[9, 8, 7, 0\] in row 1"),
+        (lambda: small_table().select([]), "rows must be .*not empty"),
+        (lambda: small_table().select_classes([]), "class_numbers must be .*not empty"),
+        (lambda: small_table().select_classes([4]), "from 0 to 3"),
+        (lambda: small_table().select_classes([1, 1]), "class_numbers must be without repeats"),
     ],
 )
-def test_bad_input(build, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_input(build, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         build()
 
 

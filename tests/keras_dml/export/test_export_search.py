@@ -13,7 +13,6 @@ import tensorflow as tf
 import tiers
 
 from keras_dml.export import export_saved_model
-from keras_dml.export.float32 import is_float32
 from keras_dml.metrics import verification
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH
 from keras_dml.retrieval.serving import PrefixSearchModule, SearchModule
@@ -137,18 +136,6 @@ def test_signatures_and_bad_bytes(tmp_path):
     np.testing.assert_array_equal(after["ids"], before["ids"])
 
 
-def test_a_model_in_mixed_precision_serves_in_float32(tmp_path):
-    model = make_model("mixed_bfloat16")
-    assert not is_float32(model) and is_float32(make_model())
-    export_saved_model(model, tmp_path / "saved_model", preprocessing)
-    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
-    assert sorted(loaded.signatures) == ["embed_images", "serving_default"]
-    pixels = pictures()[:4].astype(np.float32)
-    found = loaded.signatures["embed_images"](tf.constant(pixels))["embeddings"]
-    np.testing.assert_allclose(found, make_model().predict(pixels, verbose=0), atol=1e-5)
-    assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
-
-
 def test_indexes_that_do_not_match_the_model(tmp_path):
     model, index = make_model(), ExactIndex(np.eye(DIMENSIONS))
     for wrong, neighbours, error, message in (
@@ -209,23 +196,6 @@ def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
         found = np.load(tmp_path / f"{name}.npy")
         expected, _ = index.search(queries, 5)
         np.testing.assert_array_equal(found.astype(expected.dtype), expected)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
-    model = make_model()
-    index = ExactIndex(gallery(model), ids=[f"n{i}" for i in range(300)])
-    export_saved_model(model, tmp_path / "saved_model", preprocessing, index, 3)
-    np.save(tmp_path / "query.npy", np.array(encoded(50)[49:]))
-    cli = ["-m", "tensorflow.python.tools.saved_model_cli"]
-    model_of = ["--dir", tmp_path / "saved_model", "--tag_set", "serve"]
-    shown = run([*cli, "show", *model_of, "--signature_def", "search"])
-    for line in ("inputs['images']", "outputs['ids']", "outputs['similarities']", "(-1, 3)"):
-        assert line in shown
-    query = f"images={tmp_path / 'query.npy'}"
-    found = run([*cli, "run", *model_of, "--signature_def", "search", "--inputs", query])
-    assert "[[b'n49'" in found and "[[1." in found
 
 
 @pytest.mark.slow

@@ -326,20 +326,6 @@ def test_a_loss_without_fixed_candidates_is_refused(loss):
         model.compile("sgd", loss)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"memory_size": 0}, "memory_size must be .* Received: memory_size=0"),
-        ({"memory_size": 8, "weight": -1}, "weight must be"),
-        ({"memory_size": 8, "start_step": -1}, "start_step must be"),
-        ({"memory_size": 8, "batch_term": False}, "start_step must be 0 when batch_term is False"),
-    ],
-)
-def test_arguments_out_of_range(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        models.CrossBatchMemory(untouched(), **arguments)
-
-
 def test_other_user_errors():
     with pytest.raises(ValueError, match=r"model must be a built keras.Model with embeddings"):
         models.CrossBatchMemory(keras.Sequential([keras.layers.Dense(3)]), 8)

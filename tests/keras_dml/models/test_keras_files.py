@@ -145,13 +145,6 @@ def test_the_batch_size_at_build_time_is_no_limit(kind, tmp_path):
     assert float32_copy(model)(images(n=5)).shape == (5, 3)
 
 
-def test_our_embedding_model_can_be_a_backbone(tmp_path):
-    ours = models.embedding_model(models.small_convnet(16, filters=(4,)), 3)
-    backbone = models.build_backbone(saved(ours, tmp_path), 16)
-    model = models.embedding_model(backbone)
-    np.testing.assert_allclose(model(images()), ours(images(), training=False), atol=1e-6)
-
-
 def test_a_half_precision_model_becomes_a_float32_backbone(tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:

@@ -418,14 +418,6 @@ def test_a_lambda_with_captured_variables_is_refused_by_name():
             copy(model)
 
 
-def test_a_lambda_in_a_wrapper_is_refused_by_name():
-    inputs = keras.Input((2, 3))
-    code = keras.layers.Lambda(lambda x: x * 2, name="code")
-    model = keras.Model(inputs, keras.layers.TimeDistributed(code, name="each")(inputs))
-    with pytest.raises(ValueError, match=r"'each' \(TimeDistributed\) .* in the Lambda 'code'"):
-        float32_copy(model)
-
-
 class NoConfig(keras.layers.Layer):
     def __init__(self, table, **kwargs):
         super().__init__(**kwargs)

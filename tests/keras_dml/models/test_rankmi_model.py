@@ -351,27 +351,6 @@ def test_an_unbuilt_embedding_and_a_loss_are_refused():
         models.RankMI(linear("float32")).compile("adam", "adam", loss="mse")
 
 
-def changes(before, after):
-    return max(np.abs(a - b).max() for a, b in zip(before, after, strict=True))
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", [0, 1])
-def test_loss_scaling_changes_no_step(phase):
-    """Gradients are divided by the scale, so the loss must be multiplied by it."""
-    x, ends = images(2).astype("float32"), []
-    for scale in (None, 1024.0):
-        sgd = [keras.optimizers.SGD(5.0, loss_scale_factor=scale) for _ in range(2)]
-        model = rankmi("float32", *sgd)
-        model.step.assign(phase)
-        before = weights(model) + statistics_weights(model)
-        fit(model, x[:1])
-        ends.append(weights(model) + statistics_weights(model))
-        assert changes(before, ends[-1]) > 1e-3
-    assert changes(*ends) < 1e-5
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", [0, 1])
 def test_an_image_that_is_not_finite_makes_the_loss_nan(phase):
@@ -412,28 +391,6 @@ def test_sample_weights_weigh_anchors():
     assert losses[0] == pytest.approx(sum(each), rel=1e-4, abs=1e-6)
     with pytest.raises(ValueError, match="sample_weight must have the shape"):
         rankmi("float32", run_eagerly=True).train_on_batch(x, IDS, np.ones((len(IDS), 3)))
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_regularizers_of_both_networks_count():
-    def trained(strength):
-        keras.utils.set_random_seed(2)
-        penalty = keras.regularizers.L2(strength)
-        dense = keras.layers.Dense(3, use_bias=False, kernel_regularizer=penalty)
-        statistics = keras.Sequential(
-            [keras.Input((1,)), keras.layers.Dense(1, kernel_regularizer=penalty)]
-        )
-        embedding = keras.Sequential([keras.Input((6,)), dense])
-        model = models.RankMI(embedding, statistics_network=statistics, sampling="all")
-        model.compile(keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.1))
-        fit(model, images(2).astype("float32"))
-        return weights(model) + statistics_weights(model)
-
-    free, held = trained(0.0), trained(0.5)
-    for a, b in zip(free, held, strict=True):
-        if a.ndim == 2:
-            assert np.abs(b).sum() < np.abs(a).sum()
 
 
 def test_warnings():

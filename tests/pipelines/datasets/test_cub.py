@@ -52,11 +52,6 @@ def test_labels_are_joined_by_id_not_by_line(tmp_path):
     assert cub(tmp_path).labels.tolist() == [0, 1, 1]
 
 
-def test_parent_folder_is_accepted(tmp_path):
-    write_cub(tmp_path / "CUB_200_2011")
-    assert len(cub(tmp_path)) == len(cub(tmp_path / "CUB_200_2011")) == 5
-
-
 def test_other_counts_give_a_warning_with_both_numbers(tmp_path, caplog):
     cub(write_cub(tmp_path))
     (record,) = caplog.records
@@ -115,13 +110,6 @@ def test_bad_annotations(tmp_path, file, text, message):
     write_cub(tmp_path)
     (tmp_path / file).write_text(text)
     with pytest.raises(ValueError, match=message):
-        cub(tmp_path)
-
-
-def test_annotations_that_are_not_text(tmp_path):
-    write_cub(tmp_path)
-    (tmp_path / "images.txt").write_bytes(b"1 a.jpg\n2 \xff\xfe.jpg\n")
-    with pytest.raises(ValueError, match=r"images.txt, line 2: expected 'image_id path'"):
         cub(tmp_path)
 
 

@@ -1,4 +1,3 @@
-import json
 import logging
 import re
 import shutil
@@ -9,8 +8,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from experiments import run
-from experiments.options.command_line import run_command
 from keras_dml._common.errors import ArgumentError
 from pipelines.batches import evaluation_batches
 from pipelines.datasets.registry import load_dataset
@@ -215,36 +212,6 @@ def test_missing_network_is_a_one_line_error(data_dir, caplog):
         tfds_split("tiny_noise:no_network", data_dir)
     assert "could not be prepared: no connection to data.example. On" in str(caught.value)
     assert "Retrying" not in caplog.text
-
-
-@pytest.fixture
-def small_mnist(tmp_path, monkeypatch):
-    """The layout of MNIST in tensorflow-datasets, with 300 artificial images."""
-    from tensorflow_datasets.image_classification import MNIST
-
-    def examples(number):
-        rng = np.random.default_rng(number)
-        for row in range(number):
-            image = np.clip(rng.normal(25 * (row % 10), 20, (28, 28, 1)), 0, 255)
-            yield row, {"image": image.astype("uint8"), "label": row % 10}
-
-    monkeypatch.setattr(
-        MNIST,
-        "_split_generators",
-        lambda self, manager: {"train": examples(260), "test": examples(40)},
-    )
-    MNIST(data_dir=tmp_path / "tfds").download_and_prepare()
-    return tmp_path / "tfds"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["mnist_ce", "mnist_spce"])
-def test_the_recipes_of_mnist_train_on_its_layout(recipe, small_mnist, tmp_path):
-    words = [f"--flagfile={recipe}.flags", f"--data_dir={small_mnist}", "--epochs=1"]
-    assert run_command(run.main, ["run", *words, f"--output_dir={tmp_path / 'run'}"]) == 0
-    (row,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert row["step"] == 2 and np.isfinite(row["train/loss"])
-    assert 0 <= row["test/accuracy"] <= 1
 
 
 def test_damaged_images_in_memory_are_found_and_skipped(data_dir):

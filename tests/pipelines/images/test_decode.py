@@ -228,18 +228,6 @@ def test_bad_files_are_refused(name, traced):
         (decode_image if traced else decode.decode_image)(tf.constant(encoded))
 
 
-@pytest.mark.slow
-def test_animated_webp_in_a_pipeline_never_reaches_the_decoder():
-    # Many at once. If one were decoded, the process would crash.
-    animated = [BAD_FILES["webp_animated"][0]] * 64
-    dataset = tf.data.Dataset.from_tensor_slices(animated).map(
-        decode.decode_image, num_parallel_calls=4
-    )
-    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP"):
-        list(dataset)
-    assert list(dataset.ignore_errors()) == []
-
-
 def test_pixels_and_files_have_the_same_interface():
     pixels = np.arange(5 * 7, dtype=np.uint8).reshape(5, 7, 1)
     image = decode.open_image(pixels)
