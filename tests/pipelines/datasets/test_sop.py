@@ -1,7 +1,6 @@
 import pytest
 from official_layouts import write_sop
 
-from pipelines.datasets import sop as sop_module
 from pipelines.datasets.registry import load_dataset
 from pipelines.datasets.sop import load_split as sop
 
@@ -15,25 +14,6 @@ def test_lists_define_the_split(tmp_path):
     assert split.test.paths[0] == str(tmp_path / "chair_final" / "30_4.JPG")
     assert split.gallery is None
     assert not split.same_classes
-
-
-def test_parent_folder_is_accepted(tmp_path):
-    write_sop(tmp_path / "Stanford_Online_Products")
-    assert len(sop(tmp_path).test) == 4
-
-
-def test_other_counts_give_a_warning_for_each_list(tmp_path, caplog, monkeypatch):
-    sop(write_sop(tmp_path))
-    messages = [record.message for record in caplog.records]
-    assert len(messages) == 2
-    assert "Ebay_train.txt: found 3 images of 2 classes; the full" in messages[0]
-    assert messages[0].endswith("has 59551 of 11318")
-    assert messages[1].endswith("has 60502 of 11316")
-    caplog.clear()
-    monkeypatch.setattr(sop_module, "NUM_IMAGES", {"train": 3, "test": 4})
-    monkeypatch.setattr(sop_module, "NUM_CLASSES", {"train": 2, "test": 2})
-    sop(tmp_path)
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -59,15 +39,6 @@ def test_bad_lists(tmp_path, text, message):
     text = text.replace("{head}", "image_id class_id super_class_id path\n")
     (tmp_path / "Ebay_test.txt").write_text(text)
     with pytest.raises(ValueError, match=message):
-        sop(tmp_path)
-
-
-def test_a_missing_list(tmp_path):
-    write_sop(tmp_path)
-    (tmp_path / "Ebay_test.txt").unlink()
-    with pytest.raises(
-        ValueError, match=r"must contain Ebay_test.txt. Expected .*Ebay_train.txt, Ebay"
-    ):
         sop(tmp_path)
 
 
