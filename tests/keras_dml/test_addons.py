@@ -188,44 +188,6 @@ def test_soft_does_not_overflow():
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: addons.TripletHardLoss("1"),
-            TypeError,
-            "margin must be a finite number.*margin='1'",
-        ),
-        (lambda: addons.TripletSemiHardLoss(True), TypeError, "margin must be a finite number"),
-        (lambda: addons.LiftedStructLoss(None), TypeError, "margin must be a finite number.*None"),
-        (lambda: addons.ContrastiveLoss("1"), TypeError, "margin must be a finite number"),
-        (
-            lambda: addons.TripletHardLoss(distance_metric="l2"),
-            ValueError,
-            "distance_metric must be a function or one of 'L2'.*distance_metric='l2'",
-        ),
-        (
-            lambda: addons.triplet_semihard_loss([0, 0], np.eye(2), distance_metric="cosine"),
-            ValueError,
-            "distance_metric must be",
-        ),
-        (
-            lambda: addons.triplet_hard_loss([0, 0, 1], np.eye(2)),
-            ValueError,
-            "3 class ids and 2 embeddings",
-        ),
-        (
-            lambda: addons.lifted_struct_loss([0, 0], np.ones((2, 2, 2))),
-            ValueError,
-            "y_pred must be embeddings",
-        ),
-    ],
-)
-def test_bad_arguments(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
-
-
 @pytest.mark.parametrize("spread", [1e-2, 1e-3, 1e-4])
 def test_a_collapsed_batch_has_exact_distances(spread):
     rng = np.random.default_rng(3)
@@ -269,21 +231,20 @@ def test_partly_known_shapes(name, shape):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: addons.npairs_loss(np.zeros((4, 2)), np.eye(4)),
-            r"y_true must be class ids of shape \[n\] or \[n, 1\].*\(4, 2\)",
-        ),
-        (
-            lambda: addons.npairs_loss(np.zeros(3), np.eye(4)),
-            r"y_pred must be similarities.*\(3,\)",
-        ),
-        (lambda: addons.npairs_loss(np.zeros(3), np.eye(3)[0]), "y_pred must be similarities"),
+        (lambda: addons.TripletHardLoss("1"), "margin must be .*margin='1'"),
+        (lambda: addons.LiftedStructLoss(None), "margin must be .*None"),
+        (lambda: addons.ContrastiveLoss(True), "margin must be "),
+        (lambda: addons.TripletHardLoss(distance_metric="l2"), "distance_metric must be .*'l2'"),
+        (lambda: addons.triplet_hard_loss([0, 0, 1], np.eye(2)), "3 class ids and 2 embeddings"),
         (lambda: addons.triplet_hard_loss(np.zeros((4, 2)), np.eye(8)), "y_true must be class ids"),
+        (lambda: addons.lifted_struct_loss([0, 0], np.ones((2, 2, 2))), "y_pred must be embedd"),
+        (lambda: addons.npairs_loss(np.zeros((4, 2)), np.eye(4)), r"y_true must be .*\(4, 2\)"),
+        (lambda: addons.npairs_loss(np.zeros(3), np.eye(4)), r"y_pred must be .*\(3,\)"),
         (lambda: addons.npairs_multilabel_loss(np.zeros(4), np.eye(4)), "y_true must be labels"),
         (lambda: addons.npairs_multilabel_loss(np.eye(3), np.eye(4)), "y_pred must be similarit"),
         (lambda: addons.contrastive_loss(np.zeros(3), np.ones(4)), r"one label for each.*\(3,\)"),
     ],
 )
-def test_labels_with_wrong_shapes(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_arguments_are_refused(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()

@@ -64,7 +64,7 @@ def test_every_flag_is_listed_with_its_default_and_limits(options):
             assert getattr(given, name, None) in (getattr(parse(options, line), name, None),)
 
 
-@pytest.mark.parametrize("options", OPTIONS[:1], ids=lambda options: options.command)
+@tiers.parametrize("options", OPTIONS, OPTIONS[:1])
 def test_flags_that_are_not_listed_are_refused(options):
     of_all = {name for one in OPTIONS for name in declarations(one)}
     for name in (of_all | {"undefok", "only_check_args"}) - set(declarations(options)):

@@ -62,7 +62,7 @@ def test_parameters_follow_from_the_number_of_items():
 )  # fmt: skip
 def test_invalid_tree_parameters(arguments):
     name = next(iter(arguments))
-    with pytest.raises(ValueError, match=f"{name} .*Received: .*{name}="):
+    with pytest.raises(ValueError, match=f"{name}.*Received: "):
         TreeAH(**arguments)
 
 
