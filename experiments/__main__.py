@@ -1,5 +1,6 @@
 """`keras-dml COMMAND`: the commands by their names, from any folder."""
 
+import os
 import pathlib
 import re
 import runpy
@@ -34,9 +35,12 @@ def main() -> int | None:
     if name in ("--help", "-h", "help"):
         width = max(map(len, known))
         lines = [f"  {command:<{width}}  {summary}" for command, summary in known.items()]
-        print("keras-dml COMMAND [--flag=value ...]\n", *lines, sep="\n")
-        print("\nA first run, which needs no files: keras-dml run --flagfile=glyphs.flags")
-        print("keras-dml COMMAND --help prints the flags of a command.")
+        try:
+            print("keras-dml COMMAND [--flag=value ...]\n", *lines, sep="\n")
+            print("\nA first run, which needs no files: keras-dml run --flagfile=glyphs.flags")
+            print("keras-dml COMMAND --help prints the flags of a command.", flush=True)
+        except BrokenPipeError:  # the reader of the output, such as `head`, has ended
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if name not in known:
         print(

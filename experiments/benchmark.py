@@ -7,6 +7,7 @@ from typing import Any
 from experiments.benchmarks import (
     audit,
     chunks,
+    information,
     losses,
     pipeline,
     retrieval,
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterator[str]]]] = {
     "pipeline": (pipeline.PipelineOptions, pipeline.measure),
     "retrieval": (retrieval.RetrievalOptions, retrieval.measure),
     "verification": (verification.VerificationOptions, verification.measure),
+    "information": (information.InformationOptions, information.measure),
     "audit": (audit.AuditOptions, audit.measure),
 }
 """The options of each benchmark, and the function that yields the lines of its table."""

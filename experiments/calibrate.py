@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from experiments.options import (
     Options,
@@ -18,10 +18,16 @@ from experiments.options import (
 )
 
 if TYPE_CHECKING:
-    from keras_dml._common.types import Metric
+    import numpy as np
 
-_WHAT, _HOW = "Embeddings, one of --run and --embeddings", "How"
+    from keras_dml._common.types import Metric
+    from keras_dml.metrics import Verification
+
+_WHAT, _HOW = "Embeddings, one of --run, --index, and --embeddings", "How"
 _METRICS = registries.words("keras_dml._common.types.METRICS")
+# The rates among which the command chooses, and the true match rate that it asks for.
+_RATES = (0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
+_LEAST = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,9 +35,10 @@ class CalibrateOptions(Options):
     """Options of the command."""
 
     command = "experiments.calibrate"
-    intro = """Find the threshold at which two images match, for a false match rate that you choose.
+    intro = """Find the threshold at which two images match, for a false match rate.
 
-  python -m experiments.calibrate --run=runs/glyphs-seed0 --false_match_rate=1e-3
+  python -m experiments.calibrate --run=runs/glyphs-seed0
+  python -m experiments.calibrate --index=photo_index
   python -m experiments.calibrate --embeddings=FILE.npz --saved_model=FOLDER
 
 A share of at most --false_match_rate of all pairs of two classes scores above the threshold. The
@@ -43,44 +50,74 @@ on, such as the test classes of a run. More classes give narrower intervals.
     run: pathlib.Path | None = option(
         None, _WHAT, "Folder of a finished experiments.run: its test images and its kept model."
     )
+    index: pathlib.Path | None = option(
+        None,
+        _WHAT,
+        "Folder of experiments.index, whose model was not trained on its images: its images, "
+        "classes, and model.",
+    )
     embeddings: pathlib.Path | None = option(
         None, _WHAT, "File of numpy.savez with the arrays embeddings [n, d] and labels [n]."
     )
     saved_model: pathlib.Path | None = option(
         None, _WHAT, "With --embeddings: the SavedModel that made them. A search uses it."
     )
-    false_match_rate: float = option(
-        1e-3, _HOW, "Share of pairs of two classes that may match, above 0 and below 1."
+    false_match_rate: float | None = option(
+        None,
+        _HOW,
+        "Share of pairs of two classes that may match, above 0 and below 1. Default: the lowest "
+        "rate at which at least half of the pairs of one class match.",
     )
     metric: str = option("cosine", _HOW, "Score of a pair.", choices=_METRICS)
 
-    @property
-    def sources(self) -> tuple[pathlib.Path, pathlib.Path | None]:
-        """The file of the embeddings, and their SavedModel."""
-        if (self.run is None) == (self.embeddings is None):
-            received = "both" if self.run else "none of them"
-            raise UsageError(f"Set one of --run and --embeddings, but got {received}.")
-        if not 0 < self.false_match_rate < 1:
-            raise UsageError(
-                f"false_match_rate must be above 0 and below 1, but got {self.false_match_rate}."
-            )
-        if self.embeddings is not None:
-            model = self.saved_model and self.saved_model.expanduser()
-            return self.embeddings.expanduser(), model
-        if self.saved_model is not None:
-            raise UsageError(
-                "saved_model must be unset with --run, which has its own, but got "
-                f"{self.saved_model}."
-            )
-        run = pathlib.Path(self.run or "").expanduser()
-        file, model = run / "test_embeddings.npz", run / "saved_model"
-        if not (file.is_file() and model.is_dir()):
+
+class _Source(NamedTuple):
+    """Embeddings `[n, d]`, labels `[n]`, the file or folder that has them, and the SavedModel."""
+
+    embeddings: np.ndarray
+    labels: np.ndarray
+    path: pathlib.Path
+    saved_model: pathlib.Path | None
+
+
+def _source(options: CalibrateOptions) -> _Source:
+    """Read the embeddings that the options name."""
+    given = [name for name in ("run", "index", "embeddings") if getattr(options, name) is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"Set one of --run, --index, and --embeddings, but got {' and '.join(given) or 'none'}."
+        )
+    rate = options.false_match_rate
+    if rate is not None and not 0 < rate < 1:
+        raise UsageError(f"false_match_rate must be above 0 and below 1, but got {rate}.")
+    if options.saved_model is not None and options.embeddings is None:
+        raise UsageError(
+            f"saved_model must be unset with --{given[0]}, which has its own, but got "
+            f"{options.saved_model}."
+        )
+    path, model = (each and each.expanduser() for each in (options.embeddings, options.saved_model))
+    if options.index is not None:
+        import numpy as np
+
+        from experiments.searching.gallery import FolderGallery
+
+        gallery = FolderGallery(options.index)
+        embeddings = gallery.index.embeddings_of(gallery.paths)
+        labels, model = np.array(gallery.columns.class_names), pathlib.Path(gallery.saved_model)
+        return _Source(embeddings, labels, options.index, model)
+    if options.run is not None:
+        run = options.run.expanduser()
+        path, model = run / "test_embeddings.npz", run / "saved_model"
+        if not (path.is_file() and model.is_dir()):
             raise UsageError(
                 "run must be the folder of a finished run, with test_embeddings.npz and "
                 f"saved_model, but got {run}."
             )
         _check_unseen(run)
-        return file, model
+    from experiments.evaluation.labeled_embeddings import embeddings_from_file
+
+    queries = embeddings_from_file(cast("pathlib.Path", path)).queries
+    return _Source(queries.embeddings, queries.labels, cast("pathlib.Path", path), model)
 
 
 def _check_unseen(run: pathlib.Path) -> None:
@@ -96,17 +133,51 @@ def _check_unseen(run: pathlib.Path) -> None:
         )
 
 
+def _verified(source: _Source, options: CalibrateOptions) -> Verification:
+    """Verify the pairs at one rate: the rate of the options, or the recommended rate."""
+    from experiments.evaluation.calibration import check_rate, negative_pairs
+    from experiments.evaluation.tables import text_table
+    from experiments.pages.calibration_page import interval_text
+    from keras_dml import metrics
+
+    labels, rate = source.labels, options.false_match_rate
+    pairs = negative_pairs(labels)
+    rates = [each for each in _RATES if metrics.pairs_needed(each) <= pairs] or [_RATES[0]]
+    if rate is not None:
+        rates = [rate]
+    check_rate(rates[0], labels)
+    metric = cast("Metric", options.metric)
+    found = metrics.verification(source.embeddings, labels, rates, metric)
+    if rate is not None:
+        return found
+    rows = [["false match rate", "threshold", "true match rate, %", "95 %"]]
+    for point in found.points:
+        shares = interval_text(point.true_match_rate_interval, "{:.1f}", 100)
+        numbers = f"{point.threshold:.4f}", f"{100 * point.true_match_rate:.1f}", shares
+        rows.append([f"{point.false_match_rate:g}", *numbers])
+    print(text_table(rows))
+    useful = [point for point in found.points if point.true_match_rate_interval[0] >= _LEAST]
+    chosen = useful[-1] if useful else found.points[0]
+    flag = f"--false_match_rate={chosen.false_match_rate:g}"
+    if useful:
+        print(f"recommended: {flag}, the lowest rate at which half of the pairs of one class match")
+    else:
+        print(
+            f"no rate is useful: with {flag}, only {100 * chosen.true_match_rate:.0f} % of the "
+            "pairs of one class match. Expect right answers below the threshold, or train first."
+        )
+    return dataclasses.replace(found, points=(chosen,))
+
+
 def main(argv: list[str]) -> None:
     """Verify the pairs, write the threshold and the page, print a table."""
     options = parse(CalibrateOptions, argv)
-    file, saved_model = options.sources
+    source = _source(options)
     from experiments.evaluation.calibration import (
         calibration_of,
         calibration_path,
-        check_rate,
         write_calibration,
     )
-    from experiments.evaluation.labeled_embeddings import embeddings_from_file
     from experiments.evaluation.result import REPORT
     from experiments.evaluation.saved_model import fingerprint
     from experiments.evaluation.tables import text_table
@@ -120,13 +191,11 @@ def main(argv: list[str]) -> None:
     from experiments.pages.model_card import MODEL_CARD, update_threshold
     from keras_dml import metrics
 
-    queries = embeddings_from_file(file).queries
+    file, saved_model = source.path, source.saved_model
     of_model = None if saved_model is None else fingerprint(saved_model)
-    check_rate(options.false_match_rate, queries.labels)
     metric = cast("Metric", options.metric)
-    rates = [options.false_match_rate]
-    found = metrics.verification(queries.embeddings, queries.labels, rates, metric)
-    known = metrics.identification(queries.embeddings, queries.labels, (), metric)
+    found = _verified(source, options)
+    known = metrics.identification(source.embeddings, source.labels, (), metric)
     decided = known.at(found.points[0].threshold)
     calibration = calibration_of(found, decided, of_model)
     path = calibration_path(saved_model or file.with_suffix(""))

@@ -10,79 +10,87 @@ from typing import TYPE_CHECKING
 
 from experiments.options import parse, run_command
 from experiments.options.values import absolute_place
+from experiments.searching import index_folder
 from experiments.searching.addresses import parsed_address
-from experiments.searching.index_options import IndexOptions, tree_arguments
-from experiments.searching.index_settings import (
-    SKIPPED,
-    Settings,
-    how_to_search,
-    open_folder,
-    write_settings,
-    write_skipped,
-)
+from experiments.searching.index_options import IndexOptions, check_index
 
 if TYPE_CHECKING:
-    from experiments.searching.folder_embeddings import Update
-    from experiments.searching.image_files import ImageFile
+    from experiments.searching.folder_embeddings import Embedded
+    from experiments.searching.images import ImageFile, ImageFolder
 
 
 def main(argv: list[str]) -> None:
     """Embed the images, update the index, and update the store."""
     start = time.monotonic()
     options = parse(IndexOptions, argv)
-    given = tree_arguments(options)
+    check_index(options)
     address = None if options.to is None else parsed_address(options.to, "to")
-    saved_model, output = options.saved_model, options.output_dir
-    images = absolute_place(options.images)
+    output = options.output_dir
     from experiments.evaluation.saved_model import fingerprint
     from experiments.options.visible import visible
-    from experiments.searching import image_files
     from experiments.searching.columns import import_csv
+    from experiments.searching.images import ImageFolder
     from experiments.searching.index_building import IndexKind, update_index
-    from experiments.searching.store_update import StoreTarget, images_to_store
+    from experiments.searching.store_update import check_store, images_to_store, opened_store
 
-    kind = IndexKind.of(options.metric, given, options.approximate, _prefix(options))
-    files = image_files.list_images(images)
-    model = fingerprint(saved_model)
+    kind = IndexKind(options.metric, options.approximate, options.target_recall, options.prefix)
+    images = ImageFolder(absolute_place(options.images))
+    files = images.files()
+    if options.saved_model is not None:  # refuse another folder before writing one
+        fingerprint(options.saved_model)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(index_folder.locked_folder(output))
+        saved_model = options.saved_model or _saved_backbone(options)
+        model = fingerprint(saved_model)
         target = None
         if address is not None:  # refuse a store before embedding
-            target = StoreTarget(address)
-            stack.enter_context(target.held())
-            target.check(model, images, options.metric)
-        settings = stack.enter_context(open_folder(output, saved_model, model, images))
+            target = stack.enter_context(contextlib.closing(opened_store(address)))
+            check_store(target, model, images.place, options.metric)
+        settings = index_folder.opened_settings(output, saved_model, model, images.place)
         known = []
         if options.columns is not None:
             paths = [file.path for file in files]
             known = import_csv(
-                output, options.columns, options.class_column, pathlib.Path(images), paths
+                output, options.columns, options.class_column, pathlib.Path(images.place), paths
             )
-        embedded, bad = _embedded(options, files, settings)
-        write_skipped(output / SKIPPED, bad)
+        embedded = _embedded(options, saved_model, images, files)
+        index_folder.write_skipped(output / index_folder.SKIPPED, embedded.bad)
         if options.engine == "local":
             lines = update_index(output, settings, embedded, kind)
             seconds = time.monotonic() - start
             print(f"{output}: {len(embedded.files):,} images, {seconds:.1f} s: {lines}")
         else:
-            write_settings(output, settings | {"store": str(target)})
+            index_folder.write_settings(output, settings | {"store": str(target)})
         for line in known:
             print(visible(line))
-        if bad:
-            print(f"skipped {len(bad):,} files that cannot be embedded: {output / SKIPPED}")
+        if embedded.bad:
+            skipped = output / index_folder.SKIPPED
+            print(f"skipped {len(embedded.bad):,} files that cannot be embedded: {skipped}")
         if options.engine == "local":
-            print(how_to_search(output))
+            print(index_folder.how_to_search(output))
         if target is not None:
             print(images_to_store(target, output, settings, embedded, options.metric))
 
 
-def _embedded(options: IndexOptions, files: list[ImageFile], settings: Settings) -> Update:
+def _saved_backbone(options: IndexOptions) -> pathlib.Path:
+    """Export the backbone to the index folder."""
+    from experiments.searching.backbone_model import saved_backbone
+
+    path = options.output_dir / index_folder.MODEL
+    saved_backbone(path, options)
+    return path
+
+
+def _embedded(
+    options: IndexOptions, saved_model: pathlib.Path, images: ImageFolder, files: list[ImageFile]
+) -> Embedded:
     """Embed the images that are new or changed, with the engine of the options."""
     if options.engine == "ray":
         from experiments.scale.embedding import embed_on_ray
 
         done = embed_on_ray(
-            options.saved_model,
-            settings["images"],
+            saved_model,
+            images.place,
             files,
             options.output_dir,
             max_pixels=options.max_pixels,
@@ -90,26 +98,21 @@ def _embedded(options: IndexOptions, files: list[ImageFile], settings: Settings)
             workers=options.workers,
         )
         print(
-            f"{len(done.update.embedded.files):,} images; {done.new:,} embedded in "
+            f"{len(done.embedded.files):,} images; {done.new:,} embedded in "
             f"{done.seconds:.1f} s, {done.new / max(done.seconds, 1e-9):,.0f} a second"
         )
-        return done.update
+        return done.embedded
     from experiments.evaluation.saved_model import ImageEmbedder
-    from experiments.searching.folder_embeddings import FolderEmbeddings
+    from experiments.searching.folder_embeddings import embed_folder
 
-    folder = FolderEmbeddings(
+    return embed_folder(
         options.output_dir,
-        pathlib.Path(settings["images"]),
-        settings["fingerprint"],
+        images,
+        files,
+        lambda: ImageEmbedder(saved_model),
+        options.batch_size,
         options.max_pixels,
     )
-    return folder.update(files, lambda: ImageEmbedder(options.saved_model), options.batch_size)
-
-
-def _prefix(options: IndexOptions) -> dict[str, int] | None:
-    if options.prefix is None:
-        return None
-    return {"length": options.prefix, "candidates": options.candidates}
 
 
 if __name__ == "__main__":

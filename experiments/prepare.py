@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -140,8 +139,7 @@ def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None
         raise RunError(f"{one_line(error)}; the same command resumes") from error
     except KeyboardInterrupt:
         print("interrupted: the same command resumes", file=sys.stderr, flush=True)
-        # The threads of the download manager would finish their download first.
-        os._exit(130)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

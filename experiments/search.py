@@ -48,16 +48,13 @@ def main(argv: list[str]) -> None:
 
 
 def _answer(search: VisualSearch, options: SearchOptions) -> None:
-    """Answer the queries: print the neighbors, and write the page."""
-    from experiments.searching.answer import Conditions, json_of
-    from experiments.searching.search_page import answers_text, write_neighbors
+    """Answer the queries, and print the neighbors."""
+    from experiments.searching.answer import Conditions, answers_text, json_of
 
-    where = tuple(search.columns.parsed(text, "=", "where") for text in options.where)
+    where = tuple(search.columns.parsed(text, "=") for text in options.where)
     conditions = Conditions(where, options.min_similarity, options.group_similarity)
     search.check(conditions)
     answers = _answers(search, options, conditions)
-    if options.output:
-        write_neighbors(options.output, search, answers, conditions)
     if options.json:
         # JSON escapes all characters but ASCII, so that no file name can control a terminal.
         found = [{"query": name, **json_of(answer, search.metric)} for name, answer in answers]
@@ -66,7 +63,9 @@ def _answer(search: VisualSearch, options: SearchOptions) -> None:
         return
     # A name can have characters that the terminal's encoding lacks.
     encoding = sys.stdout.encoding or "utf-8"
-    text = answers_text(search, answers, options.output)
+    text = answers_text(search.metric, answers)
+    if search.calibration is not None:
+        text += f"\nmatch: {search.calibration.in_words()}"
     print(text.encode(encoding, "replace").decode(encoding))
 
 

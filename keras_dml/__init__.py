@@ -12,11 +12,15 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from keras_dml._common.extras import importing_keras
+
 if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
     from keras_dml import export, retrieval
 
 # `pipelines` and the commands import `_common` from here, without Keras.
 if "keras" in sys.modules or not {"pipelines", "experiments"} & set(sys.modules):
+    with importing_keras():
+        import keras  # noqa: F401
     from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers, relations
 
 __version__ = "0.2.0"

@@ -13,18 +13,16 @@ anchor has a row. On several devices, a strategy sees only the rows of its ancho
 same result as on one device.
 """
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Self
 
 import keras
 from keras import ops
 
 from keras_dml._backend.replicas import place_among_replicas
-from keras_dml._common.checks import check_number, check_seed, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import check_number, check_seed
 from keras_dml._common.types import Config, Tensor
+from keras_dml._pairwise.arithmetic import count, masked_max, masked_min, maximum
 from keras_dml._pairwise.negatives import (
     FARTHEST,
     NEAREST,
@@ -32,8 +30,7 @@ from keras_dml._pairwise.negatives import (
     distance_weighted,
     fixed_noise,
 )
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, maximum
+from keras_dml._pairwise.pairs import Masks, Pairs, Strategy
 from keras_dml._pairwise.search import next_larger
 
 __all__ = [
@@ -45,16 +42,9 @@ __all__ = [
     "MultiSimilarity",
     "SemiHard",
     "Strategy",
-    "check_mining",
-    "informative",
-    "mined",
-    "mining_from_config",
 ]
 
 INFINITY = float("inf")
-
-Masks: TypeAlias = tuple[Tensor, Tensor]
-"""Bool masks `[a, c]` of the positives and of the negatives."""
 
 
 class Mining:
@@ -89,10 +79,6 @@ class Mining:
         return f"{type(self).__name__}({given})"
 
 
-Strategy: TypeAlias = Mining | Callable[[Tensor, Tensor, Tensor], Masks]
-"""A `Mining`, or a function (similarities, positive, negative) -> (positive, negative)."""
-
-
 @keras.saving.register_keras_serializable("keras_dml")
 class Hard(Mining):
     """The least similar positive and the most similar negative of each anchor, with all ties.
@@ -110,8 +96,8 @@ class Hard(Mining):
         """Return the masks of the hardest pairs."""
         positive, negative = pairs.positive, pairs.negative
         return (
-            ops.logical_and(positive, similarities <= _least(similarities, positive)),
-            ops.logical_and(negative, similarities >= _most(similarities, negative)),
+            ops.logical_and(positive, similarities <= masked_min(similarities, positive)),
+            ops.logical_and(negative, similarities >= masked_max(similarities, negative)),
         )
 
 
@@ -140,8 +126,10 @@ class SemiHard(Mining):
         next_positive = next_larger(similarities, similarities, positive)
         next_negative = next_larger(similarities, similarities, negative)
         semi_hard = ops.logical_and(next_positive <= next_negative, next_positive < INFINITY)
-        least = _least(similarities, negative)
-        fallback = ops.logical_and(similarities <= least, _least(similarities, positive) <= least)
+        least = masked_min(similarities, negative)
+        fallback = ops.logical_and(
+            similarities <= least, masked_min(similarities, positive) <= least
+        )
         return positive, ops.logical_and(negative, ops.logical_or(semi_hard, fallback))
 
 
@@ -163,7 +151,7 @@ class EasyPositive(Mining):
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """Return the masks of the easy positives and of all negatives."""
         positive = pairs.positive
-        easy = ops.logical_and(positive, similarities >= _most(similarities, positive))
+        easy = ops.logical_and(positive, similarities >= masked_max(similarities, positive))
         return easy, pairs.negative
 
 
@@ -194,7 +182,7 @@ class MultiSimilarity(Mining):
 
     def masks(self, similarities: Tensor, pairs: Pairs) -> Masks:
         """Return the masks of the informative pairs."""
-        return informative(similarities, pairs.positive, pairs.negative, self.epsilon)
+        return pairs.informative(similarities, self.epsilon)
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -255,123 +243,3 @@ STRATEGIES: dict[str, type[Mining]] = {
     "distance_weighted": DistanceWeighted,
 }
 """The strategies by their command-line names."""
-
-
-def informative(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> Masks:
-    """Return the pairs that `MultiSimilarity(epsilon)` keeps of `positive` and `negative` `[a, c]`.
-
-    Examples:
-        >>> similarities = np.array([[0.9, 0.2, 0.8]], "float32")
-        >>> positive = np.array([[True, True, False]])
-        >>> np.array(informative(similarities, positive, ~positive, epsilon=0.1)[0])
-        array([[ True,  True, False]])
-    """
-    return (
-        ops.logical_and(positive, similarities < _most(similarities, negative) + epsilon),
-        ops.logical_and(negative, similarities > _least(similarities, positive) - epsilon),
-    )
-
-
-def check_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
-    """Return the strategies in order. None gives an empty tuple.
-
-    Examples:
-        >>> len(check_mining([EasyPositive(), Hard()]))
-        2
-
-    Raises:
-        TypeError: `mining` is neither a `Mining`, nor a function, nor a list of them.
-    """
-    if mining is None:
-        return ()
-    strategies = tuple(mining) if isinstance(mining, (list, tuple)) else (mining,)
-    for strategy in strategies:
-        if isinstance(strategy, Mining) or (
-            callable(strategy) and not isinstance(strategy, (type, keras.losses.Loss))
-        ):
-            continue
-        raise ArgumentTypeError(
-            "mining must be a strategy of keras_dml.mining, as in mining=Hard(), a function from "
-            "(similarities, positive, negative) to the masks of the positives and the negatives "
-            f"that stay, or a list of these. Received: mining={shown(mining)}"
-        )
-    return strategies
-
-
-def mining_from_config(config: Any) -> Any:
-    """Convert the mining entry of a loss's configuration to objects. Strings are unchanged.
-
-    Examples:
-        >>> config = keras.saving.serialize_keras_object([Hard()])
-        >>> type(mining_from_config(config)[0]).__name__
-        'Hard'
-    """
-    if isinstance(config, (list, tuple)):
-        return tuple(keras.saving.deserialize_keras_object(each) for each in config)
-    return config
-
-
-def mined(pairs: Pairs, strategies: Sequence[Strategy], unit: bool) -> Pairs:
-    """Return the pairs that the strategies keep, applied in order.
-
-    Examples:
-        >>> embeddings = keras.ops.eye(4)
-        >>> pairs = Pairs.of_batch(keras.ops.convert_to_tensor([0, 0, 1, 1]), embeddings)
-        >>> tuple(mined(pairs, [Hard()], unit=True).positive.shape)
-        (4, 4)
-
-    Args:
-        pairs: Pairs of a batch, or of a batch against a memory.
-        strategies: Strategies from `check_mining`.
-        unit: Whether the embeddings have length 1.
-
-    Raises:
-        ValueError: A function does not return two masks with the shape `[a, c]`.
-    """
-    if not strategies:
-        return pairs
-    similarities = pairs.similarities() if unit else 1.0 - 0.5 * pairs.squared_distances()
-    similarities = ops.stop_gradient(similarities)
-    for strategy in strategies:
-        if isinstance(strategy, Mining):
-            masks = strategy.masks(similarities, pairs)
-        else:
-            masks = strategy(similarities, pairs.positive, pairs.negative)
-        positive, negative = _checked(masks, similarities, strategy)
-        pairs = dataclasses.replace(
-            pairs,
-            positive=ops.logical_and(pairs.positive, positive),
-            negative=ops.logical_and(pairs.negative, negative),
-        )
-    return pairs
-
-
-def _checked(masks: Any, similarities: Tensor, strategy: Strategy) -> Masks:
-    shape = tuple(similarities.shape)
-    if isinstance(masks, (list, tuple)) and len(masks) == 2:
-        given = [ops.convert_to_tensor(mask) for mask in masks]
-        if all(_may_be(tuple(mask.shape), shape) for mask in given):
-            return ops.cast(given[0], "bool"), ops.cast(given[1], "bool")
-        received: Any = f"masks of the shapes {', '.join(str(tuple(m.shape)) for m in given)}"
-    else:
-        received = type(masks).__name__
-    raise ArgumentError(
-        "mining must give two masks, of the positives and of the negatives that stay, each of the "
-        f"shape {shape} of the similarities. Received: mining={strategy!r}, which gave {received}"
-    )
-
-
-def _may_be(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(other) and all(
-        None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, other)
-    )
-
-
-def _least(similarities: Tensor, mask: Tensor) -> Tensor:
-    """Return the smallest masked similarity of each row, `[a, 1]`. Infinity without masked ones."""
-    return ops.min(ops.where(mask, similarities, INFINITY), axis=-1, keepdims=True)
-
-
-def _most(similarities: Tensor, mask: Tensor) -> Tensor:
-    """Return the largest masked similarity of each row, `[a, 1]`. -infinity without masked ones."""
-    return ops.max(ops.where(mask, similarities, -INFINITY), axis=-1, keepdims=True)

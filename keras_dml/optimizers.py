@@ -294,7 +294,7 @@ def optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optim
     """Return the optimizer and the optimizers in a `LossScaleOptimizer` or `MultiOptimizer`."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         inner = [optimizer.inner_optimizer]
-    elif isinstance(optimizer, keras.optimizers.MultiOptimizer):
+    elif isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):  # Keras 3.15
         inner = optimizer.optimizers
     else:
         inner = []

@@ -26,8 +26,13 @@ from keras import ops
 from keras_dml._common.checks import check_choice, check_number, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
-from keras_dml._pairwise.arrays import checked_class_ids, known_numbers, numbers_of
-from keras_dml._pairwise.class_ids import are_apart, as_labels
+from keras_dml._pairwise.arrays import (
+    are_apart,
+    as_labels,
+    checked_class_ids,
+    known_numbers,
+    numbers_of,
+)
 
 __all__ = [
     "FunctionOfLabels",
@@ -74,6 +79,14 @@ class Relation:
         """
         anchors = self.checked_labels(anchor_labels, "anchor_labels")
         candidates = self.checked_labels(candidate_labels, "candidate_labels")
+        return self.compare(anchors, candidates)
+
+    def compare(self, anchors: Tensor, candidates: Tensor) -> Masks:
+        """Return the result of `masks` for labels from `checked_labels`, after checks of the masks.
+
+        Raises:
+            ValueError: A mask has another shape, or a pair is both positive and negative.
+        """
         return self._checked(self.masks(anchors, candidates), anchors, candidates)
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:

@@ -7,34 +7,23 @@ Python. Each step looks up its rows, so no graph contains the paths of a whole d
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
 
 from keras_dml._common.checks import argument_error, as_array, check_bool, check_whole
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from pipelines import heic
 from pipelines.checks import as_integers, check_callable
 from pipelines.images.decode import Source
 from pipelines.python_calls import map_numpy
+from pipelines.samplers import Sampler
 from pipelines.table import ImageTable, check_table
 
 _BATCHES_AHEAD = 2
 # The sum of the first step and the number of steps must be an int64.
 _MOST_STEPS = 2**62
-
-
-class Sampler(Protocol):
-    """A pure function from a step to int64 rows `[batch_size]`. See `pipelines.samplers`."""
-
-    @property
-    def batch_size(self) -> int:
-        """Number of rows in each step."""
-        ...
-
-    def __call__(self, step: int) -> np.ndarray:
-        """Return the rows of a step."""
-        ...
 
 
 def training_batches(
@@ -383,7 +372,17 @@ def _source_specs(table: ImageTable) -> tuple[tuple[tf.DType, Sequence[int]], ..
 
 def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:
     encoded = image if table.paths is None else tf.io.read_file(image)
+    if table.arrays is None and heic.can_be_read():
+        encoded = tf.cond(
+            tf.strings.regex_full_match(tf.strings.substr(encoded, 4, 8), heic.BRANDS),
+            lambda: _heic_as_png(encoded),
+            lambda: encoded,
+        )
     return (encoded, *box) if box else encoded
+
+
+def _heic_as_png(encoded: tf.Tensor) -> tf.Tensor:
+    return tf.ensure_shape(tf.numpy_function(heic.as_png, [encoded], tf.string, False), [])
 
 
 def _finish(batches: tf.data.Dataset, steps: int | None, elements_per_step: int) -> tf.data.Dataset:

@@ -1,5 +1,6 @@
 """Needs TensorFlow (tf.data). Tables and balanced batches from a labeled tf.data.Dataset."""
 
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +15,12 @@ from pipelines.table import ImageTable
 
 
 def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
-    """Read a finite labeled dataset once into a table in memory.
+    """Read a finite labeled dataset once into a table.
 
-    A row of 224 × 224 × 3 floats takes 0.6 MB. If the images of a folder do not fit in memory, use
-    `ImageTable.from_paths(dataset.file_paths, labels)`, which reads an image when a batch needs it.
+    The table holds every x unchanged in a temporary file, not in memory: 0.6 MB for an image of
+    224 × 224 × 3 floats. A batch reads its rows from the file. Python deletes the file together
+    with the table. `TMPDIR` sets its folder. `ImageTable.from_paths(paths, labels)` needs no such
+    file, because it reads and decodes an image when a batch needs it.
 
     Args:
         dataset: Dataset of (x, label) or of batches of them, for example from
@@ -32,6 +35,7 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
     Raises:
         TypeError: The argument is not a dataset, or its elements are not (x, label).
         ValueError: The dataset is infinite or empty, shapes of x differ, or labels are one-hot.
+        OSError: The disk of the temporary file is full.
 
     Examples:
 
@@ -48,27 +52,31 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
         isinstance(each, tf.TensorSpec) for each in spec
     ):
         raise ArgumentTypeError(f"{wanted}. Received: elements of {shown(spec)}")
+    if spec[0].dtype == tf.string:
+        raise ArgumentTypeError(f"{wanted}. Received: strings as x, which must be numbers")
     in_batches = bool(spec[1].shape.rank)
-    rows: list[np.ndarray] = []
     labels: list[Any] = []
-    for x, label in dataset.as_numpy_iterator():
-        for row, one in _rows(x, label) if in_batches else [(x, label)]:
-            rows.append(row)
-            labels.append(_label(one))
-    if not rows:
-        raise ArgumentError(f"{wanted}. Received: an empty dataset")
-    shapes = sorted({np.shape(row) for row in rows})
-    if len(shapes) > 1:
-        raise ArgumentError(
-            f"dataset must contain x of one shape: resize or pad them. Received: {len(shapes)} "
-            f"shapes, for example {shapes[0]} and {shapes[-1]}"
-        )
-    arrays = np.stack(rows)
-    images = arrays.dtype == np.uint8 and arrays.ndim == 4 and arrays.shape[-1] in (1, 3)
-    if arrays.dtype.kind in "iub" and not images:
-        arrays = arrays.astype(np.float32)
+    first = None
+    with tempfile.TemporaryFile() as file:
+        for x, label in dataset.as_numpy_iterator():
+            for row, one in _rows(x, label) if in_batches else [(x, label)]:
+                row = _as_image_or_floats(np.atleast_1d(row))
+                first = row if first is None else first
+                if row.shape != first.shape:
+                    raise ArgumentError(
+                        "dataset must contain x of one shape: resize or pad them. Received: x of "
+                        f"shapes {first.shape} and {row.shape}"
+                    )
+                row.tofile(file)
+                labels.append(_label(one))
+        if first is None:
+            raise ArgumentError(f"{wanted}. Received: an empty dataset")
+        if not first.size:
+            raise ArgumentError(f"{wanted}. Received: x of shape {first.shape}, without numbers")
+        file.flush()
+        arrays = np.memmap(file, first.dtype, "r", shape=(len(labels), *first.shape))
     names = getattr(dataset, "class_names", None)
-    table = ImageTable.from_arrays(arrays[:, None] if arrays.ndim == 1 else arrays, labels)
+    table = ImageTable.from_arrays(arrays, labels)
     if names is None or set(table.class_names) != set(map(str, range(len(names)))):
         return table
     return ImageTable(table.labels, tuple(map(str, names)), arrays=table.arrays)
@@ -83,9 +91,10 @@ def balanced(
 ) -> tf.data.Dataset:
     """Return class-balanced batches of a labeled dataset. See `BalancedSampler`.
 
-    The dataset is read only once, into memory (see `table_from_dataset`). Random crops in the
-    dataset are therefore the same in each epoch. To augment, use layers in the model, or map them
-    over the returned dataset.
+    The dataset is read only once, into a temporary file that holds every x (see
+    `table_from_dataset`). Memory holds only the next batches. Random crops in the dataset are
+    therefore the same in each epoch. To augment, use layers in the model, or map them over the
+    returned dataset.
 
     Args:
         dataset: Finite dataset of (x, label), or of batches of them.
@@ -113,6 +122,12 @@ def balanced(
     batches = training_batches(table, sampler, seed=seed, num_steps=num_steps)
     batches.class_names, batches.steps_per_epoch = table.class_names, sampler.steps_per_epoch
     return batches
+
+
+def _as_image_or_floats(row: np.ndarray) -> np.ndarray:
+    """Return pixels as uint8 and other numbers as floats."""
+    image = row.dtype == np.uint8 and row.ndim == 3 and row.shape[-1] in (1, 3)
+    return row.astype(np.float32) if row.dtype.kind in "iub" and not image else row
 
 
 def _rows(x: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:

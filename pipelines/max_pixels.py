@@ -2,3 +2,10 @@
 
 # Some formats need 28 bytes per pixel until they reach the model: 1.4 GB.
 MOST_PIXELS = 50_000_000
+
+
+def too_large(max_pixels: int) -> str:
+    """Return the error message for an image with too many pixels."""
+    whole, rest = divmod(max_pixels, 10**6)
+    most = f"{max_pixels:,}" if rest else f"{whole:,} million"
+    return f"an image of more than {most} pixels"

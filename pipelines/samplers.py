@@ -23,10 +23,11 @@ _MOST_SLOTS = 2**62
 
 
 class Sampler(Protocol):
-    """A function from a batch number to row numbers."""
+    """A pure function from a step to the rows of its batch, int64 `[batch_size]`."""
 
-    batch_size: int
-    steps_per_epoch: int
+    @property
+    def batch_size(self) -> int:
+        """Number of rows in each batch."""
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of a batch."""
@@ -191,7 +192,7 @@ def balanced_batches(
     return BalancedSampler(labels, classes, images_per_class, seed)
 
 
-SAMPLERS: dict[str, Callable[..., Sampler]] = {
+SAMPLERS: dict[str, Callable[..., RandomSampler | BalancedSampler]] = {
     "random": random_batches,
     "balanced": balanced_batches,
 }

@@ -135,6 +135,11 @@ def split_by_class(
             return Split(table, table, same_classes=True, catalog=catalog)
         return _within_classes(table, catalog, seed)
     count = table.num_classes
+    if count < 2:
+        raise ArgumentError(
+            "The dataset must have at least 2 classes, because some train and the others test, but "
+            f"got {count} ({', '.join(table.class_names)})."
+        )
     train = count // 2 if train_classes is None else check_whole("train_classes", train_classes)
     test = count - train if test_classes is None else check_whole("test_classes", test_classes)
     received = f"Received: train_classes={train_classes}, test_classes={test_classes}"
@@ -169,7 +174,10 @@ def _within_classes(table: ImageTable, catalog: ImageTable | None, seed: int) ->
     place = np.arange(len(labels)) - np.repeat(starts, sizes)
     trains = place < np.repeat((sizes + 1) // 2, sizes)
     if trains.all():
-        raise argument_error("table", "a table with two or more images of a class", table)
+        raise ArgumentError(
+            "The dataset must have at least 2 images of a class, because one half trains and the "
+            f"other tests, but got {table}."
+        )
     train, test = (table.select(np.sort(by_class[chosen])) for chosen in (trains, ~trains))
     return Split(train, test, same_classes=True, catalog=catalog)
 

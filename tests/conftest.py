@@ -27,7 +27,8 @@ def pytest_configure(config):
     The longer checks run graphs with the optimizer.
     """
     collects_only = config.getoption("numprocesses", None)
-    if "not slow" in config.option.markexpr and not collects_only:
+    on_tensorflow = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+    if on_tensorflow and "not slow" in config.option.markexpr and not collects_only:
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

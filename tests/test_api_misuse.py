@@ -73,7 +73,6 @@ EXAMPLES = {
     addons.TripletHardLoss: {},
     mining.DistanceWeighted: {},
     mining.MultiSimilarity: {},
-    mining.check_mining: {"mining": mining.Hard()},
     retrieval.ExactIndex: {"embeddings": Z},
     retrieval.PrefixIndex: {"embeddings": Z, "length": 4, "candidates": 5},
     retrieval.TreeAH: {},

@@ -79,10 +79,10 @@ def passed(output):
 
 SECTIONS = {
     "Add a loss": [
-        "keras_dml/losses/angular.py",
+        "keras_dml/losses/generalized_lifted.py",
         "keras_dml/losses/__init__.py",
         "tests/support/oracles.py",
-        "experiments/recipes/glyphs/glyphs_angular.flags",
+        "experiments/recipes/glyphs/glyphs_generalized_lifted.flags",
     ],
     "Add a dataset": ["pipelines/datasets/stripes.py", "pipelines/datasets/registry.py"],
     "Add a backbone": [
@@ -107,7 +107,7 @@ def extended(tmp_path_factory):
 def test_the_help_lists_the_additions(extended):
     said = " ".join(python(extended, "-m", "experiments.run", "--helpfull").split())
     for words in (
-        "the largest angle at a negative in degrees, above 0 and at most 60.",
+        "smallest distance that negatives should have.",
         "stripes: Built in: stripes; the first classes train",
         "plain_convnet, small_convnet, bn_inception",
         "--stride=1 strided: Rows between two images of a batch.",
@@ -126,7 +126,8 @@ def test_the_added_code_is_formatted(extended):
 def test_the_tests_find_the_added_loss(extended):
     tests = ("tests/test_one_declaration.py", "tests/experiments/options/test_registries.py")
     tests += ("tests/keras_dml/losses/test_losses.py",)
-    chosen = "(angular or Angular) and not coincident and not precision and not finite"
+    chosen = "(generalized_lifted or GeneralizedLifted)"
+    chosen += " and not coincident and not precision and not finite"
     words = ("-m", "pytest", "-rA", "-n", "0", "-m", "not thorough", "-k", chosen)
     # No test names the loss, so each test has found it by itself.
     assert passed(python(extended, *words, *tests)) >= {
@@ -142,8 +143,12 @@ def test_the_tests_find_the_added_loss(extended):
 def test_the_added_loss_trains_on_devices_and_is_in_the_guide(extended):
     guide = "docs/pages/guides/losses.md"
     python(extended, "-m", "keras_dml.losses", guide)
-    assert "| `angular` | `AngularLoss(alpha=45.0)` |" in (extended / guide).read_text()
-    words = ("-m", "pytest", "-rA", "-n", "0", "-m", "slow or not slow", "-k", "angular or Angular")
+    assert (
+        "| `generalized_lifted` | `GeneralizedLiftedLoss(margin=1.0)` |"
+        in (extended / guide).read_text()
+    )
+    words = ("-m", "pytest", "-rA", "-n", "0", "-m", "slow or not slow")
+    words += ("-k", "generalized_lifted or GeneralizedLifted")
     tests = ("tests/keras_dml/_backend/test_distribute.py", "tests/keras_dml/losses")
     assert passed(python(extended, *words, *tests)) >= {
         "test_the_weights_equal_one_device",

@@ -39,6 +39,8 @@ PLACES = {
     "onnxruntime": "experiments.exporting",
     "openvino": "experiments.exporting",
     "ai_edge_litert": "experiments.exporting",
+    "ai_edge_quantizer": "experiments.exporting",
+    "litert_converter": "experiments.exporting",
 }
 
 

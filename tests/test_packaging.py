@@ -208,3 +208,11 @@ def test_the_gate_installs_versions_that_setup_cfg_allows():
         version = pinned[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement} and {version}"
     assert "constraints.txt" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_help_ends_quietly_if_its_reader_ends():
+    process = subprocess.Popen(
+        [sys.executable, *SCRIPT, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 0

@@ -3,13 +3,12 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from experiments.evaluation.labeled_embeddings import embeddings_from_file
+from experiments.evaluation.labeled_embeddings import EmbeddedSet, embeddings_from_file
 from experiments.evaluation.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels
@@ -19,35 +18,20 @@ from pipelines import ImageTable
 from pipelines.split import Split
 
 
-class AuditedSet(NamedTuple):
-    """A set of images.
-
-    Attributes:
-        name: "train", "test", or "gallery".
-        embeddings: Numbers `[n, d]`.
-        labels: Numbers or strings `[n]` with the same meaning in every set.
-        table: The images, if they are available.
-    """
-
-    name: str
-    embeddings: np.ndarray
-    labels: np.ndarray
-    table: ImageTable | None
-
-
 @dataclasses.dataclass(frozen=True)
 class AuditedImages:
     """All sets, concatenated.
 
     Attributes:
-        sets: The sets, the training images first.
+        sets: "train", "test", and "gallery", or "" for a single set -> its images. The labels have
+            the same meaning in every set.
         embeddings: Finite float32 `[n, d]`.
         labels: Class numbers, int64 `[n]`.
         class_names: Names of the classes.
         starts: First row of each set, and the number of rows, int64 `[sets + 1]`.
     """
 
-    sets: tuple[AuditedSet, ...]
+    sets: Mapping[str, EmbeddedSet]
     embeddings: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
     class_names: tuple[str, ...]
@@ -57,62 +41,62 @@ class AuditedImages:
         return len(self.labels)
 
     @property
-    def has_pictures(self) -> bool:
-        """Whether the images of some set are available."""
-        return any(each.table is not None for each in self.sets)
+    def tables(self) -> list[tuple[int, ImageTable]]:
+        """The first row and the images of each set whose images are available."""
+        pairs = zip(self.starts.tolist(), self.sets.values())
+        return [(start, each.table) for start, each in pairs if each.table is not None]
 
     def set_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the index in `sets` of each row's set, `[r]`."""
         return np.searchsorted(self.starts, rows, "right") - 1
 
-    def place(self, row: int) -> tuple[AuditedSet, int]:
-        """Return the set of a row, and its row number in the set."""
+    def place(self, row: int) -> tuple[str, ImageTable | None, int]:
+        """Return the name and the images of a row's set, and its row number in the set."""
         number = int(self.set_numbers(row))
-        return self.sets[number], int(row - self.starts[number])
+        name = list(self.sets)[number]
+        return name, self.sets[name].table, int(row - self.starts[number])
 
     def name(self, row: int) -> str:
         """Return the name of a row's image: its path, or its number in its set."""
-        of_set, number = self.place(row)
-        if of_set.table is not None and of_set.table.paths is not None:
-            return str(of_set.table.paths[number])
-        return f"{of_set.name} image {number}".lstrip()
+        of_set, table, number = self.place(row)
+        if table is not None and table.paths is not None:
+            return str(table.paths[number])
+        return f"{of_set} image {number}".lstrip()
 
     def class_name(self, row: int) -> str:
         """Return the name of a row's class."""
         return self.class_names[self.labels[row]]
 
 
-def audited_images(sets: Sequence[AuditedSet], class_names: Sequence[str] = ()) -> AuditedImages:
+def audited_images(
+    sets: Mapping[str, EmbeddedSet], class_names: Sequence[str] = ()
+) -> AuditedImages:
     """Concatenate sets of one model's embeddings.
 
     Args:
-        sets: The sets.
+        sets: The sets, the training images first.
         class_names: Names of labels that are numbers from 0. Without names, the labels are names.
 
     Raises:
         UsageError: The sets have no image, or the embeddings have several widths.
         ArgumentError: An embedding is not finite, or the labels have several types.
     """
-    rows = [finite_rows(each.embeddings, f"{each.name} embeddings".lstrip()) for each in sets]
+    rows = [finite_rows(each.embeddings, f"{name} embeddings".lstrip())
+            for name, each in sets.items()]  # fmt: skip
     widths = {each.shape[1] for each in rows}
     if len(widths) > 1 or not sum(map(len, rows)):
-        shapes = ", ".join(f"{each.name} {part.shape}" for each, part in zip(sets, rows))
+        shapes = ", ".join(f"{name} {part.shape}" for name, part in zip(sets, rows))
         raise UsageError(
             f"The sets must have an image and embeddings of one width, but got {shapes}."
         )
-    labels = joined_labels((f"{each.name} labels".lstrip(), each.labels) for each in sets)
+    labels = joined_labels((f"{name} labels".lstrip(), each.labels) for name, each in sets.items())
     if class_names:
         codes = labels.astype(np.int64)
     else:
         codes = class_numbers(labels)
         class_names = list(map(str, labels[np.unique(codes, return_index=True)[1]]))
-    return AuditedImages(
-        tuple(sets),
-        np.concatenate(rows),
-        codes,
-        tuple(class_names),
-        np.cumsum([0, *map(len, rows)]),
-    )
+    starts = np.cumsum([0, *map(len, rows)])
+    return AuditedImages(sets, np.concatenate(rows), codes, tuple(class_names), starts)
 
 
 def images_of_file(path: str | os.PathLike[str]) -> AuditedImages:
@@ -121,13 +105,10 @@ def images_of_file(path: str | os.PathLike[str]) -> AuditedImages:
     Raises:
         ValueError: As `embeddings_from_file` and `audited_images`.
     """
-    found = embeddings_from_file(path, training=True)
-    names = {"training": "train", "queries": "test", "gallery": "gallery"}
-    sets = {names[name]: each for name, each in found.sets if name in names}
-    if len(sets) == 1:
-        return audited_images([AuditedSet("", *found.queries)])
-    ordered = [name for name in names.values() if name in sets]
-    return audited_images([AuditedSet(name, *sets[name]) for name in ordered])
+    found = dict(embeddings_from_file(path, training=True).sets)
+    names = {"train": "training", "test": "queries", "gallery": "gallery"}
+    sets = {name: found[key] for name, key in names.items() if key in found}
+    return audited_images({"": sets["test"]} if len(sets) == 1 else sets)
 
 
 def split_sets(split: Split) -> tuple[dict[str, ImageTable], tuple[str, ...], dict[str, int]]:
@@ -162,11 +143,6 @@ def kept_embeddings(run: pathlib.Path, name: str, table: ImageTable) -> np.ndarr
     except (OSError, UnreadableError):
         return None
     embeddings, labels, paths = (arrays.get(array) for array in wanted)
-    if embeddings is None or labels is None or len(embeddings) != len(table):
+    if not np.array_equal(labels, table.labels) or not np.array_equal(paths, table.paths):
         return None
-    same_images = (
-        paths is table.paths
-        if paths is None or table.paths is None
-        else np.array_equal(paths, table.paths)
-    )
-    return embeddings if same_images and np.array_equal(labels, table.labels) else None
+    return embeddings if embeddings is not None and len(embeddings) == len(table) else None

@@ -81,21 +81,25 @@ def _json(value: float | Interval) -> object:
     return [None if math.isnan(bound) else bound for bound in value]
 
 
-def check_rate(rate: float, labels: np.ndarray) -> None:
-    """Raise `UsageError` if the labels have too few pairs of two classes for a false match rate."""
+def negative_pairs(labels: np.ndarray) -> int:
+    """Return the number of pairs of two classes."""
     import numpy as np
 
+    sizes = np.unique(labels, return_counts=True)[1].astype(np.float64)
+    return int((sizes.sum() ** 2 - (sizes**2).sum()) / 2)
+
+
+def check_rate(rate: float, labels: np.ndarray) -> None:
+    """Raise `UsageError` if the labels have too few pairs of two classes for a false match rate."""
     from keras_dml.metrics import pairs_needed
 
-    sizes = np.unique(labels, return_counts=True)[1].astype(np.float64)
-    pairs = int((sizes.sum() ** 2 - (sizes**2).sum()) / 2)
-    needed = pairs_needed(rate)
-    if len(sizes) > 1 and pairs < needed:
+    pairs, needed = negative_pairs(labels), pairs_needed(rate)
+    if 0 < pairs < needed:
         images = math.ceil(len(labels) * math.sqrt(needed / pairs))
         raise UsageError(
             f"false_match_rate must be at least {3 / pairs:.2g} for the {pairs:,} pairs of "
-            f"{len(labels):,} images of {len(sizes):,} classes, but got {rate:g}. That rate needs "
-            f"{needed:,} pairs of two classes (3 / rate), as of about {images:,} images."
+            f"{len(labels):,} images of {len(set(labels)):,} classes, but got {rate:g}. That rate "
+            f"needs {needed:,} pairs of two classes (3 / rate), as of about {images:,} images."
         )
 
 

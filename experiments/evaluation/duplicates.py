@@ -17,6 +17,7 @@ from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.picture_correlation import SIDE, picture_correlations, upper_pairs
 from experiments.evaluation.pictures import whole_picture
 from experiments.options.progress import progress_bar
+from keras_dml._common.rows import normalized
 from keras_dml.metrics.audit import duplicate_groups
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches, find_bad_images
 from pipelines.images.limits import MOST_PIXELS
@@ -40,6 +41,11 @@ class DuplicatePair(NamedTuple):
     second: int
     similarity: float
     correlation: float | None
+
+    @property
+    def score(self) -> float:
+        """The correlation, or without pictures the similarity."""
+        return self.similarity if self.correlation is None else self.correlation
 
 
 class Duplicates(NamedTuple):
@@ -87,14 +93,13 @@ def find_duplicates(
         similarity: Least similarity of two embeddings of the same image without a picture.
         max_pixels: Largest number of pixels of an image.
     """
-    found: dict[tuple[int, int], DuplicatePair] = {}
     pairs, places = upper_pairs(neighbors)
     nearness = similarities.ravel()[places]
     small, there, unreadable = _small_pictures(images, max_pixels)
     both = there[pairs].all(axis=1)
-    for place in np.flatnonzero(~both & (nearness >= similarity)).tolist():
-        first, second = pairs[place].tolist()
-        _add(found, DuplicatePair(NEAR, first, second, float(nearness[place]), None))
+    near = np.flatnonzero(~both & (nearness >= similarity))
+    found = [DuplicatePair(NEAR, *pairs[place].tolist(), float(nearness[place]), None)
+             for place in near]  # fmt: skip
     pairs, nearness = pairs[both], nearness[both]
     for place, value in _correlated(small, pairs, correlation):
         first, second = pairs[place].tolist()
@@ -102,18 +107,17 @@ def find_duplicates(
             images, first, second, max_pixels
         )
         kind = SAME_PIXELS if same else NEAR
-        _add(found, DuplicatePair(kind, first, second, float(nearness[place]), value))
+        found.append(DuplicatePair(kind, first, second, float(nearness[place]), value))
+    by_rows = {(pair.first, pair.second): pair for pair in found}
     for first, second in _same_files(images):
-        if (first, second) in found:
-            found[first, second] = found[first, second]._replace(kind=SAME_FILE)
-        else:
-            vectors = images.embeddings[[first, second]].astype(np.float64)
-            lengths = np.sqrt((vectors**2).sum(axis=1)).prod()
-            cosine = float(vectors[0] @ vectors[1] / lengths) if lengths else 0.0
-            _add(found, DuplicatePair(SAME_FILE, first, second, cosine, None))
+        if (first, second) not in by_rows:
+            vectors = normalized(images.embeddings[[first, second]])
+            cosine = float(vectors[0] @ vectors[1])
+            by_rows[first, second] = DuplicatePair(SAME_FILE, first, second, cosine, None)
+        by_rows[first, second] = by_rows[first, second]._replace(kind=SAME_FILE)
     kinds = (SAME_FILE, SAME_PIXELS, NEAR)
     ordered = sorted(
-        found.values(),
+        by_rows.values(),
         key=lambda pair: (
             kinds.index(pair.kind),
             -(1.0 if pair.correlation is None else pair.correlation),
@@ -124,10 +128,6 @@ def find_duplicates(
     )
     edges = np.array([(pair.first, pair.second) for pair in ordered], np.int64).reshape(-1, 2)
     return Duplicates(ordered, duplicate_groups(edges, len(images)), unreadable)
-
-
-def _add(found: dict[tuple[int, int], DuplicatePair], pair: DuplicatePair) -> None:
-    found[pair.first, pair.second] = pair
 
 
 def _correlated(
@@ -150,21 +150,19 @@ def _small_pictures(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_], dict[int, str]]:
     """Return gray pictures `[n, SIDE, SIDE]`, the rows that have one, and why others lack one."""
     there, unreadable = np.zeros(len(images), bool), dict[int, str]()
-    if not images.has_pictures:
+    if not images.tables:
         return np.zeros((0, SIDE, SIDE), np.uint8), there, unreadable
     small = np.zeros((len(images), SIDE, SIDE), np.uint8)
-    for start, each in zip(images.starts, images.sets):
-        if each.table is None:
-            continue
-        rows = np.arange(len(each.table))
+    for start, table in images.tables:
+        rows = np.arange(len(table))
         try:
-            _read_small(small, start + rows, each.table, max_pixels)
+            _read_small(small, start + rows, table, max_pixels)
         except tf.errors.OpError:  # to look for bad images takes as long again
-            bad = find_bad_images(each.table, max_pixels=max_pixels)
-            unreadable |= {int(start) + row: reason for row, _, reason in bad}
+            bad = find_bad_images(table, max_pixels=max_pixels)
+            unreadable |= {start + row: reason for row, _, reason in bad}
             rows = np.setdiff1d(rows, [row for row, _, _ in bad])
             if len(rows):
-                _read_small(small, start + rows, each.table.select(rows), max_pixels)
+                _read_small(small, start + rows, table.select(rows), max_pixels)
         there[start + rows] = True
     return small, there, unreadable
 
@@ -186,8 +184,7 @@ def _same_pixels(images: AuditedImages, first: int, second: int, max_pixels: int
     """Decode two images, and return whether they have the same pixels."""
     pixels = []
     for row in (first, second):
-        each, number = images.place(row)
-        table = each.table
+        _, table, number = images.place(row)
         if table is None or table.paths is None:
             return False
         try:
@@ -200,10 +197,8 @@ def _same_pixels(images: AuditedImages, first: int, second: int, max_pixels: int
 def _same_files(images: AuditedImages) -> Iterator[tuple[int, int]]:
     """Yield the first row and another row of files with the same bytes."""
     by_size = collections.defaultdict(list)
-    for start, each in zip(images.starts.tolist(), images.sets):
-        if each.table is None or each.table.paths is None:
-            continue
-        for number, path in enumerate(each.table.paths):
+    for start, table in images.tables:
+        for number, path in enumerate(() if table.paths is None else table.paths):
             try:
                 status = os.stat(path)
             except OSError:

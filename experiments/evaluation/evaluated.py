@@ -6,28 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from experiments.evaluation.evaluators import information_findings, retrieval_findings
 from experiments.evaluation.labeled_embeddings import (
     LabeledEmbeddings,
     trained_classes_line,
     zero_row_lines,
     zero_rows,
 )
-from experiments.evaluation.pairs import SimilarityPanels, pair_rows, similarities
-from experiments.evaluation.result import Result
-from experiments.evaluation.scores import (
-    CATALOG,
-    Embeddings,
-    as_json,
-    evaluate,
-    of_catalog,
-    of_prefixes,
-    recall_by_k,
-    rows_of,
-    score_lines,
-    score_table,
-)
+from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
+from experiments.evaluation.result import Findings, Result
+from experiments.evaluation.scores import Embeddings, score_table
 
 
 def result_of(
@@ -38,6 +26,7 @@ def result_of(
     clustering: bool = True,
     facts: Mapping[str, str | None] | None = None,
     trained: int = 0,
+    information: bool = False,
 ) -> Result:
     """Return every score of embeddings.
 
@@ -49,17 +38,19 @@ def result_of(
         clustering: Whether to compute the scores that need k-means.
         facts: First entries of the JSON file and of the summary.
         trained: How many classes of the queries are training classes of the dataset.
+        information: Whether to fit the probes of the information, on every row.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
-    items = () if gallery is None else gallery[:2]
-    to_score = Embeddings(*queries[:2], ks, *items)
-    scores = evaluate(to_score, clustering=clustering)
-    all_scores = scores | of_prefixes(to_score, prefixes)
-    in_catalog = {} if catalog is None else of_catalog(*queries[:2], ks, *catalog[:2])
-    rows = rows_of(all_scores) | rows_of(in_catalog, CATALOG)
+    scored = Embeddings(*queries[:2], ks, *(() if gallery is None else gallery[:2]))
+    of_catalog = None if catalog is None else catalog[:2]
+    findings = Findings.together(
+        [
+            retrieval_findings(scored, of_catalog, prefixes, clustering),
+            information_findings(scored, information),
+        ]
+    )
     zeros = zero_rows(embedded)
     seen = trained_classes_line(trained, queries.table)
-    lines = score_lines(scores)
     all_facts: dict[str, Any] = {
         "evaluated": title,
         **(facts or {}),
@@ -68,44 +59,39 @@ def result_of(
         "catalog": None if catalog is None else len(catalog.labels),
         "dimensions": queries.embeddings.shape[1],
     }
-    details = {
-        **all_facts,
-        **{name: len(numbers) for name, numbers in zeros.items()},
-        "scores": as_json(all_scores),
-    }
-    if in_catalog:
-        details["catalog_recall"] = {
-            name.removeprefix(f"{CATALOG}, "): row
-            for name, row in recall_by_k(rows_of(in_catalog, CATALOG)).items()
-        }
     shown = [
         (name.capitalize(), f"{fact:,}" if isinstance(fact, int) else fact)
         for name, fact in all_facts.items()
         if fact is not None
     ]
-    texts = [f"{name}: {text}" for name, text in lines]
-    zero_lines = zero_row_lines(zeros)
+    warnings = [("Training classes", seen)] if seen else []
+    warnings += [("Rows of zeros", line) for line in zero_row_lines(zeros)]
+    sides = {"test": queries} | ({} if gallery is None else {"gallery": gallery})
+    pairs = similarities_of_some(
+        {side: each.labels for side, each in sides.items()},
+        lambda side, rows: sides[side].embeddings[rows],
+    )
+    figure = {} if pairs is None else {"embeddings": pairs}
     return Result(
         title=title,
-        rows=rows,
-        table="\n".join(filter(None, [score_table(rows), *texts, seen, *zero_lines])),
-        details=details,
+        rows=findings.rows,
+        table="\n".join(
+            [
+                score_table(findings.rows),
+                *(f"{name}: {text}" for name, text in findings.lines),
+                *(text for _, text in warnings),
+            ]
+        ),
+        details=all_facts
+        | {name: len(numbers) for name, numbers in zeros.items()}
+        | findings.result,
         summary=[
             *shown,
-            *([("Training classes", seen)] if seen else []),
-            *lines,
-            *(("Rows of zeros", line) for line in zero_lines),
+            *findings.lines,
+            *warnings,
             ("Finished", time.strftime("%Y-%m-%d %H:%M")),
         ],
         history=None,
         images=embedded,
-        figures={"Similarities of pairs": _pairs(embedded)},
+        figures={"Similarities of pairs": similarity_histograms(figure)},
     )
-
-
-def _pairs(embedded: LabeledEmbeddings) -> SimilarityPanels:
-    sides = [embedded.queries, *([embedded.gallery] if embedded.gallery else [])]
-    arrays: list[np.ndarray] = []
-    for side, rows in zip(sides, pair_rows(*(side.labels for side in sides))):
-        arrays += [side.embeddings[rows], side.labels[rows]]
-    return SimilarityPanels({"embeddings": similarities(*arrays)})

@@ -15,15 +15,16 @@ import numpy as np
 
 from experiments.evaluation import baselines
 from experiments.evaluation.baselines import best_baseline
-from experiments.evaluation.pairs import Similarities, SimilarityPanels, pair_rows, similarities
+from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
+from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import (
     ACCURACY,
     CATALOG,
     MAP_AT_R,
     SCORES,
-    Rows,
     as_json,
     evaluate,
+    information_scores,
     of_catalog,
     of_each_epoch,
     of_prefixes,
@@ -63,12 +64,20 @@ class EvaluatedRun(Protocol):
         """Values of K."""
 
 
-class Progress(Protocol):
-    """The progress of a run."""
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A run that starts or resumes.
 
-    @property
-    def step(self) -> int:
-        """The number of trained steps."""
+    Attributes:
+        step: Number of trained steps.
+        embedder: Embeds with the current weights.
+        untrained: Returns the embeddings of all evaluated images by the backbone and its pooling,
+            without the head. Call it only before the first step, on every worker.
+    """
+
+    step: int
+    embedder: TableEmbedder
+    untrained: Callable[[], Embeddings] = dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,55 +86,16 @@ class Finished:
 
     Attributes:
         model: The fitted model after the last step.
-        embeddings: Embeddings of the test images by the kept model, `[n, d]`.
-        gallery: Embeddings of the gallery, if there is one.
+        embeddings: Embeddings by the kept model of "test", and of "gallery" and "catalog" if the
+            dataset has them.
         history: The objects of `metrics.jsonl`.
         best: The object of `history` whose model was kept.
-        catalog: Embeddings of the catalog, if there is one.
     """
 
-    model: keras.Model
-    embeddings: np.ndarray
-    gallery: np.ndarray | None
+    model: keras.Model | None
+    embeddings: Embeddings
     history: Sequence[Mapping[str, float]]
     best: Mapping[str, float]
-    catalog: np.ndarray | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Findings:
-    """The results of an evaluator at the end of a run.
-
-    Attributes:
-        rows: Rows of the table of scores.
-        baselines: Name of a baseline -> its rows.
-        lines: (label, text) pairs below the table, and in the report's summary.
-        summary: (label, text) pairs at the end of the report's summary.
-        figures: Title -> the data of a figure in the report.
-        printed: Further lines below the table on the terminal.
-        result: Entries of `result.json`.
-    """
-
-    rows: Rows = dataclasses.field(default_factory=dict)
-    baselines: Mapping[str, Rows] = dataclasses.field(default_factory=dict)
-    lines: Sequence[tuple[str, str]] = ()
-    summary: Sequence[tuple[str, str]] = ()
-    figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    printed: Sequence[str] = ()
-    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def together(cls, several: Iterable[Findings]) -> Findings:
-        """Return the findings of several evaluators as one."""
-        several = list(several)
-        merged: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            values = [getattr(one, field.name) for one in several]
-            if isinstance(getattr(cls(), field.name), dict):
-                merged[field.name] = {key: value for each in values for key, value in each.items()}
-            else:
-                merged[field.name] = [line for each in values for line in each]
-        return cls(**merged)
 
 
 class Evaluator:
@@ -135,22 +105,8 @@ class Evaluator:
         """Return the names of the tables that `measure` needs in addition to "test"."""
         return ()
 
-    def before(
-        self,
-        run: EvaluatedRun,
-        state: Progress,
-        embedder: TableEmbedder,
-        untrained: Callable[[], Embeddings] = dict,
-    ) -> None:
-        """Measure when the run starts or resumes, on every worker.
-
-        Args:
-            run: The run.
-            state: Number of trained steps.
-            embedder: Embeds with the current weights.
-            untrained: Returns the embeddings of all evaluated images by the backbone and its
-                pooling, without the head. Call it only before the first step, on every worker.
-        """
+    def before(self, run: EvaluatedRun, start: Start) -> None:
+        """Measure when the run starts or resumes, on every worker."""
 
     def measure(
         self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
@@ -172,6 +128,8 @@ class Evaluator:
 class RetrievalScores(Evaluator):
     """The scores of retrieval after each epoch, and every score at the end.
 
+    A search for the test images in the catalog has separate scores.
+
     Args:
         prefixes: Lengths below d. The first numbers of each embedding are scored too.
     """
@@ -180,51 +138,88 @@ class RetrievalScores(Evaluator):
         self.prefixes = tuple(prefixes)
 
     def sides(self, data: Split) -> Sequence[str]:
-        """Return the names of the test images and of the gallery."""
-        return ("test",) if data.gallery is None else ("test", "gallery")
+        """Return the names of the test images, of the gallery, and of the catalog."""
+        return tuple(side for side in data.tables if side != "training")
 
     def measure(
         self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
     ) -> Iterator[tuple[str, float]]:
         """Yield the scores of each epoch, and MAP@R if the run's patience needs it."""
-        scored = _scored(run, embeddings["test"], embeddings.get("gallery"))
+        scored = _scored(run, embeddings)
         found = evaluate(scored, of_each_epoch()) | of_prefixes(scored, self.prefixes)
         for key, value in found.items():
             yield f"test/{key}", value
         if run.options.patience:
             yield MAP_AT_R, SCORES["map@r"].values(scored, "cosine")["map@r"]
+        for key, value in of_catalog(scored, _catalog(run, embeddings)).items():
+            yield f"catalog/{key}", value
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
-        scored = _scored(run, end.embeddings, end.gallery)
-        scores = evaluate(scored)
-        prefixes = of_prefixes(scored, self.prefixes)
-        return Findings(
-            rows=rows_of(scores | prefixes),
-            lines=score_lines(scores),
-            result={"scores": as_json(scores | prefixes)},
-        )
+        scored = _scored(run, end.embeddings)
+        return retrieval_findings(scored, _catalog(run, end.embeddings), self.prefixes)
 
 
-class CatalogScores(Evaluator):
-    """The scores of a search for the test images in the catalog, if there is a catalog."""
+class InformationScores(Evaluator):
+    """The entropies of the embeddings, and their information about the classes.
+
+    Args:
+        fitted: Whether to use every image at the end, and to fit the probes.
+    """
+
+    def __init__(self, fitted: bool = False) -> None:
+        self.fitted = fitted
 
     def sides(self, data: Split) -> Sequence[str]:
-        """Return the names of the test images and of the catalog."""
-        return () if data.catalog is None else ("test", "catalog")
+        """Return the names of the test images and of the gallery."""
+        return [side for side in data.tables if side in ("test", "gallery")]
 
     def measure(
         self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
     ) -> Iterator[tuple[str, float]]:
-        """Yield the scores of each epoch."""
-        found = _of_catalog(run, embeddings["test"], embeddings.get("catalog"))
+        """Yield the scores of each epoch that are finite, because JSON has no infinity."""
+        found = information_scores(_scored(run, embeddings), at_end=False)
         for key, value in found.items():
-            yield f"catalog/{key}", value
+            if math.isfinite(value):
+                yield f"test/{key}", value
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
-        """Return a row of the table for each distance."""
-        found = _of_catalog(run, end.embeddings, end.catalog)
-        return Findings(rows=rows_of(found, CATALOG))
+        """Return every score."""
+        return information_findings(_scored(run, end.embeddings), self.fitted)
+
+
+def information_findings(scored: Scored, fitted: bool = False) -> Findings:
+    """Return the scores of information.
+
+    Args:
+        scored: The embeddings.
+        fitted: Whether to use every image, and to fit the probes.
+    """
+    found = information_scores(scored, fitted)
+    return Findings(lines=score_lines(found), result={"scores": as_json(found)})
+
+
+def retrieval_findings(
+    scored: Scored,
+    catalog: tuple[np.ndarray, np.ndarray] | None = None,
+    prefixes: Sequence[int] = (),
+    clustering: bool = True,
+) -> Findings:
+    """Return every score.
+
+    Args:
+        scored: The embeddings.
+        catalog: Embeddings and labels of the catalog, if there is one.
+        prefixes: Lengths of prefixes of the embeddings to score too.
+        clustering: Whether to compute the scores that need k-means.
+    """
+    scores = evaluate(scored, clustering=clustering)
+    with_prefixes = scores | of_prefixes(scored, prefixes)
+    return Findings(
+        rows=rows_of(with_prefixes) | rows_of(of_catalog(scored, catalog), CATALOG),
+        lines=score_lines(scores),
+        result={"scores": as_json(with_prefixes)},
+    )
 
 
 class ClosedSetAccuracy(Evaluator):
@@ -303,25 +298,19 @@ class Baseline(Evaluator):
     def __init__(self) -> None:
         self._found: Mapping[str, Any] = {}
 
-    def before(
-        self,
-        run: EvaluatedRun,
-        state: Progress,
-        embedder: TableEmbedder,
-        untrained: Callable[[], Embeddings] = dict,
-    ) -> None:
+    def before(self, run: EvaluatedRun, start: Start) -> None:
         """Measure the baseline if it is due; print R@1."""
         folder = run.folder
         if not self.is_wanted(run):
             return
         self._found = folder.read_json(self.file) or {}
-        embeddings = self.embeddings(run, state, untrained)
+        embeddings = self.embeddings(run, start)
         if not folder.writes:
             return
         if embeddings:
             folder.write_json(self.file, self.findings(run, embeddings))
             self._found = folder.read_json(self.file) or {}
-        name, best = best_baseline(self.finish(run, None).rows)
+        name, best = best_baseline(self._rows)
         if best is not None:
             print(f"{name}: R@1 {percent(best)} %", flush=True)
 
@@ -329,36 +318,32 @@ class Baseline(Evaluator):
         """Return whether the run has this baseline."""
         raise NotImplementedError
 
-    def embeddings(
-        self, run: EvaluatedRun, state: Progress, untrained: Callable[[], Embeddings]
-    ) -> Embeddings:
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Embeddings:
         """Return the baseline's embeddings; none if it is measured already."""
         raise NotImplementedError
 
     def findings(self, run: EvaluatedRun, embeddings: Embeddings) -> dict[str, Any]:
         """Return the content of the file: the rows of the baseline's scores."""
-        test = embeddings["test"]
-        scores = evaluate(
-            _scored(run, test, embeddings.get("gallery")),
-            [score for score in SCORES.values() if score.of_distance],
-        )
-        rows = rows_of(scores)
-        rows |= rows_of(_of_catalog(run, test, embeddings.get("catalog")), CATALOG)
+        scored = _scored(run, embeddings)
+        rows = rows_of(evaluate(scored, [score for score in SCORES.values() if score.of_distance]))
+        rows |= rows_of(of_catalog(scored, _catalog(run, embeddings)), CATALOG)
         # JSON has no NaN, which is the MAP@R of classes with one image.
         return {
             name.removeprefix("embedding, "): {k: v for k, v in row.items() if not math.isnan(v)}
             for name, row in rows.items()
         }
 
-    def finish(self, run: EvaluatedRun, end: Finished | None) -> Findings:
+    @property
+    def _rows(self) -> dict[str, Mapping[str, float]]:
+        rows = self._found.items()
+        return {f"{self.name}, {name}": row for name, row in rows if name != _PAIRS}
+
+    def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return the rows of the table."""
-        rows = {name: row for name, row in self._found.items() if name != _PAIRS}
-        if not rows or not self.is_wanted(run):
+        if not self._rows or not self.is_wanted(run):
             return Findings()
-        return Findings(
-            rows={f"{self.name}, {name}": row for name, row in rows.items()},
-            baselines={self.name: rows},
-        )
+        stored = {name.removeprefix(f"{self.name}, "): row for name, row in self._rows.items()}
+        return Findings(rows=self._rows, baselines={self.name: stored})
 
 
 class UntrainedBackbone(Baseline):
@@ -371,16 +356,14 @@ class UntrainedBackbone(Baseline):
         """Return whether the training starts with trained weights."""
         return bool(run.options.weights != NO_WEIGHTS)
 
-    def embeddings(
-        self, run: EvaluatedRun, state: Progress, untrained: Callable[[], Embeddings]
-    ) -> Embeddings:
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Embeddings:
         """Return the embeddings before the first step. Later the weights have changed."""
-        return untrained() if state.step == 0 else {}
+        return start.untrained() if start.step == 0 else {}
 
     def findings(self, run: EvaluatedRun, embeddings: Embeddings) -> dict[str, Any]:
         """Return the rows, and the similarities of pairs."""
         found = super().findings(run, embeddings)
-        pairs = _similarities(run.data, lambda side, rows: embeddings[side][rows])
+        pairs = similarities_of_some(_labels(run), lambda side, rows: embeddings[side][rows])
         if pairs is not None:
             found[_PAIRS] = [pairs.matching.tolist(), pairs.other.tolist(), *pairs[2:]]
         return found
@@ -396,17 +379,12 @@ class RawPixels(Baseline):
         """Return whether the options ask for it."""
         return bool(run.options.raw_pixels)
 
-    def embeddings(
-        self, run: EvaluatedRun, state: Progress, untrained: Callable[[], Embeddings]
-    ) -> Embeddings:
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Embeddings:
         """Return the pixels, on the first worker only."""
         if self._found or not run.folder.writes:
             return {}
-        return {
-            side: raw_pixels(table, run.options.eval_batch_size)
-            for side, table in run.data.tables.items()
-            if side in ("test", "gallery")
-        }
+        tables, size = run.data.tables, run.options.eval_batch_size
+        return {side: raw_pixels(tables[side], size) for side in _labels(run)}
 
 
 class PairSimilarities(Evaluator):
@@ -414,15 +392,12 @@ class PairSimilarities(Evaluator):
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return two histograms of the same pairs."""
-        embeddings = {"test": end.embeddings}
-        if end.gallery is not None:
-            embeddings["gallery"] = end.gallery
         name, before = self._before(run)
-        after = _similarities(run.data, lambda side, rows: embeddings[side][rows])
+        after = similarities_of_some(_labels(run), lambda side, rows: end.embeddings[side][rows])
         if before is None or after is None:
             return Findings()
-        panels = SimilarityPanels({f"before, {name}": before, "after, embeddings": after})
-        return Findings(figures={"Similarities of unseen pairs before and after training": panels})
+        figure = similarity_histograms({f"before, {name}": before, "after, embeddings": after})
+        return Findings(figures={"Similarities of unseen pairs before and after training": figure})
 
     def _before(self, run: EvaluatedRun) -> tuple[str, Similarities | None]:
         """Return the name of the baseline and its pairs."""
@@ -431,45 +406,28 @@ class PairSimilarities(Evaluator):
             matching, other, *means = stored
             return baselines.UNTRAINED, Similarities(np.array(matching), np.array(other), *means)
         tables, size = run.data.tables, run.options.eval_batch_size
-        pixels = _similarities(
-            run.data, lambda side, rows: raw_pixels(tables[side].select(rows), size)
+        pixels = similarities_of_some(
+            _labels(run), lambda side, rows: raw_pixels(tables[side].select(rows), size)
         )
         return baselines.RAW_PIXELS, pixels
 
 
-def _similarities(
-    data: Split, embeddings: Callable[[str, np.ndarray], np.ndarray]
-) -> Similarities | None:
-    """Return the similarities of pairs of test images, or of test and gallery images.
+def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
+    """Return the classes of the test images and of the gallery."""
+    return {side: run.data.tables[side].labels for side in ("test", "gallery")
+            if side in run.data.tables}  # fmt: skip
 
-    Args:
-        data: The images.
-        embeddings: (side, rows) -> the embeddings of these rows.
 
-    Returns:
-        None without pairs.
-    """
-    tables = {side: table for side, table in data.tables.items() if side in ("test", "gallery")}
+def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
     arrays: list[np.ndarray] = []
-    for side, rows in zip(tables, pair_rows(*(table.labels for table in tables.values()))):
-        if not len(rows):
-            return None
-        arrays += [embeddings(side, rows), tables[side].labels[rows]]
-    return similarities(*arrays)
+    for side, labels in _labels(run).items():
+        arrays += [embeddings[side], labels]
+    return Scored(*arrays[:2], run.ks, *arrays[2:])
 
 
-def _scored(run: EvaluatedRun, test: np.ndarray, gallery: np.ndarray | None) -> Scored:
-    data = run.data
-    if data.gallery is None:
-        return Scored(test, data.test.labels, run.ks)
-    return Scored(test, data.test.labels, run.ks, gallery, data.gallery.labels)
-
-
-def _of_catalog(
-    run: EvaluatedRun, embeddings: np.ndarray, catalog: np.ndarray | None
-) -> dict[str, float]:
-    """Return the scores of the test images in the catalog; {} without a catalog."""
-    data = run.data
-    if data.catalog is None or catalog is None:
-        return {}
-    return of_catalog(embeddings, data.test.labels, run.ks, catalog, data.catalog.labels)
+def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the embeddings and labels of the catalog, if there is one."""
+    catalog = run.data.catalog
+    if catalog is None or "catalog" not in embeddings:
+        return None
+    return embeddings["catalog"], catalog.labels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ def count_names(images: AuditedImages) -> dict[str, str]:
     names = dict(_COUNTED)
     if len(images.sets) == 1:
         del names["leaks"]
-    elif images.sets[0].name != "train":
+    elif "train" not in images.sets:
         names["leaks"] = "queries that the gallery contains"
     return names
 
@@ -161,62 +161,69 @@ def _neighbors(
     return rows, scores
 
 
-def write_findings(path: pathlib.Path, images: AuditedImages, findings: Findings) -> None:
-    """Write the findings as a CSV file with the columns `COLUMNS`.
-
-    `score` is the correlation of a duplicate's pictures (without pictures, the similarity of the
-    embeddings), the self-confidence of a label, the score of an outlier, or the share of votes
-    between two classes.
-    """
+def write_findings(path: pathlib.Path, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write the lines of `lines_of` as a CSV file with the columns `COLUMNS`."""
     with replacing(path) as unfinished, open(
         unfinished, "w", newline="", encoding="utf-8", errors="surrogateescape"
     ) as stream:  # fmt: skip
         writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(_lines(images, findings))
+        for found in lines.values():
+            writer.writerows(found)
 
 
-def _lines(images: AuditedImages, findings: Findings) -> Iterator[dict[str, Any]]:
-    for rank, pair in enumerate(findings.duplicates.pairs, start=1):
-        score = pair.similarity if pair.correlation is None else pair.correlation
-        yield {
-            "finding": pair.kind,
-            "rank": rank,
-            "score": f"{score:.4f}",
-            **_image(images, pair.first),
-            **{f"other_{name}": value for name, value in _image(images, pair.second).items()},
-            "group": int(findings.duplicates.groups[pair.first]),
-        }
-    for rank, row in enumerate(findings.label_errors.tolist(), start=1):
-        yield {
-            "finding": "label error",
-            "rank": rank,
-            "score": f"{findings.votes.self_confidence[row]:.4f}",
-            **_image(images, row),
-            "suggested_class": images.class_names[findings.votes.suggested[row]],
-        }
-    for rank, row in enumerate(findings.outliers.tolist(), start=1):
-        score = findings.outlier_scores[row]
-        yield {"finding": "outlier", "rank": rank, "score": f"{score:.4f}", **_image(images, row)}
-    for rank, pair_of_classes in enumerate(findings.confused, start=1):
-        first, second = _classes(images, pair_of_classes)
-        yield {
-            "finding": "confused classes",
-            "rank": rank,
-            "score": f"{pair_of_classes.share:.4f}",
-            "class": first,
-            "other_class": second,
-        }
+def lines_of(images: AuditedImages, findings: Findings) -> dict[str, list[dict[str, Any]]]:
+    """Return the findings of each kind as lines with some of the columns `COLUMNS`.
 
-
-def _classes(images: AuditedImages, pair: ConfusedClasses) -> tuple[str, str]:
-    return images.class_names[int(pair.first)], images.class_names[int(pair.second)]  # type: ignore[call-overload]
+    `score` is the correlation of a duplicate's pictures (without pictures, the similarity of the
+    embeddings), the self-confidence of a label, the score of an outlier, or the share of votes
+    between two classes.
+    """
+    duplicates, votes, names = findings.duplicates, findings.votes, images.class_names
+    lines: dict[str, list[dict[str, Any]]] = {
+        "duplicates": [
+            {
+                "finding": pair.kind,
+                "score": pair.score,
+                **_image(images, pair.first),
+                **{f"other_{name}": value for name, value in _image(images, pair.second).items()},
+                "group": int(duplicates.groups[pair.first]),
+            }
+            for pair in duplicates.pairs
+        ],
+        "label_errors": [
+            {
+                "finding": "label error",
+                "score": votes.self_confidence[row],
+                **_image(images, row),
+                "suggested_class": names[votes.suggested[row]],
+            }
+            for row in findings.label_errors.tolist()
+        ],
+        "outliers": [
+            {"finding": "outlier", "score": findings.outlier_scores[row], **_image(images, row)}
+            for row in findings.outliers.tolist()
+        ],
+        "confused": [
+            {
+                "finding": "confused classes",
+                "score": pair.share,
+                "class": names[int(pair.first)],  # type: ignore[call-overload]
+                "other_class": names[int(pair.second)],  # type: ignore[call-overload]
+            }
+            for pair in findings.confused
+        ],
+    }
+    for found in lines.values():
+        for rank, line in enumerate(found, start=1):
+            line |= {"rank": rank, "score": f"{line['score']:z.4f}"}
+    return lines
 
 
 def _image(images: AuditedImages, row: int) -> dict[str, Any]:
-    each, number = images.place(row)
+    of_set, _, number = images.place(row)
     return {
-        "set": each.name,
+        "set": of_set,
         "row": number,
         "image": images.name(row),
         "class": images.class_name(row),

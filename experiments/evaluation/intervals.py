@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Difference", "Interval", "differences", "mean_interval"]
 
 LEVEL = 0.95
+# A paired t-test of two seeds has one degree of freedom, so nearly no difference is significant.
+_FEWEST_SEEDS = 3
 
 
 class Interval(NamedTuple):
@@ -17,23 +22,38 @@ class Interval(NamedTuple):
     mean: float
     half_width: float
 
+    def __str__(self) -> str:
+        if math.isnan(self.half_width):
+            return f"{self.mean:z.1f}"
+        return f"{self.mean:z.1f} ± {self.half_width:.1f}"
+
 
 class Difference(NamedTuple):
-    """The difference between the best mean and another one.
+    """The difference between the best mean and another one, paired over seeds.
 
     Attributes:
         name: Name of the other one.
         best: Name of the best.
-        interval: Interval of the difference, paired over seeds.
-        p: Two-sided p of the paired t-test, corrected for the number of comparisons (Holm).
-        beyond_chance: Whether p is below 0.05.
+        mean: Mean of the difference.
+        p: Two-sided p of the paired t-test, corrected for the number of comparisons (Holm). NaN for
+            fewer than three seeds.
     """
 
     name: str
     best: str
-    interval: Interval
+    mean: float
     p: float
-    beyond_chance: bool
+
+    @property
+    def verdict(self) -> str:
+        """Whether the difference is larger than chance, by the corrected p only."""
+        if math.isnan(self.p):
+            return f"too few seeds to conclude, at least {_FEWEST_SEEDS} are needed"
+        larger = "larger than chance" if self.p < 1 - LEVEL else "no more than chance may give"
+        return f"{larger} (p = {self.p:.2g})"
+
+    def __str__(self) -> str:
+        return f"{self.best} leads {self.name} by {self.mean:z.1f} points: {self.verdict}"
 
 
 def mean_interval(scores: Sequence[float]) -> Interval:
@@ -64,24 +84,27 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[Difference]:
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
     import numpy as np
-    from scipy import stats
 
     names = sorted(scores, key=lambda name: -float(np.mean(scores[name])))
     best = np.asarray(scores[names[0]], float)
     gaps = {name: best - np.asarray(scores[name], float) for name in names[1:]}
-    raw = {}
-    for name, gap in gaps.items():
-        if len(gap) < 2:
-            raw[name] = math.nan
-        elif np.ptp(gap) == 0:  # the t-test divides by the standard deviation
-            raw[name] = 0.0 if gap[0] else 1.0
-        else:
-            raw[name] = float(stats.ttest_1samp(gap, 0.0).pvalue)
+    raw = {name: _paired_p(gap) for name, gap in gaps.items()}
     corrected, highest = {}, 0.0
     for place, name in enumerate(sorted(raw, key=raw.__getitem__)):
         highest = max(highest, min(1.0, (len(raw) - place) * raw[name]))
-        corrected[name] = highest if not math.isnan(raw[name]) else math.nan
+        corrected[name] = math.nan if math.isnan(raw[name]) else highest
     return [
-        Difference(name, names[0], mean_interval(gap), corrected[name], corrected[name] < 1 - LEVEL)
-        for name, gap in gaps.items()
+        Difference(name, names[0], float(gap.mean()), corrected[name]) for name, gap in gaps.items()
     ]
+
+
+def _paired_p(gap: np.ndarray) -> float:
+    """Return the two-sided p of the t-test of paired differences; NaN for too few."""
+    import numpy as np
+    from scipy import stats
+
+    if len(gap) < _FEWEST_SEEDS:
+        return math.nan
+    if np.ptp(gap) == 0:  # the t-test divides by the standard deviation
+        return 0.0 if gap[0] else 1.0
+    return float(stats.ttest_1samp(gap, 0.0).pvalue)

@@ -108,6 +108,25 @@ def embeddings_from_file(path: str | os.PathLike[str], training: bool = False) -
     return LabeledEmbeddings(**found)  # type: ignore[arg-type]
 
 
+def check_matches(queries: np.ndarray, gallery: np.ndarray | None = None) -> None:
+    """Raise `UsageError` if no query has a match, or if every neighbor is a match.
+
+    Args:
+        queries: Class of each query.
+        gallery: Class of each image to search in. The default is the other queries.
+    """
+    sizes = np.unique(queries, return_counts=True)[1]
+    if gallery is None and len(sizes) < 2:
+        raise UsageError(
+            "The queries must have at least 2 classes, but got 1: every neighbor matches."
+        )
+    if gallery is None and sizes.max() < 2:
+        raise UsageError(
+            "The queries must have at least 2 images of a class, but got 1 of each class: no query "
+            "has a match."
+        )
+
+
 def _tables(
     found: Mapping[str, EmbeddedSet], arrays: Mapping[str, np.ndarray]
 ) -> dict[str, ImageTable]:

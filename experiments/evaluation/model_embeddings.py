@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import pathlib
 import re
@@ -171,9 +172,21 @@ def keras_model(
         model = float32_copy(model)
     else:
         _check_by_a_call(model, takes, received)
-    transform = options_data.evaluation_transform(dataclasses.replace(options, image_size=takes))
-    embedder = TableEmbedder(model, transform, options.eval_batch_size)
-    return IdentifiedEmbedder(embedder, file_sha256(path))
+    options = dataclasses.replace(options, image_size=takes)
+    return _embedder(model, options, file_sha256(path))
+
+
+def backbone_model(model: keras.Model, options: EvaluationOptions) -> IdentifiedEmbedder:
+    """Return the embedder of a backbone with its pooling. Its weights identify it."""
+    digest = hashlib.sha256(options.backbone.encode())
+    for array in model.get_weights():
+        digest.update(np.ascontiguousarray(array).data)
+    return _embedder(float32_copy(model), options, digest.hexdigest())
+
+
+def _embedder(model: keras.Model, options: EvaluationOptions, key: str) -> IdentifiedEmbedder:
+    transform = options_data.evaluation_transform(options)
+    return IdentifiedEmbedder(TableEmbedder(model, transform, options.eval_batch_size), key)
 
 
 def _image_size(model: keras.Model, received: str) -> int | None:

@@ -1,24 +1,23 @@
-"""Cosine similarities and distances of matching and of other pairs, as histograms.
-
-The classes here hold the numbers of a figure. `experiments.pages.figures` draws them.
-"""
+"""Cosine similarities of matching and of other pairs, as histograms."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from experiments.evaluation.figures import Histograms
 from keras_dml._common.rows import normalized, row_blocks
-from keras_dml.metrics import DistanceHistograms
 
 BINS = 80
 # The pairs of more images take long and look the same.
 _MOST_IMAGES = 1000
 _MOST_IMAGES_OF_DISTANCES = 4000
+
+#: "test", and "gallery" if there is one -> the classes of its images.
+Labels: TypeAlias = Mapping[str, np.ndarray]
 
 
 class Similarities(NamedTuple):
@@ -34,44 +33,17 @@ class Similarities(NamedTuple):
     matching_mean: float
     other_mean: float
 
-
-@dataclasses.dataclass(frozen=True)
-class SimilarityPanels:
-    """A figure with one panel of similarities for each title."""
-
-    panels: Mapping[str, Similarities]
+    @property
+    def words(self) -> str:
+        """Both means as text."""
+        return f"matching {self.matching_mean:z.2f}, others {self.other_mean:z.2f}"
 
 
-@dataclasses.dataclass(frozen=True)
-class DistancePanels:
-    """A figure with one panel of distances for each title (Kemertas et al. 2020, figure 1)."""
-
-    panels: Mapping[str, DistanceHistograms]
-
-
-@dataclasses.dataclass(frozen=True)
-class PairCosts:
-    """A figure of the cost of a pair by its distance (Kemertas et al. 2020, figure 3).
-
-    Attributes:
-        values: V at equal steps of the distance from 0 to 2.
-        beta: Distance at which both costs are equal.
-        alpha: Margin on each side of beta.
-    """
-
-    values: np.ndarray
-    beta: float
-    alpha: float
-
-
-@dataclasses.dataclass(frozen=True)
-class LogCurve:
-    """A figure of one value of `metrics.jsonl` over epochs."""
-
-    name: str
-    history: Sequence[Mapping[str, float]]
-    key: str
-    label: str
+def similarity_histograms(panels: Mapping[str, Similarities]) -> Histograms:
+    """Return a figure with one panel for each title."""
+    shown = {f"{title}: {each.words}": (each.matching, each.other)
+             for title, each in panels.items()}  # fmt: skip
+    return Histograms(shown, np.linspace(-1, 1, BINS + 1), "cosine similarity")
 
 
 def rows_of_some_classes(
@@ -84,26 +56,40 @@ def rows_of_some_classes(
     return np.flatnonzero(np.isin(labels, classes[order[fits]]))
 
 
-def pair_rows(
-    labels: np.ndarray, gallery_labels: np.ndarray | None = None
-) -> list[npt.NDArray[np.int64]]:
+def pair_rows(labels: Labels) -> dict[str, npt.NDArray[np.int64]]:
     """Return the rows of the images whose pairs are counted, and the rows of their gallery.
 
     The rows are whole classes if possible, and the same for the same labels.
-
-    Returns:
-        One array, or two with a gallery.
     """
-    rows = _some(rows_of_some_classes(labels, _MOST_IMAGES))
-    if gallery_labels is None:
-        return [rows]
-    return [rows, _some(np.flatnonzero(np.isin(gallery_labels, labels[rows])))]
+    rows = {"test": _some(rows_of_some_classes(labels["test"], _MOST_IMAGES))}
+    if "gallery" in labels:
+        shown = labels["test"][rows["test"]]
+        rows["gallery"] = _some(np.flatnonzero(np.isin(labels["gallery"], shown)))
+    return rows
 
 
 def _some(rows: np.ndarray) -> npt.NDArray[np.int64]:
     if len(rows) > _MOST_IMAGES:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_IMAGES, replace=False))
     return rows.astype(np.int64)
+
+
+def similarities_of_some(
+    labels: Labels, embeddings: Callable[[str, np.ndarray], np.ndarray]
+) -> Similarities | None:
+    """Return the similarities of the pairs of `pair_rows`; None without pairs.
+
+    Args:
+        labels: The classes of the images.
+        embeddings: (side, rows) -> the embeddings of these rows.
+    """
+    rows = pair_rows(labels)
+    if not all(map(len, rows.values())):
+        return None
+    arrays: list[np.ndarray] = []
+    for side, chosen in rows.items():
+        arrays += [embeddings(side, chosen), labels[side][chosen]]
+    return similarities(*arrays)
 
 
 def similarities(

@@ -10,6 +10,8 @@ import numpy as np
 from PIL import Image
 
 from keras_dml._common.errors import ArgumentError
+from pipelines import heic
+from pipelines.images.bad_images import why_unsupported
 from pipelines.images.limits import MOST_PIXELS, too_large, why_too_costly
 
 # A path or an open binary file.
@@ -40,12 +42,13 @@ def checked_picture(encoded: bytes, max_pixels: int = MOST_PIXELS) -> bytes:
         max_pixels: Largest number of pixels.
 
     Returns:
-        The content, or the first frame of an animated GIF as a PNG.
+        The content, or a PNG: of a HEIC photograph, or of the first frame of an animated GIF.
 
     Raises:
         ValueError: The content is not an image, an animated WebP, or a damaged GIF, has more than
             `max_pixels`, or is a JPEG with too many scans or segments.
     """
+    encoded = heic.as_png(encoded, max_pixels)
     image = _open(encoded, max_pixels)
     if image.format != "GIF" or not _is_animated(image):
         return encoded
@@ -86,7 +89,7 @@ def whole_picture(source: Source, max_pixels: int = MOST_PIXELS) -> np.ndarray:
 
 def _upright(source: Source, max_pixels: int, side: int | None = None) -> Image.Image:
     """Return the RGB pixels, turned upright. With `side`, a JPEG is decoded at a smaller size."""
-    encoded = _bytes(source)
+    encoded = heic.as_png(_bytes(source), max_pixels)
     image = _open(encoded, max_pixels)
     turn = _TURNS.get(_orientation(encoded))
     if side is not None:
@@ -120,7 +123,8 @@ def _open(encoded: bytes, max_pixels: int) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise ArgumentError(too_large(max_pixels)) from error
     except Exception as error:  # Pillow raises any exception for a damaged file
-        raise ArgumentError("not a JPEG, PNG, WebP, BMP or GIF image") from error
+        reason = why_unsupported(encoded) or "not a JPEG, PNG, WebP, BMP or GIF image"
+        raise ArgumentError(reason) from error
     if image.width * image.height > max_pixels:
         raise ArgumentError(too_large(max_pixels))
     if image.format == "WEBP" and _is_animated(image):

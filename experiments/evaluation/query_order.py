@@ -47,9 +47,9 @@ class ClassRecall(NamedTuple):
 def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.NDArray[np.int64]:
     """Choose images to show as queries, from classes that are spread over the set.
 
-    The sorted classes are cut into `num` equal parts, and each part gives an image of one of its
-    classes. With fewer classes than `num`, classes give further images. Classes of one image are
-    left out if there are others, because such a query has no match.
+    The classes are evenly spaced in their order. With fewer classes than `num`, classes give
+    further images. Classes of one image are left out if there are others, because such a query has
+    no match.
 
     Args:
         labels: Class of each image, integers `[n]`.
@@ -69,21 +69,18 @@ def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.N
         )
     if num < 1:
         raise ArgumentError(f"num must be at least 1, but got {num}.")
-    generator = np.random.default_rng(seed)
-    shuffled = generator.permutation(len(labels))
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    _, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
-    if (counts > 1).any():
-        starts, counts = starts[counts > 1], counts[counts > 1]
-    rows: list[int] = []
-    for turn in range(counts.max()):
-        left = starts[counts > turn] + turn
-        wanted = min(num - len(rows), len(left))
-        parts = np.linspace(0, len(left), wanted + 1).astype(np.int64)
-        rows.extend(by_class[left[generator.integers(parts[:-1], parts[1:])]])
-        if len(rows) == num:
-            break
-    return np.array(rows, dtype=np.int64)
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    _, classes, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
+    order = np.argsort(classes, kind="stable")
+    # The place of each image in its class: each class gives an image before it gives a second one.
+    places = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    if sizes.max() > 1:
+        several = np.repeat(sizes, sizes) > 1
+        order, places = order[several], places[several]
+    firsts = order[places == 0]
+    if len(firsts) > num:
+        return shuffled[firsts[np.arange(num) * len(firsts) // num]]
+    return shuffled[order[np.argsort(places, kind="stable")[:num]]]
 
 
 def margins(answers: Answers) -> npt.NDArray[np.float32]:

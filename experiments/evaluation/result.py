@@ -1,9 +1,9 @@
-"""The result of a run or of an evaluation: the content of its JSON file and of its page."""
+"""The results of evaluators, and the result of a run or of an evaluation with its JSON file."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.evaluation.scores import PAPER, Rows, as_json, recall_by_k
@@ -13,6 +13,46 @@ if TYPE_CHECKING:
 
 #: Files in the folder of a run.
 REPORT, FLAGS_FILE = "report.html", "flags.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """The results of an evaluator at the end of a run.
+
+    Attributes:
+        rows: Rows of the table of scores.
+        baselines: Name of a baseline -> its rows.
+        lines: (label, text) pairs below the table, and in the report's summary.
+        summary: (label, text) pairs at the end of the report's summary.
+        figures: Title -> a figure in the report, from `experiments.evaluation.figures`.
+        printed: Further lines below the table on the terminal.
+        result: Entries of `result.json`.
+    """
+
+    rows: Rows = dataclasses.field(default_factory=dict)
+    baselines: Mapping[str, Rows] = dataclasses.field(default_factory=dict)
+    lines: Sequence[tuple[str, str]] = ()
+    summary: Sequence[tuple[str, str]] = ()
+    figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    printed: Sequence[str] = ()
+    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def together(cls, several: Iterable[Findings]) -> Findings:
+        """Return the findings of several evaluators as one. Entries of one name are joined."""
+        several = list(several)
+        merged: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            values = [getattr(one, field.name) for one in several]
+            if isinstance(getattr(cls(), field.name), dict):
+                merged[field.name] = {}
+                for key, value in [item for each in values for item in each.items()]:
+                    former = merged[field.name].get(key)
+                    both = isinstance(former, dict) and isinstance(value, dict)
+                    merged[field.name][key] = {**former, **value} if both else value
+            else:
+                merged[field.name] = [line for each in values for line in each]
+        return cls(**merged)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +72,7 @@ class Result:
         best: The object of `history` whose model was kept.
         why_kept: Why this model was kept, such as "the last".
         images: The embedded images, for queries with their neighbors and for the map.
-        figures: Title -> the data of a figure, as of `experiments.evaluation.pairs`.
+        figures: Title -> a figure, from `experiments.evaluation.figures`.
         reproduce: The command that repeats the run, and its versions.
         flags: The resolved flags as text.
         measured: Which images the curves are measured on.

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from experiments.evaluation.information import EACH_EPOCH, INFORMATION, information_of
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -83,6 +85,18 @@ class Embeddings:
         labels = joined_labels([("labels", self.labels), ("gallery_labels", gallery_labels)])
         return clustering_scores(np.concatenate([self.embeddings, gallery]), labels)
 
+    def information(self, names: Sequence[str], every_row: bool = False) -> dict[str, float]:
+        """Return scores of `metrics.information`, with a gallery of both sets together."""
+        import numpy as np
+
+        gallery, gallery_labels = self.gallery.values()
+        if gallery is None or gallery_labels is None:
+            return information_of(self.embeddings, self.labels, list(names), every_row)
+        labels = np.concatenate([self.labels, gallery_labels])
+        return information_of(
+            np.concatenate([self.embeddings, gallery]), labels, list(names), every_row
+        )
+
     def divergence(self) -> float:
         """Return the Jensen-Shannon divergence of the distances, in nats."""
         from keras_dml.metrics import distance_histograms
@@ -92,7 +106,7 @@ class Embeddings:
 
 def percent(fraction: float) -> str:
     """Return a fraction as percent, such as "85.4"."""
-    return f"{100 * fraction:.1f}"
+    return f"{100 * fraction:z.1f}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,13 +121,14 @@ class Score:
         format: Returns a value as text.
         line: Returns a value as text with its unit, for a separate line. "" hides the line.
         scale: Factor from a value to the number that `format` shows.
-        higher_is_better: Whether a higher value is a better one.
+        higher_is_better: Whether a higher value is a better one; None for neither.
         of_distance: Whether the score depends on the distance. Then it is a column of the table,
             and its key ends with "/cosine" or "/l2". If not, it is a line below the table.
         at_k: Whether the score has a value for each K. Its keys are "NAME@K".
         each_epoch: Whether it is computed after each epoch, not only at the end.
         compared: Whether `compare` and `study` have a column for it.
         clusters: Whether it needs k-means.
+        information: Whether `information_scores` computes it and `evaluate` does not.
     """
 
     name: str
@@ -123,12 +138,13 @@ class Score:
     format: Callable[[float], str] = percent
     line: Callable[[float], str] | None = None
     scale: float = 100
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True
     of_distance: bool = True
     at_k: bool = False
     each_epoch: bool = True
     compared: bool = True
     clusters: bool = False
+    information: bool = False
 
     def values(self, embeddings: Embeddings, distance: Metric) -> dict[str, float]:
         """Return the value of each key."""
@@ -143,6 +159,11 @@ class Score:
         return f"{self.name}@1" if self.at_k else self.name
 
     @property
+    def key(self) -> str:
+        """The key of `at_1` among the scores: of a score of a distance, its cosine value."""
+        return f"{self.at_1}/cosine" if self.of_distance else self.at_1
+
+    @property
     def axis(self) -> str:
         """The label of an axis: the label at 1, with the unit if that is percent."""
         label = f"{self.label}@1" if self.at_k else self.label
@@ -153,8 +174,27 @@ class Score:
         return "–" if value is None or math.isnan(value) else self.format(value)
 
 
+def _information_score(name: str) -> Score:
+    """Return the entry of a score of `keras_dml.metrics.information`."""
+    explained = INFORMATION[name]
+    return Score(
+        name=name,
+        label=explained.label,
+        explanation=explained.explanation,
+        compute=lambda embeddings, _: embeddings.information([name]).get(name, math.nan),
+        format="{:.3f}".format,
+        line=lambda value: "" if math.isnan(value) else f"{value:.3f}",
+        scale=1,
+        higher_is_better=explained.higher_is_better,
+        of_distance=False,
+        each_epoch=name in EACH_EPOCH,
+        compared=explained.compared,
+        information=True,
+    )
+
+
 def _line_of_divergence(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3f} nats (below log 2 = 0.693)"
+    return "" if math.isnan(value) else f"{value:z.3f} nats (below log 2 = 0.693)"
 
 
 def _line_of_unmatched(value: float) -> str:
@@ -227,7 +267,7 @@ SCORES: dict[str, Score] = {
             "and of other pairs is 0 if both have the same distribution, and log 2 if they do not "
             "overlap.",
             compute=lambda embeddings, _: embeddings.divergence(),
-            format="{:.3f}".format,
+            format="{:z.3f}".format,
             line=_line_of_divergence,
             scale=1,
             of_distance=False,
@@ -247,6 +287,19 @@ SCORES: dict[str, Score] = {
             each_epoch=False,
             compared=False,
         ),
+        *(_information_score(name) for name in INFORMATION),
+        Score(
+            name="information_rows",
+            label="Images of the entropies and of the information",
+            explanation="",
+            compute=lambda embeddings, _: embeddings.information([])["information_rows"],
+            format="{:,.0f}".format,
+            scale=1,
+            higher_is_better=None,
+            of_distance=False,
+            compared=False,
+            information=True,
+        ),
     )
 }
 
@@ -258,14 +311,15 @@ def evaluate(
 
     Args:
         embeddings: The embeddings.
-        scores: Which scores. The default is every registered score.
+        scores: Which scores. The default is every registered score but `information_scores`.
         clustering: Whether to compute the scores that need k-means.
 
     Returns:
         {key: value}. A key is the name of the score, with "@K" for a score at K, and with
         "/cosine" or "/l2" for a score of a distance.
     """
-    chosen = list(SCORES.values()) if scores is None else list(scores)
+    chosen = [score for score in SCORES.values() if not score.information]
+    chosen = chosen if scores is None else list(scores)
     found: dict[str, float] = {}
     for distance in DISTANCES:
         for score in chosen:
@@ -278,14 +332,32 @@ def evaluate(
     return found
 
 
+def information_scores(
+    embeddings: Embeddings, fitted: bool = False, at_end: bool = True
+) -> dict[str, float]:
+    """Compute the registered scores of information.
+
+    Args:
+        embeddings: The embeddings.
+        fitted: Whether to use every row, and to fit the probes and the statistics network.
+        at_end: Whether to include the scores that are not computed after each epoch.
+    """
+    names = [
+        name
+        for name, each in INFORMATION.items()
+        if (fitted or not each.fitted) and (at_end or name in EACH_EPOCH)
+    ]
+    return embeddings.information(names, every_row=fitted)
+
+
 def of_each_epoch() -> list[Score]:
-    """Return the scores that are computed after each epoch."""
-    return [score for score in SCORES.values() if score.each_epoch]
+    """Return the scores that `evaluate` computes after each epoch."""
+    return [score for score in SCORES.values() if score.each_epoch and not score.information]
 
 
 def compared() -> list[Score]:
     """Return the scores that `compare` and `study` show."""
-    return [score for score in SCORES.values() if score.compared and score.of_distance]
+    return [score for score in SCORES.values() if score.compared]
 
 
 def score_of(key: str) -> Score:
@@ -310,7 +382,7 @@ def rows_of(scores: Mapping[str, float], name: str = "embedding") -> dict[str, d
     rows: dict[str, dict[str, float]] = {}
     for key, value in scores.items():
         score, *distance = key.split("/")
-        if distance:
+        if distance and key not in INFORMATION:
             part = distance[1] if len(distance) > 1 else name
             rows.setdefault(f"{part}, {distance[0]}", {})[score] = value
     return rows
@@ -338,18 +410,20 @@ def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, flo
 
 
 def of_catalog(
-    embeddings: np.ndarray,
-    labels: np.ndarray,
-    ks: Sequence[int],
-    catalog: np.ndarray,
-    catalog_labels: np.ndarray,
+    queries: Embeddings, catalog: tuple[np.ndarray, np.ndarray] | None
 ) -> dict[str, float]:
     """Compute the scores of each epoch for a search in a catalog.
 
     K is 1 and every K that is at most the size of the catalog.
+
+    Args:
+        queries: The embeddings to search with.
+        catalog: Embeddings and labels of the catalog, if there is one.
     """
-    ks = sorted({1, *(k for k in ks if k <= len(catalog))})
-    return evaluate(Embeddings(embeddings, labels, ks, catalog, catalog_labels), of_each_epoch())
+    if catalog is None:
+        return {}
+    ks = sorted({1, *(k for k in queries.ks if k <= len(catalog[0]))})
+    return evaluate(Embeddings(queries.embeddings, queries.labels, ks, *catalog), of_each_epoch())
 
 
 def columns_of(rows: Rows) -> list[str]:
@@ -387,8 +461,8 @@ def score_lines(scores: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def as_json(scores: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the scores with None instead of NaN, which JSON does not have."""
-    return {name: None if math.isnan(value) else value for name, value in scores.items()}
+    """Return the scores with None instead of NaN and infinity, which JSON does not have."""
+    return {name: value if math.isfinite(value) else None for name, value in scores.items()}
 
 
 def recall_by_k(rows: Rows) -> dict[str, dict[str, float]]:

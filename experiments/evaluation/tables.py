@@ -1,6 +1,16 @@
-"""Tables as aligned text, for a terminal or a Markdown file."""
+"""Tables of text: for a terminal, and as Markdown, CSV, and LaTeX files."""
 
+import csv
+import io
+import pathlib
+import re
 from collections.abc import Sequence
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+          "±": r"$\pm$", "–": "--"}  # fmt: skip
+_MISSING = "–"
+#: The formats of `write_table`, by the ending of the file.
+ENDINGS = (".md", ".csv", ".tex")
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -29,3 +39,52 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     head, *rows = aligned(lines)
     rule = ["-" * len(head[0]), *("-" * (len(cell) - 1) + ":" for cell in head[1:])]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def csv_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table as CSV. A cell such as "85.4 ± 0.6" becomes two columns of numbers."""
+    head, *rows = lines
+    halved = [any("±" in cell for cell in column) for column in zip(*rows)]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for line in lines:
+        cells: list[str] = []
+        for cell, is_halved in zip(line, halved):
+            mean, _, half = cell.partition(" ± ")
+            cells.append("" if mean == _MISSING else mean)
+            if is_halved:
+                cells.append(f"{cell}, ±" if line is head else half)
+        writer.writerow(cells)
+    return file.getvalue()
+
+
+def latex_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table as a LaTeX `tabular` with the rules of the package booktabs."""
+    head, *rows = (" & ".join(map(_latex, cells)) + r" \\" for cells in aligned(lines))
+    columns = "l" + "r" * (len(lines[0]) - 1)
+    parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *rows]
+    return "\n".join([*parts, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _latex(text: str) -> str:
+    return re.sub(r"[\\~^±–&%$#_{}]", lambda found: _LATEX.get(found[0], f"\\{found[0]}"), text)
+
+
+def write_table(path: pathlib.Path, lines: Sequence[Sequence[str]], below: str = "") -> str:
+    """Write a table as PATH.md, PATH.csv, and PATH.tex.
+
+    Args:
+        path: The files without their ending.
+        lines: Cells as text, as many in each line. The first line is the head.
+        below: Text below the table in PATH.md.
+
+    Returns:
+        The content of PATH.md.
+    """
+    from keras_dml._files.atomic import replacing  # imports Keras
+
+    text = "\n\n".join(filter(None, [markdown_table(lines), below]))
+    for ending, content in zip(ENDINGS, (f"{text}\n", csv_table(lines), latex_table(lines))):
+        with replacing(path.with_name(f"{path.name}{ending}")) as temporary:
+            temporary.write_text(content, encoding="utf-8", errors="surrogateescape")
+    return text

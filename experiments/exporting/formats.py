@@ -171,18 +171,74 @@ def _load_openvino(path: pathlib.Path) -> Answer:
 def _check_litert() -> None:
     with needing("litert", "format=litert"), quiet():
         from ai_edge_litert import interpreter  # noqa: F401
+        from ai_edge_quantizer import quantizer  # noqa: F401
+        from litert_converter import converter_api_ext  # noqa: F401
 
 
 def _litert(source: Source, path: pathlib.Path) -> None:
-    examples, more = source.examples, dict[str, Any]()
-    if examples is not None:
-        more = {
-            "optimizations": [tf.lite.Optimize.DEFAULT],
-            "representative_dataset": lambda: ({IMAGES: image} for image in examples),
+    with quiet():
+        converted = _litert_bytes(source.model)
+        if source.examples is not None:
+            converted = _litert_int8(converted, source.examples)
+    path.write_bytes(converted)
+
+
+def _litert_bytes(model: keras.Model) -> bytes:
+    """Convert a model for one image: TensorFlow writes StableHLO, which LiteRT's converter reads.
+
+    The result has only operations of LiteRT. TensorFlow's own converter, `tf.lite`, is deprecated.
+    """
+    from litert_converter import converter_api_ext as converter
+    from litert_converter.mlir import ir, passmanager
+
+    variables = [
+        [variable.numpy() for variable in kind]
+        for kind in (model.trainable_variables, model.non_trainable_variables)
+    ]
+
+    @tf.function(
+        jit_compile=True,
+        autograph=False,
+        input_signature=[tf.TensorSpec((1, *model.input_shape[1:]), name=IMAGES)],
+    )
+    def embed(images: tf.Tensor) -> tf.Tensor:
+        # Constants, because LiteRT's converter reads variables as further inputs.
+        constants = [[tf.constant(array) for array in kind] for kind in variables]
+        return model.stateless_call(*constants, images, training=False)[0]
+
+    compiled = embed.experimental_get_compiler_ir(*embed.input_signature)
+    context = ir.Context()
+    converter.prepare_mlir_context(context)
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(compiled(stage="stablehlo_serialized"))
+        converter.set_signature(module.operation, "serving_default", [IMAGES], [EMBEDDINGS])
+        converter.run_convert_to_tfl_passes(
+            module, passmanager.PassManager(), converter.ConvertToTFLConfig()
+        )
+        return cast("bytes", converter.export_flatbuffer_to_bytes(module.operation))
+
+
+def _litert_int8(model: bytes, examples: Sequence[Images]) -> bytes:
+    """Quantize all operations to 8-bit integers. Input and output stay float32."""
+    from ai_edge_quantizer import algorithm_manager, qtyping, quantizer, recipe
+
+    int8 = quantizer.Quantizer(model, recipe.static_wi8_ai8())
+    for name in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
+        int8.update_quantization_recipe(
+            regex=".*",
+            operation_name=name,
+            algorithm_key=algorithm_manager.AlgorithmName.NO_QUANTIZE,
+        )
+    # In one call, the quantizer averages over the images, and the first image dominates.
+    ranges = [int8.calibrate({"serving_default": [{IMAGES: image}]}) for image in examples]
+    widest = {
+        tensor: {
+            end: choose([found[tensor][end] for found in ranges], axis=0)
+            for end, choose in (("min", np.min), ("max", np.max))
         }
-    # By default, Keras also uses TensorFlow operations, which phones lack.
-    builtin = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
-    _exported(source, path, "litert", 1, target_spec=builtin, **more)
+        for tensor in ranges[0]
+    }
+    return bytes(int8.quantize(widest).quantized_model)
 
 
 def _load_litert(path: pathlib.Path) -> Answer:

@@ -87,28 +87,17 @@ def _layer_that_fails(format: Format, source: Source) -> keras.layers.Layer | No
 
 
 def _parts(model: keras.Model) -> Iterator[tuple[keras.layers.Layer, keras.Model]]:
-    """Yield each layer with one input tensor as a model, first one layer of each class."""
+    """Yield one layer of each class as a model, if it has one input tensor."""
     kinds: set[type] = set()
-    rest = []
     for layer in all_layers(model):
-        if isinstance(layer, (keras.Model, keras.layers.InputLayer)):
+        if type(layer) in kinds or isinstance(layer, (keras.Model, keras.layers.InputLayer)):
             continue
-        if type(layer) in kinds:
-            rest.append(layer)
-            continue
-        kinds.add(type(layer))
-        yield from _alone(layer)
-    for layer in rest:
-        yield from _alone(layer)
-
-
-def _alone(layer: keras.layers.Layer) -> Iterator[tuple[keras.layers.Layer, keras.Model]]:
-    try:
-        tensor = layer.input
-        shape, dtype = tuple(tensor.shape[1:]), tensor.dtype
-        inputs = keras.Input(shape, dtype=dtype)
-        outputs = layer(inputs)
-    except (AttributeError, ValueError, TypeError):
-        return  # several inputs, or part of another layer
-    if isinstance(outputs, keras.KerasTensor) and dtype == "float32" and None not in shape:
-        yield layer, keras.Model(inputs, outputs)
+        try:
+            inputs = keras.Input(layer.input.shape[1:], dtype=layer.input.dtype)
+            outputs = layer(inputs)
+        except (AttributeError, ValueError, TypeError):
+            continue  # several inputs, or part of another layer
+        is_plain = inputs.dtype == "float32" and None not in inputs.shape[1:]
+        if isinstance(outputs, keras.KerasTensor) and is_plain:
+            kinds.add(type(layer))
+            yield layer, keras.Model(inputs, outputs)

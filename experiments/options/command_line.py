@@ -8,7 +8,6 @@ traceback in a file). 2: a user's mistake (`error: …`). 3: a check found more 
 from __future__ import annotations
 
 import errno
-import importlib.util
 import logging
 import os
 import sys
@@ -28,6 +27,7 @@ from experiments.options.interrupts import INTERRUPTED, Interrupts
 from experiments.options.parsing import wants_debug
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
+from keras_dml._common.extras import check_backend
 
 __all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "refusals", "run_command"]
 
@@ -93,7 +93,7 @@ def _exit_code(
     """Call the command, and print its last line if it fails."""
     try:
         try:
-            _check_backend()
+            check_backend(os.environ.get("KERAS_BACKEND") or "tensorflow")
             main(words)
         except HelpRequested as request:
             print(request, flush=True)
@@ -115,15 +115,6 @@ def _exit_code(
 
 def _interrupted(what_next: str) -> str:
     return f"interrupted: {what_next}" if what_next else "interrupted"
-
-
-def _check_backend() -> None:
-    """Check the backend, whose import in Keras would end in a traceback."""
-    backend = os.environ.get("KERAS_BACKEND")
-    if backend in ("jax", "torch") and importlib.util.find_spec(backend) is None:
-        raise UsageError(
-            f"KERAS_BACKEND={backend} needs {backend}: pip install 'keras-dml[{backend}]'"
-        )
 
 
 def _failed(error: Exception, debug: bool) -> int:

@@ -24,7 +24,7 @@ from experiments.options.run_options import (
 )
 from experiments.options.values import numbers, whole_numbers
 from experiments.options.visible import visible
-from pipelines.samplers import SAMPLERS, Sampler
+from pipelines.samplers import SAMPLERS, BalancedSampler, RandomSampler
 from pipelines.split import Split
 
 __all__ = [
@@ -96,6 +96,11 @@ def data(
         ArgumentError: As `pipelines.load_dataset`.
     """
     split = load(options)
+    if np.bincount(split.train.labels).max() < 2:
+        raise UsageError(
+            "dataset must have at least 2 images of a class, but got 1 for each of the "
+            f"{len(split.train):,} training classes. Put all images of a class into one folder."
+        )
     if not options.skip_bad_images or split.train.arrays is not None:
         _refuse_other_files(split)
         return split, []
@@ -260,7 +265,9 @@ def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTrans
     )
 
 
-def sampler(options: SamplingOptions, table: pipelines.ImageTable, seed: int) -> Sampler:
+def sampler(
+    options: SamplingOptions, table: pipelines.ImageTable, seed: int
+) -> RandomSampler | BalancedSampler:
     """Create the sampler of the training table.
 
     Raises:

@@ -138,6 +138,20 @@ def given_words(options: Options, names: Iterable[str]) -> list[str]:
     return [*words_of(options, names), *(f"--{name}={_UNSET}" for name in unset)]
 
 
+def refuse_unused(options: Options, names: Iterable[str], why: str) -> None:
+    """Raise `UsageError` for the first of these options on the command line.
+
+    Args:
+        options: The options.
+        names: Names of options without effect.
+        why: What they have no effect on.
+    """
+    for name in names:
+        if name in options.on_command_line:
+            (received,) = given_words(options, [name])
+            raise UsageError(f"{name} has no effect on {why}, but got {received}.")
+
+
 def command_line_only_words(options: Options) -> list[str]:
     """Return the options that are set and that a flag file cannot pass on, as words."""
     declared = declarations(type(options))

@@ -294,8 +294,8 @@ class CodeOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelOptions(CodeOptions):
-    """The embedding model."""
+class BackboneOptions(CodeOptions):
+    """The backbone and its pooling."""
 
     backbone: str = option("resnet50", MODEL, _backbones, common=True)
     filters: tuple[str, ...] | None = option(
@@ -314,6 +314,21 @@ class ModelOptions(CodeOptions):
         "weights for hub:NAME.",
         common=True,
     )
+    pooling: str = option(
+        "average", MODEL, _poolings, choices=words("keras_dml.models.pooling.POOLINGS")
+    )
+    levels: tuple[str, ...] | None = option(
+        None,
+        MODEL,
+        "Layers of the backbone, each with its pooling and projection. The embedding concatenates "
+        "them, and losses over pairs are summed over them. Default: the last layer.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelOptions(BackboneOptions):
+    """The embedding model."""
+
     frozen_batch_norm: bool | None = option(
         None,
         MODEL,
@@ -341,9 +356,6 @@ class ModelOptions(CodeOptions):
         "Recompute the activations in a transformer's blocks in the backward pass: less memory, "
         "about a third more time.",
     )
-    pooling: str = option(
-        "average", MODEL, _poolings, choices=words("keras_dml.models.pooling.POOLINGS")
-    )
     feature_batch_norm: bool = option(
         False, MODEL, "Apply batch norm without scale and offset to the pooled features."
     )
@@ -353,12 +365,6 @@ class ModelOptions(CodeOptions):
         "Size of the embedding. Default: no projection, the pooled features are the embedding.",
         lower_bound=1,
         common=True,
-    )
-    levels: tuple[str, ...] | None = option(
-        None,
-        MODEL,
-        "Layers of the backbone, each with its pooling and projection. The embedding concatenates "
-        "them, and losses over pairs are summed over them. Default: the last layer.",
     )
     dropout: float = option(
         0.0, MODEL, "Dropout before the classifier (ce, center).", lower_bound=0.0
@@ -628,6 +634,12 @@ class ScoringOptions(Options):
 
     recall_at: tuple[str, ...] = option(
         ("1", "2", "4", "8"), EVALUATION, "Values of K for recall at K.", common=True
+    )
+    information: bool = option(
+        False,
+        EVALUATION,
+        "At the end, compute the entropies and the mutual information on every image, and fit a "
+        "linear probe and a statistics network. Default: without fits, on at most 4,096 images.",
     )
     eval_batch_size: int = option(
         64, EVALUATION, "Images per batch of the evaluation, on each device.", lower_bound=1

@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,23 +19,26 @@ from experiments.pages.page import Cell, Picture, Row, array_picture, file_pictu
 _CELLS, _SIDE = 6, 224
 # The other classes of the table of confused classes have no pictures.
 _CLASSES_WITH_PICTURES = 6
+# Columns of a table of findings: its head -> the column of `findings.csv`.
+_COLUMNS = {"image": "image", "class": "class", "suggested": "suggested_class",
+            "other image": "other_image", "other class": "other_class",
+            "score": "score"}  # fmt: skip
 
 
 class Section(NamedTuple):
-    """A kind of finding: rows of pictures, and a table for a page without pictures.
+    """A kind of finding.
 
     Attributes:
-        title, note: Texts above the rows.
+        title, note: Texts above the findings.
         rows: Pictures.
-        columns, lines: The table.
+        table: Head and lines of the table that a page without pictures shows.
         both: Whether the page has the table in addition to the pictures.
     """
 
     title: str
     note: str
     rows: Sequence[Row]
-    columns: Sequence[str]
-    lines: Sequence[tuple[str, Sequence[str]]]
+    table: Sequence[Sequence[str]]
     both: bool = False
 
 
@@ -44,6 +47,7 @@ def write_audit_page(
     title: str,
     images: AuditedImages,
     findings: Findings,
+    lines: Mapping[str, Sequence[Mapping[str, Any]]],
     thresholds: Thresholds,
     limits: Mapping[str, int | None],
     shown: int,
@@ -55,12 +59,19 @@ def write_audit_page(
         title: Plain text.
         images: The audited images.
         findings: The findings.
+        lines: The findings as lines, from `lines_of`.
         thresholds: Their thresholds.
         limits: How many of each of `Findings.counts` are allowed; None for any number.
         shown: How many of each kind the page shows, at most.
     """
     counts = findings.counts(images)
-    page = _Page(images, findings, thresholds, shown)
+    numbers = []
+    for name, text in count_names(images).items():
+        limit = limits.get(name)
+        allowed = "" if limit is None else f", {limit:,} allowed"
+        is_over = limit is not None and counts[name] > limit
+        numbers.append((f"{counts[name]:,}", f"{text}{allowed}", is_over))
+    page = _Page(images, findings, lines, thresholds.max_pixels, shown)
     sections = [
         page.duplicates(across=True),
         page.duplicates(across=False),
@@ -68,12 +79,6 @@ def write_audit_page(
         page.outliers(),
         page.confused(),
     ]
-    numbers = []
-    for name, text in count_names(images).items():
-        limit = limits.get(name)
-        allowed = "" if limit is None else f", {limit:,} allowed"
-        is_over = limit is not None and counts[name] > limit
-        numbers.append((f"{counts[name]:,}", f"{text}{allowed}", is_over))
     write_page(
         path,
         title,
@@ -81,7 +86,7 @@ def write_audit_page(
         numbers=numbers,
         summary=_summary(images, findings, thresholds),
         sections=[section for section in sections if section is not None],
-        has_pictures=images.has_pictures,
+        has_pictures=bool(images.tables),
     )
 
 
@@ -90,13 +95,13 @@ def _summary(
 ) -> list[tuple[str, str]]:
     lines = [
         (
-            f"{each.name} images".lstrip().capitalize(),
+            f"{name} images".lstrip().capitalize(),
             f"{len(each.labels):,} of {len(np.unique(each.labels)):,} classes",
         )
-        for each in images.sets
+        for name, each in images.sets.items()
     ]
     duplicates = f"similarity of the embeddings at least {thresholds.similarity:g}: no pictures"
-    if images.has_pictures:
+    if images.tables:
         duplicates = (
             f"correlation of the pictures at least {thresholds.correlation:g}, also if one is "
             "mirrored or cut"
@@ -123,133 +128,121 @@ class _Page:
     """The sections of the page."""
 
     def __init__(
-        self, images: AuditedImages, findings: Findings, thresholds: Thresholds, shown: int
+        self,
+        images: AuditedImages,
+        findings: Findings,
+        lines: Mapping[str, Sequence[Mapping[str, Any]]],
+        max_pixels: int,
+        shown: int,
     ) -> None:
-        self._images, self._findings, self._shown = images, findings, shown
-        self._max_pixels = thresholds.max_pixels
+        self._images, self._findings, self._lines = images, findings, lines
+        self._max_pixels, self._shown = max_pixels, shown
 
     def duplicates(self, across: bool) -> Section | None:
         """Return the groups of duplicates in several sets, or in one set."""
-        images, duplicates = self._images, self._findings.duplicates
+        images, found = self._images, self._findings.duplicates
         groups = [
             rows
-            for rows in duplicates.larger_groups()
+            for rows in found.larger_groups()
             if (len(np.unique(images.set_numbers(rows))) > 1) == across
         ]
-        pair_of: dict[int, DuplicatePair] = {}
-        for pair in duplicates.pairs:
+        note_of: dict[int, str] = {}
+        for pair in found.pairs:
             for row in (pair.first, pair.second):
-                pair_of.setdefault(row, pair)
-        rows_shown, pairs_shown, lines = [], list[Cell](), []
+                note_of.setdefault(row, _duplicate_note(pair))
+        rows_shown, pairs_shown = list[Row](), list[Cell]()
         for rows in groups[: self._shown]:
             first, *others = rows.tolist()
             cells = [self._cell("query", first)]
-            for row in others[: _CELLS - 1]:
-                same = images.labels[row] == images.labels[first]
-                kind = "match" if same else "other"
-                cells.append(self._cell(kind, row, _duplicate_note(pair_of[row])))
+            cells += [self._neighbor(first, row, note_of[row]) for row in others[: _CELLS - 1]]
             if len(cells) == 2:  # several groups of two fit next to each other
                 pairs_shown += cells
             else:
                 rows_shown.append(Row(cells, f"{len(rows):,} images"))
-            again = ", ".join(images.name(row) for row in others[: _CELLS - 1])
-            lines.append((images.name(first), [again, _duplicate_note(pair_of[first])]))
-        sets = " and ".join(each.name for each in images.sets)
-        within = " within a set" if len(images.sets) > 1 else ""
+        firsts = {int(found.groups[rows[0]]) for rows in groups[: self._shown]}
+        lines = [line for line in self._lines["duplicates"] if line["group"] in firsts]
+        title = "Near-duplicates"
         note = (
             "The same file, the same pixels, or nearly the same picture. The first image of a "
             "group has a plain frame. An image with another label has a dashed frame."
         )
         if across:
+            title += f" across {' and '.join(images.sets)}"
             note += " A test image that the model has trained on measures nothing."
-        return self._section(
-            f"Near-duplicates across {sets}" if across else f"Near-duplicates{within}",
-            note,
-            len(groups),
-            [*rows_shown, *_rows_of(pairs_shown)],
-            ["image", "the same again", "how"],
-            lines,
-        )
+        elif len(images.sets) > 1:
+            title += " within a set"
+        return self._section(title, note, len(groups), [*rows_shown, *_rows_of(pairs_shown)], lines)
 
     def label_errors(self) -> Section | None:
         """Return the labels that are probably wrong, with the neighbors that suggest others."""
         images, found = self._images, self._findings
-        rows, lines = [], []
+        rows = []
         for row in found.label_errors[: self._shown].tolist():
             suggested = images.class_names[found.votes.suggested[row]]
             share = f"{100 * found.votes.suggested_confidence[row]:.0f} % of the votes"
-            cells = [self._cell("query", row, "its label")]
             nearest = zip(found.neighbors[row].tolist(), found.similarities[row].tolist())
-            for other, near in itertools.islice(nearest, _CELLS - 1):
-                same = images.labels[other] == images.labels[row]
-                cells.append(self._cell("match" if same else "other", other, f"{near:.3f}"))
-            label = images.class_name(row)
-            rows.append(Row(cells, f"{label} → {suggested}? {share}"))
-            lines.append((images.name(row), [label, suggested, share]))
+            cells = [
+                self._neighbor(row, other, f"{near:z.3f}")
+                for other, near in itertools.islice(nearest, _CELLS - 1)
+            ]
+            head = f"{images.class_name(row)} → {suggested}? {share}"
+            rows.append(Row([self._cell("query", row, "its label"), *cells], head))
         note = (
             "An image and its nearest neighbors with their labels, whose votes suggest another "
             "label. A solid frame: the image's label."
         )
-        columns = ["image", "label", "suggested", "share"]
         count = len(found.label_errors)
-        return self._section("Labels probably wrong", note, count, rows, columns, lines)
+        return self._section(
+            "Labels probably wrong", note, count, rows, self._lines["label_errors"][: self._shown]
+        )
 
     def outliers(self) -> Section | None:
         """Return the images that are unlike all others."""
-        images, found = self._images, self._findings
-        shown = [(row, f"{found.outlier_scores[row]:.2f}")
+        found = self._findings
+        cells = [self._cell("neighbor", row, f"{found.outlier_scores[row]:.2f}")
                  for row in found.outliers[: self._shown].tolist()]  # fmt: skip
-        cells = [self._cell("neighbor", row, score) for row, score in shown]
-        lines = [(images.name(row), [images.class_name(row), score]) for row, score in shown]
         note = (
             "Images far from all others. The score is the distance to the nearest images above the "
             "upper quartile of all images, in distances of the quartiles."
         )
-        columns = ["image", "label", "score"]
-        return self._section("Outliers", note, len(found.outliers), _rows_of(cells), columns, lines)
+        lines = self._lines["outliers"][: self._shown]
+        return self._section("Outliers", note, len(found.outliers), _rows_of(cells), lines)
 
     def confused(self) -> Section | None:
         """Return the classes whose images are each other's neighbors."""
-        images = self._images
-        pairs = self._findings.confused[: self._shown]
-        rows, lines = [], []
-        for number, pair in enumerate(pairs):
+        images, pairs = self._images, self._findings.confused[: self._shown]
+        rows = []
+        for pair in pairs[:_CLASSES_WITH_PICTURES] if images.tables else ():
             codes = [int(code) for code in (pair.first, pair.second)]  # type: ignore[call-overload]
             first, second = (images.class_names[code] for code in codes)
-            share = f"{100 * pair.share:.1f} %"
-            lines.append((first, [second, share]))
-            if images.has_pictures and number < _CLASSES_WITH_PICTURES:
-                cells = [
-                    self._cell("query" if place % 2 == 0 else "other", row, note)
-                    for place, (row, note) in enumerate(self._between(*codes))
-                ]
-                rows.append(Row(cells, f"{first} and {second}, {share}"))
+            cells = [
+                self._cell("query" if place % 2 == 0 else "other", row, note)
+                for place, (row, note) in enumerate(self._between(*codes))
+            ]
+            rows.append(Row(cells, f"{first} and {second}, {100 * pair.share:.1f} %"))
         note = (
-            "The share of the other class in the votes of all neighbors of the two classes' "
-            "images, and the nearest pairs as pictures."
+            "The score is the share of the other class in the votes of all neighbors of the two "
+            "classes' images. The pictures are the nearest pairs."
         )
-        columns = ["class", "confused with", "share of votes"]
-        if not pairs:
-            return None
-        return Section("Classes most confused", note, rows, columns, lines, both=True)
+        lines = self._lines["confused"][: self._shown]
+        section = self._section("Classes most confused", note, len(pairs), rows, lines)
+        return section and section._replace(title="Classes most confused", both=True)
 
     def _between(self, first: int, second: int) -> list[tuple[int, str]]:
         """Return the nearest pairs of images of two classes, with their similarity."""
         labels, neighbors = self._images.labels, self._findings.neighbors
-        rows = np.flatnonzero(labels == first)
-        place, column = np.nonzero(labels[neighbors[rows]] == second)
-        if len(place):
-            ends = np.stack([rows[place], neighbors[rows[place], column]])
-        else:  # only images of the second class have neighbors of the first
-            rows = np.flatnonzero(labels == second)
-            place, column = np.nonzero(labels[neighbors[rows]] == first)
-            ends = np.stack([neighbors[rows[place], column], rows[place]])
-        near = self._findings.similarities[rows[place], column]
+        found = []
+        for of_row, of_neighbor in ((first, second), (second, first)):
+            rows = np.flatnonzero(labels == of_row)
+            place, column = np.nonzero(labels[neighbors[rows]] == of_neighbor)
+            near = self._findings.similarities[rows[place], column]
+            ends = zip(rows[place].tolist(), neighbors[rows[place], column].tolist())
+            found += [(similarity, *(pair if of_row == first else pair[::-1]))
+                      for similarity, pair in zip(near.tolist(), ends)]  # fmt: skip
         shown: list[tuple[int, str]] = []
-        for best in np.argsort(-near, kind="stable").tolist():
-            one, other = ends[:, best].tolist()
+        for similarity, one, other in sorted(found, key=lambda each: -each[0]):
             if not {one, other} & {row for row, _ in shown} and len(shown) < _CELLS:
-                shown += [(one, ""), (other, f"{near[best]:.3f}")]
+                shown += [(one, ""), (other, f"{similarity:z.3f}")]
         return shown
 
     def _section(
@@ -258,25 +251,29 @@ class _Page:
         note: str,
         found: int,
         rows: Sequence[Row],
-        columns: Sequence[str],
-        lines: Sequence[tuple[str, Sequence[str]]],
+        lines: Sequence[Mapping[str, Any]],
     ) -> Section | None:
         if not found:
             return None
-        some = f" The first {len(lines):,} of {found:,}." if found > len(lines) else ""
-        return Section(f"{title}: {found:,}", note + some, rows, columns, lines)
+        if found > self._shown:
+            note += f" The first {self._shown:,} of {found:,}."
+        heads = {head: column for head, column in _COLUMNS.items() if column in lines[0]}
+        table = [list(heads), *([line[column] for column in heads.values()] for line in lines)]
+        return Section(f"{title}: {found:,}", note, rows, table)
+
+    def _neighbor(self, first: int, row: int, note: str) -> Cell:
+        labels = self._images.labels
+        return self._cell("match" if labels[row] == labels[first] else "other", row, note)
 
     def _cell(self, kind: str, row: int, note: str = "") -> Cell:
         images = self._images
-        of_set = images.place(row)[0].name if len(images.sets) > 1 else ""
         name = images.class_name(row)
-        text = " · ".join(filter(None, [of_set, note]))
+        text = " · ".join(filter(None, [images.place(row)[0], note]))
         alt = f"{name}, {os.path.basename(images.name(row))}"
         return Cell(kind, self._picture(row), name, text, alt)
 
     def _picture(self, row: int) -> Picture | None:
-        each, number = self._images.place(row)
-        table = each.table
+        _, table, number = self._images.place(row)
         if table is None:
             return None
         if table.arrays is not None:
@@ -293,6 +290,4 @@ def _rows_of(cells: Sequence[Cell]) -> list[Row]:
 
 
 def _duplicate_note(pair: DuplicatePair) -> str:
-    if pair.kind != NEAR:
-        return pair.kind
-    return f"{pair.similarity if pair.correlation is None else pair.correlation:.3f}"
+    return pair.kind if pair.kind != NEAR else f"{pair.score:z.3f}"

@@ -6,9 +6,12 @@ import math
 import os
 import pathlib
 
+import numpy as np
+
+from experiments.evaluation.figures import Curves
 from experiments.evaluation.scores import percent
+from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
-from experiments.pages.threshold_figures import errors_svg, roc_svg
 from keras_dml.metrics import IdentificationPoint, Verification
 from keras_dml.metrics.pair_verification import Interval
 
@@ -19,37 +22,23 @@ _ENOUGH_CLASSES = 20
 def rows_of(found: Verification) -> list[tuple[str, list[str]]]:
     """Return the rows of the table: name, and value and interval as text."""
     (point,) = found.points
+    equal, equal_interval = found.equal_error_rate, found.equal_error_rate_interval
+    false, false_interval = point.measured_false_match_rate, point.false_match_rate_interval
+    true, true_interval = point.true_match_rate, point.true_match_rate_interval
     rows = [
         ("threshold", point.threshold, point.threshold_interval, 1, "{:.4f}"),
-        (
-            "false match rate",
-            point.measured_false_match_rate,
-            point.false_match_rate_interval,
-            1,
-            "{:.3g}",
-        ),
-        (
-            "true match rate, %",
-            point.true_match_rate,
-            point.true_match_rate_interval,
-            100,
-            "{:.2f}",
-        ),
-        (
-            "equal error rate, %",
-            found.equal_error_rate,
-            found.equal_error_rate_interval,
-            100,
-            "{:.2f}",
-        ),
+        ("false match rate", false, false_interval, 1, "{:.3g}"),
+        ("true match rate, %", true, true_interval, 100, "{:.2f}"),
+        ("equal error rate, %", equal, equal_interval, 100, "{:.2f}"),
     ]
     return [
-        (name, [form.format(scale * value), _interval(interval, form, scale)])
+        (name, [form.format(scale * value), interval_text(interval, form, scale)])
         for name, value, interval, scale, form in rows
     ]
 
 
-def _interval(interval: Interval, form: str, scale: float) -> str:
+def interval_text(interval: Interval, form: str, scale: float) -> str:
+    """Return an interval as text: both bounds times `scale`, in a format such as "{:.2f}"."""
     if math.isnan(interval[0]):
         return "–"
     return " to ".join(form.format(scale * bound) for bound in interval)
@@ -104,9 +93,33 @@ def write_calibration_page(
         },
         notes=notes,
         rows=rows_of(found),
-        pictures={
-            "Receiver operating characteristic": roc_svg(found, point),
-            "Errors by threshold": errors_svg(found, point),
-        },
+        pictures=svgs(_figures(found)),
         file=os.fspath(file),
     )
+
+
+def _figures(found: Verification) -> dict[str, Curves]:
+    """Return the ROC curve, and both error rates over the threshold."""
+    (point,) = found.points
+    false, matched = found.false_match_rates, 100 * found.true_match_rates
+    above = false > 0
+    finite = np.isfinite(found.thresholds)
+    thresholds = found.thresholds[finite]
+    roc = Curves(
+        {"all thresholds": list(zip(false[above], matched[above]))},
+        "true match rate, %",
+        "false match rate",
+        rings={"this threshold": (point.false_match_rate, 100 * point.true_match_rate)},
+        is_log=True,
+    )
+    errors = Curves(
+        {
+            "false matches": list(zip(thresholds, 100 * false[finite])),
+            "missed matches": list(zip(thresholds, 100 - matched[finite])),
+        },
+        "share of the pairs, %",
+        "cosine similarity" if found.metric == "cosine" else "distance (l2)",
+        places={"threshold, 95 %": point.threshold},
+        band=point.threshold_interval,
+    )
+    return {"Receiver operating characteristic": roc, "Errors by threshold": errors}

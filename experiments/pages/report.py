@@ -9,13 +9,16 @@ import tensorflow as tf
 from markupsafe import Markup
 
 from experiments.evaluation.baselines import best_baseline
+from experiments.evaluation.figures import Curves, over_epochs
 from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
 from experiments.evaluation.result import Result
 from experiments.evaluation.scores import (
     ACCURACY,
     CATALOG,
+    DISTANCES,
     PAPER,
     RECALL,
+    RECALL_AT_1,
     SCORES,
     Rows,
     columns_of,
@@ -23,15 +26,23 @@ from experiments.evaluation.scores import (
     percent,
     score_of,
 )
-from experiments.pages import figures
+from experiments.pages.figures import svgs
 from experiments.pages.page import Links, write_page
-from experiments.pages.pair_figures import drawn
 from experiments.pages.retrieval import Shown, shown_of
 from keras_dml._common.errors import ArgumentError
 from pipelines import find_bad_images
 
 #: Name of the row of the headline.
 EMBEDDING = "embedding, cosine"
+# The scores of information with a curve, by the title of their figure.
+_INFORMATION_FIGURES = {
+    "Entropies": ("entropy_pairwise/l2", "entropy_within/l2"),
+    "Mutual information": (
+        "information_neighbors/cosine",
+        "information_neighbors/l2",
+        "class_entropy",
+    ),
+}
 # Parts of the loss, by their keys in `metrics.jsonl`.
 _LOSS_PARTS = {
     "train/tightness": (
@@ -88,7 +99,7 @@ def write_report(
         columns=["", *map(label_of, keys)],
         rows=_cells(result.rows, keys),
         more=_explanations(result),
-        pictures=_curves(result) | {title: drawn(data) for title, data in result.figures.items()},
+        pictures=svgs({**_curves(result), **result.figures}),
         evaluations=None if result.history is None else len(result.history),
         shown=shown,
     )
@@ -159,26 +170,35 @@ def _explanations(result: Result) -> list[str]:
     return [text for text in (*of_scores, *parts) if text]
 
 
-def _curves(result: Result) -> dict[str, str]:
-    """Return the curves of the training: title -> SVG text."""
-    if result.history is None:
-        return {}
+def _curves(result: Result) -> dict[str, Curves]:
+    """Return the curves of the training: title -> figure."""
     history = result.history
-    pictures = {
-        f"R@1 on the {result.measured}": figures.recall_svg(
-            history, result.best, *best_baseline(result.rows)
-        ),
-        f"Accuracy on the {result.measured}": figures.lines_svg(
-            "accuracy", {"accuracy": history}, ACCURACY, 100, "accuracy, %"
-        ),
-    }
+    if history is None:
+        return {}
+    name, value = best_baseline(result.rows)
+    recall = Curves(
+        {each: over_epochs(history, f"test/{RECALL.at_1}/{each}", 100) for each in DISTANCES},
+        RECALL.axis,
+        rings={
+            f"kept, epoch {epoch:g}": (epoch, kept)
+            for epoch, kept in over_epochs([result.best], RECALL_AT_1, 100)
+        },
+        levels={} if value is None else {name: 100 * value},
+    )
+    figures = {f"R@1 on the {result.measured}": recall}
+    accuracy = over_epochs(history, ACCURACY, 100)
+    figures[f"Accuracy on the {result.measured}"] = Curves({"accuracy": accuracy}, "accuracy, %")
     for score in SCORES.values():
         if score.of_distance and score is not RECALL:
-            pictures[f"{score.label} on the {result.measured}"] = figures.lines_svg(
-                score.name,
-                {score.label: history},
-                f"test/{score.at_1}/cosine",
-                score.scale,
-                score.axis,
-            )
-    return pictures | {"Training": figures.loss_svg(history)}
+            curve = over_epochs(history, f"test/{score.at_1}/cosine", score.scale)
+            title = f"{score.label} on the {result.measured}"
+            figures[title] = Curves({score.label: curve}, score.axis)
+    for title, names in _INFORMATION_FIGURES.items():
+        lines = {SCORES[name].label: over_epochs(history, f"test/{name}") for name in names}
+        figures[f"{title} of the {result.measured}"] = Curves(lines, "nats")
+    parts = ("loss", "tightness", "contrastive")
+    losses = {part: over_epochs(history, f"train/{part}") for part in parts}
+    rate = over_epochs(history, "train/learning_rate")
+    figures["Training loss"] = Curves(losses)
+    figures["Learning rate"] = Curves({"learning rate": rate})
+    return figures

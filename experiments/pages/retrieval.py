@@ -13,6 +13,7 @@ import tensorflow as tf
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.query_order import (
     Answers,
+    ClassRecall,
     best_and_worst,
     choose_queries,
     class_recalls,
@@ -26,6 +27,8 @@ _EACH_ROW = (
     "Each row: a query, then its nearest neighbors with their cosine similarity. ✓ and a solid "
     "frame: the query's class. ✗ and a dashed frame: another class."
 )
+_BEST = "The nearest match is far ahead of the nearest image of another class."
+_WORST = "Another class is far ahead of the nearest match. Some labels may be wrong."
 # The best and the worst are chosen among at most this many random queries.
 _MOST_QUERIES = 10_000
 # Neighbors that are examined, queries of a kind, and classes in the table.
@@ -65,7 +68,6 @@ class Shown(NamedTuple):
 
     grids: Sequence[Grid] = ()
     map: str = ""
-    catalog: Sequence[Grid] = ()
 
 
 class Neighbor(NamedTuple):
@@ -88,85 +90,73 @@ def retrieval_row(
         neighbors: Its neighbors.
         note: Text below the query.
     """
-    query = Cell("query", array_picture(image), class_name, note, f"query: {class_name}")
-    return Row([query, *(_neighbor_cell(rank, n) for rank, n in enumerate(neighbors, start=1))])
-
-
-def _neighbor_cell(rank: int, neighbor: Neighbor) -> Cell:
-    same = "same" if neighbor.match else "another"
-    return Cell(
-        "match" if neighbor.match else "other",
-        array_picture(neighbor.image),
-        neighbor.class_name,
-        f"{neighbor.similarity:.3f}",
-        f"neighbor {rank}: {neighbor.class_name}, {same} class",
-        marked=True,
-    )
+    cells = [Cell("query", array_picture(image), class_name, note, f"query: {class_name}")]
+    for rank, (picture, name, similarity, match) in enumerate(neighbors, start=1):
+        kind, words = ("match", "same class") if match else ("other", "another class")
+        alt = f"neighbor {rank}: {name}, {words}"
+        note = f"{similarity:z.3f}"
+        cells.append(Cell(kind, array_picture(picture), name, note, alt, marked=True))
+    return Row(cells)
 
 
 def shown_of(images: LabeledEmbeddings) -> Shown:
     """Return the pictures of a report. It takes seconds, and a minute for 100,000 images."""
     test, gallery, catalog = images.queries, images.gallery, images.catalog
-    items = gallery or test
-    table = _table(test)
     answers = _answers(test, gallery)
-    chosen, notes = [choose_queries(table.labels)], [["query"] * len(table)]
-    classes = []
+    chosen = choose_queries(test.labels)
+    sections = [("Retrieval", _EACH_ROW, chosen, ["query"] * len(chosen))]
+    classes = [] if answers is None else class_recalls(answers)
     if answers is not None:
-        classes = class_recalls(answers)
+        best, worst = best_and_worst(answers, _OF_A_KIND)
         wrong = [each for each in classes if each.right < each.queries][:_OF_A_KIND]
-        chosen += [*best_and_worst(answers, _OF_A_KIND), np.array([w.example for w in wrong], int)]
-        notes += [notes[0], notes[0], [f"R@1 {each.right} of {each.queries}" for each in wrong]]
+        sections += [
+            ("Best queries", _BEST, best, ["query"] * len(best)),
+            ("Worst queries", _WORST, worst, ["query"] * len(worst)),
+            (
+                "Classes most confused",
+                "The classes with the lowest R@1, each with its most confident wrong query.",
+                np.array([each.example for each in wrong], np.int64),
+                [f"R@1 {each.right} of {each.queries}" for each in wrong],
+            ),
+        ]
     # One call for all queries: to build an index or a pipeline takes longer than to use it.
     rows = iter(
         retrieval_rows(
             test,
-            np.concatenate(chosen).astype(np.int64),
+            np.concatenate([queries for _, _, queries, _ in sections]),
             images.transform,
             gallery,
-            [note for numbers, of in zip(chosen, notes) for note in of[: len(numbers)]],
+            [note for *_, notes in sections for note in notes],
         )
     )
-    found = [[next(rows) for _ in numbers] for numbers in chosen]
-    grids = [Grid("Retrieval", found[0])]
-    if answers is not None:
+    grids = [Grid(title, [next(rows) for _ in queries], text)
+             for title, text, queries, _ in sections]  # fmt: skip
+    if classes:
         few = ", the lowest" * (len(classes) > _MOST_CLASSES)
-        grids += [
-            Grid(
-                "Best queries",
-                found[1],
-                "The nearest match is far ahead of the nearest image of another class.",
-            ),
-            Grid(
-                "Worst queries",
-                found[2],
-                "Another class is far ahead of the nearest match. Some labels may be wrong.",
-            ),
-            Grid(
-                "Classes most confused",
-                found[3],
-                "The classes with the lowest R@1, each with its most confident wrong query.",
-                [
-                    (
-                        breaking(table.class_names[each.label]),
-                        [
-                            f"{100 * each.right / each.queries:.0f}",
-                            f"{each.queries:,}",
-                            "–"
-                            if each.instead is None
-                            else breaking(_table(items).class_names[each.instead]),
-                        ],
-                    )
-                    for each in classes[:_MOST_CLASSES]
-                ],
-                f"Recall of {min(len(classes), _MOST_CLASSES):,} classes{few}",
-            ),
-        ]
-    in_catalog = []
+        table = _class_table(classes[:_MOST_CLASSES], _table(test), _table(gallery or test))
+        title = f"Recall of {len(table):,} classes{few}"
+        grids[-1] = grids[-1]._replace(classes=table, classes_title=title)
     if catalog is not None and catalog.table is not None:
-        looked_up = retrieval_rows(test, chosen[0], images.transform, catalog)
-        in_catalog = [Grid("Retrieval in the catalog", looked_up)]
-    return Shown(grids, _map(test, images.transform), in_catalog)
+        in_catalog = retrieval_rows(test, chosen, images.transform, catalog)
+        grids.append(Grid("Retrieval in the catalog", in_catalog))
+    return Shown(grids, _map(test, images.transform))
+
+
+def _class_table(
+    classes: Sequence[ClassRecall], table: ImageTable, items: ImageTable
+) -> list[tuple[str, list[str]]]:
+    """Return a line for each class: its name, recall, number of queries, and frequent mistake."""
+    return [
+        (
+            breaking(table.class_names[each.label]),
+            [
+                f"{100 * each.right / each.queries:.0f}",
+                f"{each.queries:,}",
+                "–" if each.instead is None else breaking(items.class_names[each.instead]),
+            ],
+        )
+        for each in classes
+    ]
 
 
 def _answers(test: EmbeddedSet, gallery: EmbeddedSet | None) -> Answers | None:
@@ -223,29 +213,17 @@ def retrieval_rows(
     table, items = _table(test), _table(gallery or test)
     num_neighbors = min(num_neighbors, len(items) - (gallery is None))
     nearest, similarities = _nearest(test, chosen, num_neighbors, gallery)
-    queries = table.select(chosen)
-    pictures = iter([*pictures_of(queries, transform),
-                     *pictures_of(items.select(nearest.ravel()), transform)])  # fmt: skip
-    images = [next(pictures) for _ in chosen]
-    return [
-        retrieval_row(
-            image,
-            table.class_names[table.labels[query]],
-            [
-                Neighbor(
-                    next(pictures),
-                    items.class_names[items.labels[row]],
-                    float(similarity),
-                    bool(items.labels[row] == table.labels[query]),
-                )
-                for row, similarity in zip(rows, scores)
-            ],
-            note,
-        )
-        for image, query, rows, scores, note in zip(
-            images, chosen, nearest, similarities, notes or ["query"] * len(chosen)
-        )
-    ]
+    queries = pictures_of(table.select(chosen), transform)
+    found = pictures_of(items.select(nearest.ravel()), transform)
+    found = found.reshape(*nearest.shape, *found.shape[1:])
+    rows = []
+    for place, (query, note) in enumerate(zip(chosen, notes or ["query"] * len(chosen))):
+        label = table.labels[query]
+        labels = items.labels[nearest[place]]
+        names = [items.class_names[each] for each in labels]
+        neighbors = map(Neighbor, found[place], names, similarities[place], labels == label)
+        rows.append(retrieval_row(queries[place], table.class_names[label], neighbors, note))
+    return rows
 
 
 def same_queries(runs: Mapping[str, pathlib.Path], data: Split, transform: Callable) -> Grid | None:

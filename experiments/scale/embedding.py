@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.options.errors import RunError, UsageError, one_line
+from experiments.options.errors import RunError, one_line
 from experiments.scale.connection import connected
-from experiments.searching.embedded_rows import EmbeddedRows, read_ids, read_rows
-from experiments.searching.folder_embeddings import Embedded, Update
-from experiments.searching.image_batch import unusable_name
-from experiments.searching.image_files import ImageFile
-from experiments.searching.image_folder import ImageFolder
+from experiments.searching.arrow import batch_table, read_batches, read_ids
+from experiments.searching.folder_embeddings import Embedded, embedded_images
+from experiments.searching.images import ImageFile, ImageFolder, embed_batch
 from keras_dml._common.extras import needing
 
 with needing("ray", "--engine=ray"):
@@ -43,7 +41,7 @@ _LEAST, _MOST, _FILES = 64, 5_000, 64
 class RayUpdate(NamedTuple):
     """The embeddings of all images, the number of new embeddings, and the seconds they took."""
 
-    update: Update
+    embedded: Embedded
     new: int
     seconds: float
 
@@ -80,8 +78,7 @@ def embed_on_ray(
     (folder / _ROWS).mkdir(parents=True, exist_ok=True)
     (folder / _CHECKPOINT).mkdir(exist_ok=True)
     _delete_unfinished(folder)
-    unusable = {file.path: why for file in files if (why := unusable_name(file.path))}
-    file_of = {_key(file, max_pixels): file for file in files if file.path not in unusable}
+    file_of = {_key(file, max_pixels): file for file in files}
     done = read_ids(folder / _CHECKPOINT)
     todo = {key: file.path for key, file in file_of.items() if key not in done}
     began = time.monotonic()
@@ -90,10 +87,12 @@ def embed_on_ray(
             settings = _Settings(str(saved_model), images, max_pixels, batch_size)
             _embed(todo, folder, settings, workers)
     seconds = time.monotonic() - began
-    rows = read_rows(folder / _ROWS, file_of)
-    if len(rows.ids) != len(file_of):
+    keys, embeddings, reasons = read_batches(folder / _ROWS, file_of)
+    if len(keys) != len(file_of):
         raise RunError(f"embeddings are missing in {folder}. Delete it and repeat the command.")
-    return RayUpdate(_update(rows, file_of, unusable), len(todo), seconds)
+    rows = {file_of[key]: row for key, row, reason in zip(keys, embeddings, reasons) if not reason}
+    bad = {file_of[key].path: reason for key, reason in zip(keys, reasons) if reason}
+    return RayUpdate(embedded_images(files, rows, bad), len(todo), seconds)
 
 
 class _Settings(NamedTuple):
@@ -118,20 +117,6 @@ def _delete_unfinished(folder: pathlib.Path) -> None:
         for output in (folder / _ROWS).glob(f"{pending.name.removesuffix(_PENDING)}*"):
             output.unlink()
         pending.unlink()
-
-
-def _update(rows: EmbeddedRows, file_of: dict[str, ImageFile], unusable: dict[str, str]) -> Update:
-    """Separate good and bad images."""
-    place_of = {key: place for place, key in enumerate(rows.ids)}
-    bad = {file_of[key].path: why for key, why in zip(rows.ids, rows.reasons) if why} | unusable
-    good = sorted((file, place_of[key]) for key, file in file_of.items() if file.path not in bad)
-    if not good:
-        path, reason = next(iter(bad.items()))
-        raise UsageError(
-            f"none of the {len(bad):,} images can be embedded. The first, {path}: {reason}"
-        )
-    embeddings = rows.embeddings[[place for _, place in good]]
-    return Update(Embedded([file for file, _ in good], embeddings), bad)
 
 
 def _embed(
@@ -199,18 +184,9 @@ class _Embedder:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> Any:
         """Return an Arrow table of a batch with `id` and `path`."""
-        from experiments.searching.embedded_rows import rows_table
-        from experiments.searching.image_batch import embed_batch
-
         paths = batch["path"].tolist()
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            rows, reasons = embed_batch(self._embedder, list(pool.map(self._read, paths)))
-        texts = [reasons.get(place, "") for place in range(len(paths))]
-        return rows_table(EmbeddedRows(batch["id"].tolist(), rows, texts))
-
-    def _read(self, path: str) -> bytes | str:
-        from experiments.searching.image_batch import read_image
-
-        return read_image(
-            lambda: self._images.read(path), self._max_pixels, self._images.check_not_gone
-        )
+            read = pool.map(lambda path: self._images.read_checked(path, self._max_pixels), paths)
+            embeddings, reasons = embed_batch(self._embedder, read)
+        texts = [reasons.get(row, "") for row in range(len(paths))]
+        return batch_table(batch["id"].tolist(), embeddings, texts)

@@ -29,7 +29,7 @@ TABLE = "images"
 # Module, class, and form of the place of each kind.
 _STORES = {
     "lancedb": ("experiments.searching.lancedb_store", "LanceStore", "FOLDER"),
-    "qdrant": ("experiments.searching.qdrant_store", "QdrantStore", "URL_or_FOLDER"),
+    "qdrant": ("experiments.searching.qdrant_store", "QdrantStore", "URL"),
     "pgvector": ("experiments.searching.pgvector_store", "PostgresStore", "DSN"),
 }
 KINDS = (*_STORES, PARQUET)
@@ -63,17 +63,11 @@ def parsed_address(text: str, name: str) -> Address:
     """
     kind, _, place = text.partition(":")
     place, hash_sign, table = place.rpartition("#") if "#" in place else (place, "", TABLE)
-    if kind not in KINDS or not place.strip():
+    has_table = not (kind == PARQUET and hash_sign) and _NAME.fullmatch(table)
+    if kind not in KINDS or not place.strip() or not has_table:
         raise UsageError(
-            f"{name} must be {FORMS}, or {PARQUET}:FOLDER, followed by #NAME for "
-            f"another table than {TABLE}. Received: {name}={text}"
-        )
-    if kind == PARQUET and hash_sign:
-        raise UsageError(f"{name}={PARQUET}:FOLDER has no table. Received: {name}={text}")
-    if not _NAME.fullmatch(table):
-        raise UsageError(
-            f"{name} must have a table's name of letters, digits, and _ after #, at most 48 that "
-            f"begin with no digit. Received: {name}={text}"
+            f"{name} must be {FORMS}, or {PARQUET}:FOLDER. #NAME after a store names a table other "
+            f"than {TABLE}, with at most 48 letters, digits, and _. Received: {name}={text}"
         )
     return Address(kind, os.path.expanduser(place), table)
 
@@ -88,8 +82,8 @@ def open_store(address: Address) -> Store:
     """
     if address.kind == PARQUET:
         raise UsageError(
-            "Parquet files are for other programs to read; a search reads lancedb, qdrant or "
-            f"pgvector. Received: {PARQUET}:{address.place}"
+            "index must be lancedb, qdrant, or pgvector, because Parquet files are for other "
+            f"programs, but got index={PARQUET}:{address.place}."
         )
     module, name, _ = _STORES[address.kind]
     return getattr(importlib.import_module(module), name)(address.place, address.table)

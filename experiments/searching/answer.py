@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.options.visible import visible
 
 __all__ = [
     "ANYTHING",
@@ -14,9 +18,11 @@ __all__ = [
     "Conditions",
     "SearchResult",
     "answer_line",
-    "class_counts",
+    "answers_text",
     "folder_of",
+    "grouped",
     "json_of",
+    "score_name",
 ]
 
 # Measured with EfficientNet-Lite0, trained on 1,971 groceries: different photographs reach at most
@@ -30,12 +36,12 @@ class SearchResult(NamedTuple):
     """One neighbor.
 
     Attributes:
-        item: the number of the image in the index.
-        path: the path from the images' folder.
-        score: the similarity or distance.
-        class_name: the class, or "".
-        alike: the paths of copies of the image.
-        match: whether the image matches the query. None without a calibration.
+        item: The number of the image in the index.
+        path: The path from the images' folder.
+        score: The similarity or distance.
+        class_name: The class, or "".
+        alike: The paths of copies of the image.
+        match: Whether the score reaches the threshold of a match. None without a calibration.
     """
 
     item: int
@@ -47,8 +53,8 @@ class SearchResult(NamedTuple):
 
     @property
     def match_in_words(self) -> str:
-        """ "match", "no match", or "" without a calibration."""
-        return "" if self.match is None else "match" if self.match else "no match"
+        """ "match", "below threshold", or "" without a calibration."""
+        return "" if self.match is None else "match" if self.match else "below threshold"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +62,20 @@ class Conditions:
     """Conditions that the results must meet.
 
     Attributes:
-        where: pairs of a column and a value, as in `Columns.mask`.
-        min_similarity: the smallest similarity of a result, or None.
-        group_similarity: results with at least this cosine similarity to each other are joined. 0
+        where: Pairs of a column and a value, as in `Columns.mask`.
+        min_similarity: The smallest similarity of a result, or None.
+        group_similarity: Results with at least this cosine similarity to each other are joined. 0
             joins none.
     """
 
     where: tuple[tuple[str, str], ...] = ()
     min_similarity: float | None = None
     group_similarity: float = GROUP_SIMILARITY
+
+    def includes(self, score: float) -> bool:
+        """Return whether a score is near enough."""
+        # Rounding can make the similarity of equal images less than 1.
+        return self.min_similarity is None or score >= self.min_similarity - 1e-6
 
 
 ANYTHING = Conditions()
@@ -76,9 +87,9 @@ class Answer:
     """The results of one query.
 
     Attributes:
-        results: the results, nearest first.
-        allowed: the number of images that meet the conditions on columns.
-        nearest: the score of the nearest of these images, or None without images.
+        results: The results, nearest first.
+        allowed: The number of images that meet the conditions on columns.
+        nearest: The score of the nearest of these images, or None without images.
     """
 
     results: tuple[SearchResult, ...]
@@ -87,17 +98,19 @@ class Answer:
 
     @property
     def classes(self) -> list[tuple[str, int]]:
-        """The classes of the results with their counts, as in `class_counts`."""
-        return class_counts([result.class_name for result in self.results])
+        """The classes of the results with their counts, most frequent first, then nearest first."""
+        names = [result.class_name for result in self.results if result.class_name]
+        return collections.Counter(names).most_common()
 
     @property
     def verdict(self) -> str:
         """The number of matches in words. Empty without a calibration."""
-        said = [result.match for result in self.results if result.match is not None]
-        matches = sum(said)
-        if not said:
+        matches = [result.match for result in self.results if result.match is not None]
+        if not matches:
             return ""
-        return f"{matches} of {len(said)} match" if matches else "no match"
+        if not any(matches):
+            return "all below the threshold of a match"
+        return f"{sum(matches)} of {len(matches)} match"
 
     @property
     def nothing(self) -> str:
@@ -107,19 +120,6 @@ class Answer:
         if self.nearest is None:
             return "no image of the index meets all conditions"
         return f"nothing similar enough: the nearest has {self.nearest:.4f}"
-
-
-def class_counts(names: Sequence[str]) -> list[tuple[str, int]]:
-    """Count classes, most frequent first. Ties keep the order of the names.
-
-    Args:
-        names: the classes of the results, nearest first. Empty names are not counted.
-
-    Examples:
-        >>> class_counts(["juice", "milk", "milk", "", "melon"])
-        [('milk', 2), ('juice', 1), ('melon', 1)]
-    """
-    return collections.Counter(name for name in names if name).most_common()
 
 
 def answer_line(answer: Answer) -> str:
@@ -132,14 +132,31 @@ def answer_line(answer: Answer) -> str:
         counts[0] += f" of {len(answer.results)}"
     if others := len(answer.classes) - len(counts):
         counts.append(f"{others} other classes")
-    said = [answer.nothing or answer.verdict, "; ".join(counts)]
-    return ": ".join(filter(None, said))
+    return ": ".join(filter(None, [answer.nothing or answer.verdict, "; ".join(counts)]))
+
+
+def score_name(metric: str) -> str:
+    """Return the name of an index's score."""
+    return "cosine similarity" if metric == "cosine" else "distance (l2)"
+
+
+def answers_text(metric: str, answers: Iterable[tuple[str, Answer]]) -> str:
+    """Format queries and answers for a terminal."""
+    lines = [f"rank  {score_name(metric)}"]
+    for name, answer in answers:
+        lines.append(visible(name))
+        for rank, result in enumerate(answer.results, start=1):
+            alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
+            match = f"{result.match_in_words:<17}" if result.match_in_words else ""
+            lines.append(f"{rank:>4}  {result.score:.4f}  {match}{visible(result.path)}{alike}")
+        if line := answer_line(answer):
+            lines.append(visible(f"      {line}"))
+    return "\n".join(lines)
 
 
 def json_of(answer: Answer, metric: str) -> dict[str, Any]:
     """Convert an answer to JSON values, for the command and for the server."""
     score = "similarity" if metric == "cosine" else "distance"
-    nearest = None if answer.nearest is None else round(answer.nearest, 6)
     return {
         "neighbours": [
             {
@@ -155,7 +172,7 @@ def json_of(answer: Answer, metric: str) -> dict[str, Any]:
         ],
         "classes": [{"class": name, "count": count} for name, count in answer.classes],
         "allowed": answer.allowed,
-        "nearest": nearest,
+        "nearest": None if answer.nearest is None else round(answer.nearest, 6),
         "nothing": answer.nothing,
     }
 
@@ -163,3 +180,34 @@ def json_of(answer: Answer, metric: str) -> dict[str, Any]:
 def folder_of(path: str) -> str:
     """Return the folder of an image's path, which is the default class."""
     return path.rpartition("/")[0]
+
+
+def grouped(
+    results: Sequence[SearchResult], embeddings: np.ndarray, similarity: float, k: int
+) -> list[SearchResult]:
+    """Return the first k results with copies joined to the nearest of them.
+
+    Args:
+        results: The results, nearest first. More than k results let copies be counted.
+        embeddings: Their embeddings, float `[n, d]`.
+        similarity: The cosine similarity of copies. 0 joins none.
+        k: The number of results.
+    """
+    if not similarity:
+        return list(results[:k])
+    lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
+    rows = embeddings / np.where(lengths, lengths, 1)
+    groups: list[SearchResult] = []
+    is_free = np.ones(len(rows), bool)
+    for first, result in enumerate(results):
+        if not is_free[first]:
+            continue
+        if len(groups) == k:
+            break
+        # Rounding can make the similarity of equal rows less than 1.
+        is_copy = is_free & (rows @ rows[first] >= similarity - 1e-6)
+        is_copy[: first + 1] = False
+        is_free &= ~is_copy
+        alike = tuple(results[row].path for row in np.flatnonzero(is_copy))
+        groups.append(result._replace(alike=alike))
+    return groups

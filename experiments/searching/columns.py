@@ -6,12 +6,12 @@ The data is stored by path in a separate file, so it stays when images are added
 from __future__ import annotations
 
 import collections
-import difflib
+import itertools
 import os
 import pathlib
 import posixpath
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,16 +19,17 @@ import numpy.typing as npt
 
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
+from experiments.recipes.nearest import did_you_mean
 from experiments.searching.answer import folder_of
-from experiments.searching.csv_table import read_csv
+from experiments.searching.csv_file import read_csv
 
 __all__ = ["CLASS", "COLUMNS", "FOLDER", "Columns", "Where", "import_csv", "read_columns"]
 
 COLUMNS = "columns.json"
 CLASS, FOLDER = "class", "folder"
 Where: TypeAlias = Sequence[tuple[str, str]]
-# Names in a message, and values that are compared.
-_NAMED, _COMPARED = 20, 2000
+# Names in a message, characters of a name, and values that are compared with a mistyped value.
+_NAMED, _SHOWN, _COMPARED = 20, 100, 2000
 
 
 class StoredColumns(NamedTuple):
@@ -51,40 +52,35 @@ def import_csv(
     Rows of unknown paths are stored too, because the images can be added later.
 
     Args:
-        folder: the index folder.
-        path: the CSV file, as in `read_csv`. Its paths are relative to the images' folder, or
+        folder: The index folder.
+        path: The CSV file, as in `read_csv`. Its paths are relative to the images' folder, or
             absolute.
-        class_column: the column with the class. None means `class`, if it exists.
-        images: the images' folder.
-        paths: the paths of the images.
+        class_column: The column with the class. None means `class`, if it exists.
+        images: The images' folder.
+        paths: The paths of the images.
 
     Returns:
         Lines to print: the number of images with a row, and unknown paths and images without a row.
 
     Raises:
-        UsageError: if the file is invalid, no path is an image, or a column name is not allowed.
+        UsageError: The file is invalid, no path is an image, or a column name is not allowed.
     """
     from keras_dml._files.atomic import replacing  # imports Keras
 
     table = read_csv(path, _normal(images, paths))
-    if FOLDER in table.columns:
-        raise UsageError(f"{path} has a column {FOLDER!r}, which every index has: rename it")
+    forbidden = {FOLDER} if class_column in (None, CLASS) else {FOLDER, CLASS}
+    if taken := forbidden & set(table.columns):
+        raise UsageError(f"{path} has a column {taken.pop()!r}, which the index has. Rename it.")
     if class_column is not None and class_column not in table.columns:
         raise UsageError(
-            f"class_column must be one of {_named(table.columns)}. "
-            f"Received: class_column={class_column}"
-        )
-    if class_column not in (None, CLASS) and CLASS in table.columns:
-        raise UsageError(
-            f"{path} has a column {CLASS!r} itself: leave out class_column, or rename the "
-            f"column. Received: class_column={class_column}"
+            f"class_column must be one of {_named(table.columns)}, but got {class_column}."
         )
     known = set(paths)
     unknown = [name for name in table.rows if name not in known]
     if len(unknown) == len(table.rows):
         raise UsageError(
-            f"none of the {len(unknown):,} paths in {path} is an image in {images}. The "
-            f"first: {unknown[0]}; an image's: {next(iter(paths))}"
+            f"none of the {len(unknown):,} paths in {path} is an image in {images}. The first path "
+            f"is {unknown[0]}, and an image has the path {next(iter(paths))}"
         )
     stored = StoredColumns(table.columns, class_column, table.rows)
     with replacing(folder / COLUMNS) as temporary:
@@ -98,25 +94,19 @@ def import_csv(
         lines.append(f"{len(unknown):,} paths in {path} are not images: {_named(unknown, 5)}")
     if missing:
         lines.append(f"{len(missing):,} images have no row in {path}: {_named(missing, 5)}")
-    if table.again:
-        lines.append(f"{table.again:,} duplicate rows in {path} are ignored")
-    if table.unnamed:
-        lines.append(f"{table.unnamed:,} columns of {path} have no name and are left out")
+    if table.repeated:
+        lines.append(f"{table.repeated:,} repeated rows in {path} are ignored")
     return lines
 
 
 def _normal(images: pathlib.Path, paths: Collection[str]) -> Callable[[str], str]:
     """Return a function that maps a path in a CSV file to the path of an image."""
-    known = set(paths)
     composed = {_composed(name): name for name in paths}
 
     def normal(text: str) -> str:
-        if text in known:
-            return text
-        name = text.replace("\\", "/")
-        if os.path.isabs(name) and name.startswith(f"{images}/"):
+        name = posixpath.normpath(text.replace("\\", "/"))
+        if os.path.isabs(name):
             name = name.removeprefix(f"{images}/")
-        name = posixpath.normpath(name)
         return composed.get(_composed(name), name)
 
     return normal
@@ -131,20 +121,17 @@ def read_columns(folder: pathlib.Path, paths: Sequence[str]) -> Columns:
     """Read the columns of the images of an index.
 
     Args:
-        folder: the index folder.
-        paths: the paths of the images, in the order of the index.
+        folder: The index folder.
+        paths: The paths of the images, in the order of the index.
 
     Raises:
-        UsageError: if the file is damaged.
+        UsageError: The file is damaged.
     """
     if not (folder / COLUMNS).exists():
         return Columns(paths)
     try:
-        stored = StoredColumns(**(read_checked(folder / COLUMNS) or {}))
-        if not all(len(row) == len(stored.names) for row in stored.rows.values()):
-            raise ValueError("a row of another length")
-        return Columns(paths, stored)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        return Columns(paths, StoredColumns(**(read_checked(folder / COLUMNS) or {})))
+    except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{folder / COLUMNS} is damaged: python -m experiments.index with its --columns writes "
             "it again, and an index without that file has no columns"
@@ -158,20 +145,20 @@ class Columns:
     path: "Milk" also matches "Packages/Milk" if no folder is named "Milk".
 
     Args:
-        paths: the paths of the images.
-        stored: other columns, or None. Missing values are "".
+        paths: The paths of the images.
+        stored: Other columns, or None. Missing values are "".
     """
 
     def __init__(self, paths: Sequence[str], stored: StoredColumns | None = None) -> None:
         names, class_column, rows = stored or StoredColumns([], None, {})
-        nothing = [""] * len(names)
-        known = [rows.get(path, nothing) for path in paths]
-        own = {name: [row[place] for row in known] for place, name in enumerate(names)}
+        known = [rows.get(path, [""] * len(names)) for path in paths]
+        columns = {name: [row[place] for row in known] for place, name in enumerate(names)}
         folders = [folder_of(path) for path in paths]
-        said = own.pop(CLASS, folders) if class_column in (None, CLASS) else own[class_column]
-        classes = [name or folder for name, folder in zip(said, folders)]
-        self._values = {CLASS: classes, FOLDER: folders, **own}
-        self._codes: dict[str, tuple[dict[str, int], npt.NDArray[np.int64]]] = {}
+        own = columns.get(class_column or CLASS, folders)
+        columns.pop(CLASS, None)
+        classes = [name or folder for name, folder in zip(own, folders)]
+        self._values = {CLASS: classes, FOLDER: folders, **columns}
+        self._rows: dict[str, dict[str, list[int]]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -197,40 +184,26 @@ class Columns:
 
         The count of a folder includes its subfolders.
         """
-        values, codes = self._coded(name)
-        times = np.bincount(codes, minlength=len(values)).tolist()
         counted: collections.Counter[str] = collections.Counter()
-        for value, count in zip(values, times):
-            for whole in _above(value) if name == FOLDER else [value]:
-                counted[whole] += count
+        for value, rows in self._rows_of(name).items():
+            for each in _with_parents(name, value):
+                counted[each] += len(rows)
         del counted[""]
         return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
 
-    def parsed(self, text: str, separator: str, where: str) -> tuple[str, str]:
+    def parsed(self, text: str, separator: str) -> tuple[str, str]:
         """Split a condition such as "class=Milk" into column and value.
 
-        Args:
-            text: the condition.
-            separator: the separator.
-            where: the name of the argument, for messages.
-
         Raises:
-            UsageError: if the separator or the column is missing.
+            UsageError: The separator is missing, or the column does not exist.
         """
         # A column name can contain the separator. The longest name wins.
-        fits = [name for name in self._values if text.startswith(f"{name}{separator}")]
-        if fits:
-            name = max(fits, key=len)
-            return name, text[len(name) + len(separator) :].strip()
-        name, found, _ = text.partition(separator)
-        if not found:
-            raise UsageError(
-                f"{where} must be COLUMN{separator}VALUE, with a column of {self._listed()}. "
-                f"Received: {where}={_short(text)}"
-            )
+        for name in sorted(self._values, key=len, reverse=True):
+            if text.startswith(f"{name}{separator}"):
+                return name, text[len(name) + len(separator) :].strip()
         raise UsageError(
-            f"the index has no column {_short(name)!r}: it has {self._listed()}. "
-            f"Received: {where}={_short(text)}"
+            f"where must be COLUMN{separator}VALUE, with a column of {_named(self.names)}, but got "
+            f"where={_short(text)}."
         )
 
     def mask(self, where: Where) -> npt.NDArray[np.bool_] | None:
@@ -239,88 +212,54 @@ class Columns:
         Several values of one column are alternatives.
 
         Raises:
-            UsageError: if a column does not exist, or no image has a value.
+            UsageError: No image has a value.
         """
-        asked: dict[str, npt.NDArray[np.bool_]] = {}
-        for name, value in where:
-            if name not in self._values:
-                raise UsageError(f"the index has no column {_short(name)!r}: {self._listed()}")
-            found = self._having(name, value)
-            asked[name] = asked[name] | found if name in asked else found
-        return np.logical_and.reduce(list(asked.values())) if asked else None
+        masks = []
+        for name, values in self.values_asked(where).items():
+            masks.append(np.zeros(len(self._values[name]), bool))
+            masks[-1][[row for value in values for row in self._rows_of(name)[value]]] = True
+        return np.logical_and.reduce(masks) if masks else None
 
     def values_asked(self, where: Where) -> dict[str, list[str]]:
-        """Return the matching values of each column in the conditions, for a store.
+        """Return the values of each column that meet the conditions.
 
         Raises:
-            UsageError: as `mask`.
+            UsageError: No image has a value.
         """
-        asked: dict[str, list[str]] = {}
+        asked: dict[str, set[str]] = {}
         for name, value in where:
-            values = list(self._coded(name)[0])
-            asked.setdefault(name, []).extend(values[code] for code in self._matched(name, value))
-        return {name: sorted(set(values)) for name, values in asked.items()}
+            asked.setdefault(name, set()).update(self._matching(name, value))
+        return {name: sorted(values) for name, values in asked.items()}
 
-    def _having(self, name: str, value: str) -> npt.NDArray[np.bool_]:
-        return np.isin(self._coded(name)[1], self._matched(name, value))
-
-    def _matched(self, name: str, value: str) -> list[int]:
-        """Return the codes of the values in a column that a value in a condition means."""
-        values, _ = self._coded(name)
-        wanted = _composed(value)
-        if name == FOLDER:
-            wanted = wanted.strip("/")
-        matched = [code for one, code in values.items() if wanted in _alike(name, one)]
-        if not matched and wanted and name in (CLASS, FOLDER):
+    def _matching(self, name: str, value: str) -> list[str]:
+        """Return the values in a column that a value in a condition means."""
+        values = list(self._rows_of(name))
+        wanted = _composed(value.strip("/") if name == FOLDER else value)
+        forms = {each: [*map(_composed, _with_parents(name, each))] for each in values}
+        matching = [each for each in values if wanted in forms[each]]
+        if not matching and wanted and name in (CLASS, FOLDER):
             end = f"/{wanted}"
-            matched = [
-                code
-                for one, code in values.items()
-                if any(whole.endswith(end) for whole in _alike(name, one))
-            ]
-        if not matched:
-            near = _nearest(wanted, [one for one, _ in self.counts(name)])
-            hint = f"; the nearest: {', '.join(map(_short, near))}" if near else ""
-            raise UsageError(f"no image has {name}={_short(value)}{hint}")
-        return matched
+            matching = [each for each in values if any(form.endswith(end) for form in forms[each])]
+        if not matching:
+            counts = [each for each, _ in self.counts(name)[:_COMPARED]]
+            parts = [*counts, *(each.rpartition("/")[2] for each in counts)]
+            hint = did_you_mean(wanted[:_SHOWN], (part[:_SHOWN] for part in parts))
+            raise UsageError(f"no image has {name}={_short(value)}.{hint}")
+        return matching
 
-    def _coded(self, name: str) -> tuple[dict[str, int], npt.NDArray[np.int64]]:
-        """Return the codes of the values in a column, and the code of each image."""
-        if name not in self._codes:
-            values: dict[str, int] = {}
-            codes = [values.setdefault(value, len(values)) for value in self._values[name]]
-            self._codes[name] = values, np.array(codes, np.int64)
-        return self._codes[name]
-
-    def _listed(self) -> str:
-        return _named(self.names)
+    def _rows_of(self, name: str) -> dict[str, list[int]]:
+        """Return the numbers of the images with each value of a column."""
+        if name not in self._rows:
+            rows: dict[str, list[int]] = {}
+            for row, value in enumerate(self._values[name]):
+                rows.setdefault(value, []).append(row)
+            self._rows[name] = rows
+        return self._rows[name]
 
 
-def _above(folder: str) -> list[str]:
-    """Return a folder's path and the paths of its parents."""
-    parts = folder.split("/")
-    return ["/".join(parts[: place + 1]) for place in range(len(parts))]
-
-
-def _alike(name: str, value: str) -> list[str]:
-    """Return the values by which a condition finds a value."""
-    return [_composed(whole) for whole in (_above(value) if name == FOLDER else [value])]
-
-
-def _nearest(wanted: str, values: Sequence[str]) -> list[str]:
-    """Return up to three similar values."""
-    few = values[:_COMPARED]
-    folded = {_folded(value): value for value in reversed(few)}
-    # Compare the value, and the last part of a path.
-    folded |= {_folded(value.rpartition("/")[2]): value for value in reversed(few)}
-    asked = _folded(wanted)[:_COMPARED]
-    inside = [value for text, value in folded.items() if asked and asked in text]
-    near = [folded[text] for text in difflib.get_close_matches(asked, folded, n=3, cutoff=0.5)]
-    return list(dict.fromkeys([*sorted(inside, key=len), *near]))[:3]
-
-
-def _folded(text: str) -> str:
-    return _composed(text).casefold().replace("_", " ").replace("-", " ")[:200]
+def _with_parents(name: str, value: str) -> Iterable[str]:
+    """Return a value. For a folder, return its path and the paths of its parents."""
+    return itertools.accumulate(value.split("/"), "{}/{}".format) if name == FOLDER else [value]
 
 
 def _named(names: Collection[str], most: int = _NAMED) -> str:
@@ -329,4 +268,4 @@ def _named(names: Collection[str], most: int = _NAMED) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:100]}…"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,4 +1,4 @@
-"""Folders of any file system that Arrow reads: local, S3, and Google Cloud Storage."""
+"""Folders of all file systems that Arrow reads: local, S3, and Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -11,35 +11,26 @@ from typing import NamedTuple
 from experiments.options.errors import UsageError, one_line
 from keras_dml._common.extras import needing
 
-with needing("parquet", "what reads from any file system"):
+with needing("parquet", "a folder in an object store"):
     import pyarrow as pa
     from pyarrow import fs
 
-__all__ = ["Folder", "is_uri", "opened_folder"]
-
-
-def is_uri(place: str) -> bool:
-    """Return whether a text is an address, such as s3://BUCKET/FOLDER, and not a path."""
-    return "://" in place
+__all__ = ["Folder", "opened_folder", "refusing"]
 
 
 class Folder(NamedTuple):
-    """A folder of a file system."""
+    """A folder of a file system: the text that names it, the file system, and its path there."""
 
     place: str
     system: fs.FileSystem
     root: str
 
     def path(self, name: str) -> str:
-        """Return the path of a file for the file system."""
+        """Return the path of a file in the folder."""
         return posixpath.join(self.root, name)
 
     def read(self, name: str) -> bytes:
-        """Read a file.
-
-        Raises:
-            OSError: if the file cannot be read.
-        """
+        """Read a file."""
         with self.system.open_input_stream(self.path(name), compression=None) as stream:
             return stream.read()
 
@@ -47,35 +38,27 @@ class Folder(NamedTuple):
         """Yield path, size, and modification time in ns of all files with these endings.
 
         Raises:
-            UsageError: if the folder is missing or cannot be read.
+            UsageError: The folder is missing or cannot be read.
         """
         with refusing(self.place):
             found = self.system.get_file_info(fs.FileSelector(self.root, recursive=True))
-        for one in found:
-            name = one.path[len(self.root) :].lstrip("/")
-            hidden = any(part.startswith(".") for part in name.split("/"))
-            if (
-                one.type == fs.FileType.File
-                and name.lower().endswith(tuple(endings))
-                and not hidden
-            ):
-                yield name, one.size, one.mtime_ns or 0
+        for file in found:
+            name = file.path[len(self.root) :].lstrip("/")
+            is_hidden = any(part.startswith(".") for part in name.split("/"))
+            fits = file.is_file and name.lower().endswith(tuple(endings))
+            if fits and not is_hidden:
+                yield name, file.size, file.mtime_ns or 0
 
     def names(self) -> set[str]:
         """Return the names in the folder. Empty if the folder is missing."""
         with refusing(self.place):
             selector = fs.FileSelector(self.root, allow_not_found=True)
-            return {one.base_name for one in self.system.get_file_info(selector)}
+            return {file.base_name for file in self.system.get_file_info(selector)}
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the folder exists."""
         with refusing(self.place):
             return self.system.get_file_info(self.root).type == fs.FileType.Directory
-
-    def make(self) -> None:
-        """Create the folder if it is missing."""
-        with refusing(self.place):
-            self.system.create_dir(self.root, recursive=is_uri(self.place))
 
 
 @contextlib.contextmanager
@@ -90,18 +73,15 @@ def refusing(place: str) -> Iterator[None]:
         ) from error
 
 
-def opened_folder(place: str | os.PathLike[str]) -> Folder:
+def opened_folder(place: str) -> Folder:
     """Return a folder, which need not exist.
 
     Args:
-        place: a path, or an address that Arrow reads.
+        place: A path, or an address that Arrow reads.
 
     Raises:
-        UsageError: if Arrow does not know the file system.
+        UsageError: Arrow does not know the file system.
     """
-    text = os.fspath(place)
-    if not is_uri(text):
-        return Folder(text, fs.LocalFileSystem(), os.path.abspath(text))
-    with refusing(text):
-        system, root = fs.FileSystem.from_uri(text)
-    return Folder(text, system, root.rstrip("/"))
+    with refusing(place):
+        system, root = fs.FileSystem.from_uri(place if "://" in place else os.path.abspath(place))
+    return Folder(place, system, root.rstrip("/"))

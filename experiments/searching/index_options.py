@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import Any
 
 from experiments.options import UsageError, option, registries
-from experiments.options.run_options import ImageLimitOptions
+from experiments.options.run_options import CodeOptions, ImageSizeOptions
 from experiments.searching.addresses import FORMS
-from experiments.searching.index_settings import (
-    EMBEDDINGS,
-    EXACT_ITEMS,
-    INDEX,
-    SETTINGS,
-    SKIPPED,
-    TARGET_RECALL,
-)
+from experiments.searching.index_folder import EMBEDDINGS, INDEX, MODEL, SETTINGS, SKIPPED
 
-__all__ = ["IndexOptions", "tree_arguments"]
+__all__ = ["IndexOptions", "check_index"]
 
-_WHAT, _HOW = "Images and index", "Search"
-_METRICS = registries.words("keras_dml._common.types.METRICS")
-_REORDER_DTYPES = registries.words("keras_dml.retrieval.tree.REORDER_DTYPES")
+_MODEL, _WHAT, _HOW = "Model, one of", "Images and index", "Search"
+# Options that have no effect without another option.
+_NEEDED = {
+    "backbone": ("weights", "pooling", "image_size", "resize", "import_modules", "trust_code"),
+    "columns": ("class_column",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IndexOptions(ImageLimitOptions):
+class IndexOptions(CodeOptions, ImageSizeOptions):
     """The images, the model, and the kind of index."""
 
     command = "experiments.index"
     intro = f"""Embed all images of a folder and build an index, to find images by an image.
 
-  python -m experiments.index --saved_model=RUN/saved_model --images=FOLDER --output_dir=INDEX
-  python -m experiments.search --index=INDEX --query=photo.jpg      or --serve
+  python -m experiments.index --backbone=efficientnet_lite0 --weights=packaged \\
+      --images=photos --output_dir=photo_index
+  python -m experiments.index --saved_model=RUN/saved_model --images=photos --output_dir=photo_index
+  python -m experiments.search --index=photo_index --query=photo.jpg      or --serve
 
-The command embeds all images in FOLDER and its subfolders. INDEX/{SKIPPED} lists images that cannot
-be read or are too large: name, tab, reason. A killed command continues when you repeat it. Later
-runs embed new and changed images (by size or time of change) and remove deleted images.
+--backbone needs no training. The command embeds all images in the folder and its subfolders.
+INDEX/{SKIPPED} lists images that cannot be read or are too large: name, tab, reason. A killed
+command continues when you repeat it. Later runs embed new and changed images (by size or time of
+change) and remove deleted images.
 
-Up to {EXACT_ITEMS:,} images, a search compares the query with all images. With more images, ScaNN
-finds almost the same neighbors in less time.
+Up to 100,000 images, a search compares the query with all images. With more images, ScaNN finds
+almost the same neighbors in less time.
 
 A search can be limited to a class (the image's folder), to a folder, and to the values of
 --columns: python -m experiments.search --where=class=Milk.
@@ -48,16 +46,34 @@ A search can be limited to a class (the image's folder), to a folder, and to the
 --to also writes the images to a store: id, path, class, folder, columns, and embedding. The same
 command updates the store. experiments.search --index=lancedb:FOLDER searches it.
 
-INDEX contains {INDEX}/, {SETTINGS}, {SKIPPED}, and {EMBEDDINGS} for numpy.load (`embeddings`
-float32 [n, d], `paths` [n]).
+INDEX contains {INDEX}/, {SETTINGS}, {SKIPPED}, {MODEL}/ (the backbone), and {EMBEDDINGS} for
+numpy.load (`embeddings` float32 [n, d], `paths` [n]).
 """
 
-    saved_model: pathlib.Path = option(
+    saved_model: pathlib.Path | None = option(
         None,
-        _WHAT,
+        _MODEL,
         "SavedModel that embeds the images, for example RUN/saved_model.\n"
         "A SavedModel is code that runs with your rights. Use only models that you trust.",
-        required=True,
+    )
+    backbone: str | None = option(
+        None,
+        _MODEL,
+        "Trained backbone, whose pooled features are the embedding: efficientnet_lite0, any "
+        "keras.applications model, hub:PRESET, or FILE.keras, as in experiments.run.",
+        common=True,
+    )
+    weights: str = option(
+        "imagenet",
+        _MODEL,
+        "backbone: imagenet, packaged (efficientnet_lite0, no network), or a file of weights.",
+        common=True,
+    )
+    pooling: str = option(
+        "average",
+        _MODEL,
+        "backbone: pooling of its maps or tokens to one vector.",
+        choices=registries.words("keras_dml.models.pooling.POOLINGS"),
     )
     images: str = option(
         None,
@@ -72,8 +88,8 @@ float32 [n, d], `paths` [n]).
         None,
         _WHAT,
         "CSV file with data about the images, one row per image.\n"
-        "The column `path`, or else the first column, is the path from FOLDER. OUTPUT keeps the "
-        "data until you set another file.",
+        "The column `path`, or else the first column, is the path from the images' folder. The "
+        "index keeps the data until you set another file.",
     )
     class_column: str | None = option(
         None,
@@ -103,36 +119,24 @@ float32 [n, d], `paths` [n]).
         "Number of workers for --engine=ray. Default: one per GPU, or one per core without GPUs.",
         lower_bound=1,
     )
-    metric: str = option("cosine", _HOW, "Similarity or distance.", choices=_METRICS)
+    metric: str = option(
+        "cosine",
+        _HOW,
+        "Similarity or distance.",
+        choices=registries.words("keras_dml._common.types.METRICS"),
+    )
     approximate: bool | None = option(
         None,
         _HOW,
         "Search with ScaNN's tree and hashing (needs about 20,000 images). --noapproximate: search "
-        "exactly. Default: exact up to 100,000 images.\nSetting any of the next six flags also "
-        "turns on approximate search.",
+        "exactly. Default: exact up to 100,000 images.",
     )
     target_recall: float | None = option(
-        None, _HOW, f"Share of the true neighbors to find. Default: {TARGET_RECALL}."
-    )
-    num_leaves: int | None = option(None, _HOW, "Leaves of the tree.")
-    leaves_to_search: int | None = option(
-        None, _HOW, "Leaves that a query searches. Default: as many as --target_recall needs."
-    )
-    reorder: int | None = option(
-        None, _HOW, "Number of approximate neighbors to rank again by exact scores."
-    )
-    soar_lambda: float | None = option(
         None,
         _HOW,
-        "Assign each image to two leaves (SOAR), for example 1.5. Only for cosine.\nA search needs "
-        "fewer leaves and more memory. New images retrain the tree.",
-    )
-    reorder_dtype: str | None = option(
-        None,
-        _HOW,
-        "Type of the exact embeddings. bfloat16 halves the memory, int8 quarters it. Default: "
-        "float32.",
-        choices=_REORDER_DTYPES,
+        "Search with ScaNN, and find this share of the true neighbors. Default: 0.95.",
+        lower_bound=0,
+        upper_bound=1,
     )
     prefix: int | None = option(
         None,
@@ -141,44 +145,35 @@ float32 [n, d], `paths` [n]).
         "For models that were trained with --matryoshka.",
         lower_bound=1,
     )
-    candidates: int = option(
-        200, _HOW, "Number of images that --prefix compares in all dimensions.", lower_bound=1
-    )
 
 
-_TREE_FLAGS = (
-    "target_recall", "num_leaves", "leaves_to_search", "reorder", "soar_lambda", "reorder_dtype",
-)  # fmt: skip
-
-
-def tree_arguments(options: IndexOptions) -> dict[str, Any]:
-    """Check the flags that depend on each other, and return the arguments of the tree."""
-    if options.class_column is not None and options.columns is None:
-        raise UsageError(
-            f"class_column needs --columns=FILE.csv, but got class_column={options.class_column}."
-        )
-    given = {name: getattr(options, name) for name in _TREE_FLAGS}
-    given = {name: value for name, value in given.items() if value is not None}
-    kind = next(iter(given), None if options.approximate is None else "approximate")
-    if options.prefix is None and "candidates" in options.on_command_line:
-        raise UsageError(f"candidates needs --prefix, but got candidates={options.candidates}.")
-    if options.prefix is not None and kind:
-        raise UsageError(
-            f"prefix must be set without --{kind}, because it needs no tree, but got "
-            f"prefix={options.prefix}."
-        )
-    if options.engine == "local" and options.workers is not None:
+def check_index(options: IndexOptions) -> None:
+    """Check the flags that depend on each other."""
+    if (options.saved_model is None) == (options.backbone is None):
+        received = "both" if options.backbone else "neither"
+        raise UsageError(f"Set either --saved_model or --backbone, but got {received}.")
+    for name, others in _NEEDED.items():
+        for other in others:
+            if getattr(options, name) is None and other in options.on_command_line:
+                raise UsageError(f"{other} needs --{name}.")
+    tree = options.approximate or options.target_recall is not None
+    if options.approximate is False and options.target_recall is not None:
+        raise UsageError("target_recall must be set without --noapproximate.")
+    if options.prefix is not None and tree:
+        raise UsageError("prefix must be set without --approximate and --target_recall.")
+    if options.engine == "ray":
+        if options.to is None:
+            raise UsageError(
+                "--engine=ray makes no index: set --to=lancedb:FOLDER, parquet:FOLDER, or another "
+                "store."
+            )
+        if tree or options.prefix is not None:
+            name = "prefix" if options.prefix is not None else "approximate"
+            raise UsageError(f"leave out --{name}: --engine=ray makes no index")
+        return
+    if options.workers is not None:
         raise UsageError(f"leave out --workers={options.workers}, which is for --engine=ray")
-    if options.engine == "local" and "://" in options.images:
+    if "://" in options.images:
         raise UsageError(
             f"images must be a folder, but got {options.images}. --engine=ray reads addresses."
         )
-    if options.engine == "ray" and options.to is None:
-        raise UsageError(
-            "--engine=ray makes no index: give --to=lancedb:FOLDER or parquet:FOLDER (or another)"
-        )
-    if options.engine == "ray" and (kind or options.prefix is not None):
-        raise UsageError(f"leave out --{kind or 'prefix'}: --engine=ray makes no index")
-    if given and options.approximate is False:
-        raise UsageError(f"--noapproximate has no tree: leave out --{next(iter(given))}")
-    return given

@@ -1,13 +1,10 @@
-"""LanceDB: a table is a folder, here or in an object store."""
+"""LanceDB: a table is a folder, on this machine or in an object store."""
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import datetime
 import functools
 import os
-import pathlib
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.searching.store import ID, PATH, VECTOR, Description, Rows, Store, Where
 from keras_dml._common.extras import needing
@@ -33,38 +29,37 @@ __all__ = ["LanceStore"]
 # Ray forks and executes a new program at once, which is safe.
 warnings.filterwarnings("ignore", "lancedb fork support is experimental", RuntimeWarning)
 
-# In the metadata of a column, because a table's metadata cannot be changed.
-_FINISHED = {"keras_dml": "finished"}
 _READ = 50_000
 
 
 class LanceStore(Store):
-    """A table of LanceDB; `place` is a folder, or an address such as s3://BUCKET/FOLDER."""
+    """A table of LanceDB. `place` is a folder, or an address such as s3://BUCKET/FOLDER.
+
+    A column's metadata marks a complete table, because a table's metadata cannot be changed.
+    """
 
     kind = "lancedb"
     batch = 10_000
+    errors = (OSError, RuntimeError, ValueError)
 
     def __init__(self, place: str, table: str) -> None:
         super().__init__(place, table)
         self._is_local = "://" not in place
         if self._is_local and os.path.exists(place) and not os.path.isdir(place):
-            raise UsageError(f"lancedb must be given a folder. Received: {self}")
+            raise UsageError(f"lancedb:FOLDER must be a folder, but got {self}.")
         self._opened: Any = None
         if not self._is_local:
             with self._asking():
                 _ = self._database.list_tables()
 
-    def _errors(self) -> tuple[type[Exception], ...]:
-        return (OSError, RuntimeError, ValueError)
-
-    def _said(self, error: Exception) -> str:
+    def _reason(self, error: Exception) -> str:
         """Return the message without places in LanceDB's source."""
-        said = re.sub(r", /\S+\.rs:[\d:]+", "", super()._said(error))
-        return said if self._is_local else f"{said}. Are its address and credentials right?"
+        reason = re.sub(r", /\S+\.rs:[\d:]+", "", super()._reason(error))
+        return reason if self._is_local else f"{reason}. Are its address and credentials right?"
 
     @functools.cached_property
     def _database(self) -> Any:
-        return lancedb.connect(self.place)  # which makes the folder
+        return lancedb.connect(self.place)  # creates the folder
 
     @property
     def _table(self) -> Any:
@@ -88,7 +83,7 @@ class LanceStore(Store):
     def is_finished(self) -> bool:  # noqa: D102
         with self._asking():
             metadata = self._table.schema.field(PATH).metadata or {}
-        return all(metadata.get(key.encode()) == _FINISHED[key].encode() for key in _FINISHED)
+        return metadata.get(b"keras_dml") == b"finished"
 
     def create(self, description: Description) -> None:  # noqa: D102
         with self._asking():
@@ -99,8 +94,9 @@ class LanceStore(Store):
         with self._asking():
             self._check_count(self._table.count_rows(), images)
             if not self.is_finished():
-                self._table.update_field_metadata({"path": PATH, "metadata": _FINISHED})
-            # Many writes leave many small files, and the versions before them.
+                finished = {"keras_dml": "finished"}
+                self._table.update_field_metadata({"path": PATH, "metadata": finished})
+            # Many writes leave many small files and earlier versions.
             self._table.optimize(cleanup_older_than=datetime.timedelta(days=1))
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
@@ -116,23 +112,6 @@ class LanceStore(Store):
             merge = merge.when_matched_update_all().when_not_matched_insert_all()
             merge.execute(arrow_table(rows, self._table.schema))
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:  # noqa: D102
-        if not self._is_local:
-            yield
-            return
-        os.makedirs(self.place, exist_ok=True)
-        # LanceDB takes the same id from two writers at once.
-        with held_beside(pathlib.Path(self.place, self.table), "to", str(self)):
-            yield
-
-    def remove_repeated(self) -> list[str]:  # noqa: D102
-        counts = collections.Counter(one for block in self.values([ID]) for (one,) in block)
-        repeated = [one for one, count in counts.items() if count > 1]
-        for start in range(0, len(repeated), self.batch):
-            self.remove(repeated[start : start + self.batch])
-        return repeated
-
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
         with self._asking():
             self._table.delete(_any_of(ID, ids))
@@ -142,7 +121,7 @@ class LanceStore(Store):
     ) -> tuple[list[str], npt.NDArray[np.float32]]:
         with self._asking():
             search = self._table.search(query, vector_column_name=VECTOR)
-            # Of embeddings of length 1 the dot product is the cosine, of zeros too.
+            # For embeddings of length 1, the dot product is the cosine.
             search = search.distance_type("dot" if metric == "cosine" else "l2")
             search = search.bypass_vector_index().select([PATH, VECTOR, "_distance"]).limit(k)
             if where:
@@ -153,7 +132,7 @@ class LanceStore(Store):
 
 
 def _any_of(name: str, values: Sequence[str]) -> str:
-    """In LanceDB's SQL: a column has one of these values."""
+    """Return the condition in LanceDB's SQL that a column has one of these values."""
     if not values:
         return "false"
     texts = ("'" + value.replace("'", "''") + "'" for value in values)

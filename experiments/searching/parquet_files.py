@@ -8,8 +8,9 @@ import pathlib
 
 from experiments.evaluation.checked_json import checked, checked_text
 from experiments.options.errors import UsageError
+from experiments.searching.addresses import PARQUET
 from experiments.searching.arrow import arrow_schema, arrow_table
-from experiments.searching.file_systems import Folder, is_uri, opened_folder, refusing
+from experiments.searching.file_systems import Folder, opened_folder, refusing
 from experiments.searching.store import DIGEST, Description, Rows
 from keras_dml._common.extras import needing
 from keras_dml._files.atomic import replacing_folder
@@ -17,81 +18,84 @@ from keras_dml._files.atomic import replacing_folder
 with needing("parquet", "parquet:FOLDER"):
     import pyarrow.parquet as pq
 
-__all__ = ["MARKER", "check_parquet", "write_parquet"]
+__all__ = ["MARKER", "ParquetFiles"]
 
 # Readers of Parquet ignore names that begin with _ or a dot.
 MARKER = "_keras_dml.json"
-_ROWS = 100_000
+ROWS = 100_000
+"""Images of a file."""
 
 
-def check_parquet(place: str | os.PathLike[str]) -> None:
-    """Check that a folder of Parquet files can be written.
+class ParquetFiles:
+    """A folder of Parquet files. The files are only ever written as a whole.
 
-    Raises:
-        UsageError: if the folder holds other files, or its parent is missing.
-    """
-    folder, place = opened_folder(place), os.fspath(place)
-    names = folder.names()
-    is_new = not names if is_uri(place) else not pathlib.Path(folder.root).exists()
-    if MARKER not in names and not is_new:
-        raise UsageError(
-            "to=parquet:FOLDER must be a new folder, or one that the same command has written, but "
-            f"got to=parquet:{place}."
-        )
-    if not is_uri(place) and not pathlib.Path(folder.root).parent.is_dir():
-        raise UsageError(
-            "to=parquet:FOLDER must be a new folder in a folder that exists, but got "
-            f"to=parquet:{place}."
-        )
-
-
-def write_parquet(place: str | os.PathLike[str], description: Description, rows: Rows) -> bool:
-    """Write Parquet files of 100,000 images each.
-
-    A local folder is replaced as a whole. In an object store, the new files are complete before the
-    old files are deleted.
-
-    Returns:
-        False if the folder already holds the same images.
+    Args:
+        place: The path of the folder, or an address.
 
     Raises:
-        UsageError: as `check_parquet`.
+        UsageError: The folder has other files, or its parent is missing.
     """
-    check_parquet(place)
-    folder, place = opened_folder(place), os.fspath(place)
-    sha256 = hashlib.sha256(description.text().encode())
-    sha256.update("".join(rows.columns[DIGEST]).encode())
-    sha256.update("".join(rows.ids).encode())
-    digest = sha256.hexdigest()
-    prefix = f"part-{digest[:8]}" if is_uri(place) else "part"
-    parts = [f"{prefix}-{part:05d}.parquet" for part in range(-(-len(rows) // _ROWS))]
-    marker = checked_text({"images": len(rows), "digest": digest, "parts": parts})
-    names = folder.names()
-    if names >= {*parts, MARKER}:
-        found = checked(folder.read(MARKER).decode(errors="replace"))
-        if found is not None and found == checked(marker):
-            return False
-    if not is_uri(place):
-        path = pathlib.Path(folder.root)
-        with replacing_folder(path, MARKER, "Parquet files of experiments.index") as unfinished:
-            unfinished.mkdir()
-            _write(folder._replace(root=str(unfinished)), description, rows, parts, marker)
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self.place = os.fspath(place)
+        self._is_local = "://" not in self.place
+        self._folder = opened_folder(self.place)
+        names, path = self._folder.names(), pathlib.Path(self._folder.root)
+        is_new = not (path.exists() if self._is_local else names)
+        if (self._is_local and not path.parent.is_dir()) or not (is_new or MARKER in names):
+            raise UsageError(
+                f"to={PARQUET}:FOLDER must be a new folder in an existing folder, or a folder that "
+                f"the same command has written, but got to={self}."
+            )
+
+    def __str__(self) -> str:
+        """Return the address."""
+        return f"{PARQUET}:{self.place}"
+
+    def description(self) -> None:
+        """Return None, because the files are replaced as a whole."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def write(self, description: Description, rows: Rows) -> bool:
+        """Write the images. In an object store, the old files are deleted last.
+
+        Returns:
+            False if the folder already holds the same images.
+        """
+        text = [description.text(), *rows.columns[DIGEST], *rows.ids]
+        digest = hashlib.sha256("\n".join(text).encode()).hexdigest()
+        prefix = "part" if self._is_local else f"part-{digest[:8]}"
+        parts = [f"{prefix}-{part:05d}.parquet" for part in range(-(-len(rows) // ROWS))]
+        marker = checked_text({"images": len(rows), "digest": digest, "parts": parts})
+        names = self._folder.names()
+        if names >= {*parts, MARKER}:
+            found = self._folder.read(MARKER).decode(errors="replace")
+            if checked(found) == checked(marker):
+                return False
+        if self._is_local:
+            path = pathlib.Path(self._folder.root)
+            with replacing_folder(path, MARKER, "Parquet files of experiments.index") as unfinished:
+                unfinished.mkdir()
+                folder = self._folder._replace(root=str(unfinished))
+                _write(folder, description, rows, parts, marker)
+            return True
+        with refusing(self.place):
+            self._folder.system.create_dir(self._folder.root, recursive=True)
+            _write(self._folder, description, rows, parts, marker)
+            for name in names - {*parts, MARKER}:
+                if name.startswith("part-"):
+                    self._folder.system.delete_file(self._folder.path(name))
         return True
-    with refusing(place):
-        folder.make()
-        _write(folder, description, rows, parts, marker)
-        for name in names - {*parts, MARKER}:
-            if name.startswith("part-"):
-                folder.system.delete_file(folder.path(name))
-    return True
 
 
 def _write(
     folder: Folder, description: Description, rows: Rows, parts: list[str], marker: str
 ) -> None:
     schema = arrow_schema(description)
-    for place, part in enumerate(parts):
-        block = rows.taken(range(place * _ROWS, min((place + 1) * _ROWS, len(rows))))
+    for number, part in enumerate(parts):
+        block = rows.taken(range(number * ROWS, min((number + 1) * ROWS, len(rows))))
         pq.write_table(arrow_table(block, schema), folder.path(part), filesystem=folder.system)
     with folder.system.open_output_stream(folder.path(MARKER)) as stream:
         stream.write(marker.encode())

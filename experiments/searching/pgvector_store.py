@@ -47,6 +47,7 @@ class PostgresStore(Store):
 
     kind = "pgvector"
     batch = 1_000
+    errors = (psycopg.Error, OSError)
 
     def __init__(self, place: str, table: str) -> None:
         super().__init__(place, table)
@@ -60,9 +61,6 @@ class PostgresStore(Store):
             known = (f"{name}={value}" for name, value in words.items() if name != "password")
             return " ".join(known)
         return "DSN"
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        return (psycopg.Error, OSError)
 
     @contextlib.contextmanager
     def _connected(self, vectors: bool = False) -> Iterator[Any]:

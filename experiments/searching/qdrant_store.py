@@ -1,19 +1,16 @@
-"""Qdrant: a collection of a server, or in a local folder."""
+"""Qdrant: a collection of a server."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import sqlite3
-import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from experiments.options.errors import UsageError
 from experiments.searching.store import (
     CLASS,
     FOLDER,
@@ -22,12 +19,11 @@ from experiments.searching.store import (
     Description,
     Rows,
     Store,
-    StoreError,
     Where,
 )
 from keras_dml._common.extras import needing
 
-with needing("qdrant", "a store qdrant:URL_or_FOLDER"):
+with needing("qdrant", "a store qdrant:URL"):
     import qdrant_client
     from qdrant_client import models
     from qdrant_client.http.exceptions import ApiException
@@ -37,61 +33,30 @@ __all__ = ["QdrantStore"]
 _DESCRIPTION, _FINISHED = "keras_dml", "keras_dml_finished"
 _READ = 2_000
 _SECONDS = 120
-# Where the key of a server's users is looked for.
-_KEY = "QDRANT_API_KEY"
 
 
 class QdrantStore(Store):
-    """A collection of Qdrant; `place` is a server's URL, or a folder.
-
-    In a folder the client itself is the server: one process at a time, all in memory, a few hundred
-    images written a second. That is for trying it out.
-    """
+    """A collection of Qdrant. `place` is a server's URL."""
 
     kind = "qdrant"
     batch = 256
+    errors = (ApiException, OSError, RuntimeError, ValueError)
 
     def __init__(self, place: str, table: str) -> None:
         super().__init__(place, table)
-        self._is_server = "://" in place
-        self._folder = place
-        # The folder's client is not made for several threads.
-        self._turn = threading.Lock()
-        self._opened: Any = None
-        if self._is_server:
-            with self._asking():
-                # Sent where the URL says: only there.
-                self._opened = qdrant_client.QdrantClient(
-                    url=place,
-                    api_key=os.environ.get(_KEY),
-                    timeout=_SECONDS,
-                    check_compatibility=False,
-                )
-
-    def _errors(self) -> tuple[type[Exception], ...]:
-        # The client keeps a folder in SQLite: a full disk, a file without permission.
-        return (ApiException, OSError, RuntimeError, ValueError, sqlite3.Error)
-
-    def _client(self, make: bool = False) -> Any:
-        """The client; None where there is no folder, unless it is to be made."""
-        there = os.path.isfile(os.path.join(self._folder, "meta.json"))
-        if self._opened is None and (make or there):
-            if os.path.isdir(self._folder) and not there and _visible(self._folder):
-                raise StoreError(
-                    f"{self} must be a new or empty folder, or one of Qdrant's; it is another"
-                )
-            with self._asking():
-                self._opened = qdrant_client.QdrantClient(
-                    path=self._folder, force_disable_check_same_thread=True
-                )
-            # While the modules that it needs are still there.
-            atexit.register(self.close)
-        return self._opened
+        if "://" not in place:
+            raise UsageError(f"qdrant:URL must be the URL of a server, but got {self}.")
+        with self._asking():
+            self._client = qdrant_client.QdrantClient(
+                url=place,
+                api_key=os.environ.get("QDRANT_API_KEY"),
+                timeout=_SECONDS,
+                check_compatibility=False,
+            )
 
     def description(self) -> Description | None:  # noqa: D102, as in Store
-        client = self._client()
         with self._asking():
-            if client is None or not client.collection_exists(self.table):
+            if not self._client.collection_exists(self.table):
                 return None
         return Description.of_text(self._metadata().get(_DESCRIPTION), self)
 
@@ -100,43 +65,42 @@ class QdrantStore(Store):
 
     def _metadata(self) -> dict[str, Any]:
         with self._asking():
-            return self._client().get_collection(self.table).config.metadata or {}
+            return self._client.get_collection(self.table).config.metadata or {}
 
     def create(self, description: Description) -> None:  # noqa: D102
-        client = self._client(make=True)
         # Embeddings for the cosine have length 1. Qdrant's cosine would normalize them again.
         is_cosine = description.metric == "cosine"
         distance = models.Distance.DOT if is_cosine else models.Distance.EUCLID
         with self._asking():
-            client.delete_collection(self.table)
-            client.create_collection(
+            self._client.delete_collection(self.table)
+            self._client.create_collection(
                 self.table,
                 vectors_config=models.VectorParams(
-                    size=description.dimensions, distance=distance, on_disk=self._is_server
+                    size=description.dimensions, distance=distance, on_disk=True
                 ),
                 metadata={_DESCRIPTION: description.text(), _FINISHED: False},
             )
-            for name in (CLASS, FOLDER, *description.columns) if self._is_server else ():
-                client.create_payload_index(
+            for name in (CLASS, FOLDER, *description.columns):
+                self._client.create_payload_index(
                     self.table, _key(name), models.PayloadSchemaType.KEYWORD
                 )
 
     def finish(self, images: int) -> None:  # noqa: D102
         with self._asking():
-            self._check_count(self._client().count(self.table, exact=True).count, images)
-            self._client().update_collection(self.table, metadata={_FINISHED: True})
+            self._check_count(self._client.count(self.table, exact=True).count, images)
+            self._client.update_collection(self.table, metadata={_FINISHED: True})
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
         offset = None
         wanted = [_key(name) for name in names if name != ID]
         while True:
             with self._asking():
-                points, offset = self._client().scroll(
+                points, offset = self._client.scroll(
                     self.table, limit=_READ, offset=offset, with_payload=wanted
                 )
             yield [
-                tuple(str(one.id) if name == ID else one.payload[name] for name in names)
-                for one in points
+                tuple(str(point.id) if name == ID else point.payload[name] for name in names)
+                for point in points
             ]
             if offset is None:
                 return
@@ -145,12 +109,12 @@ class QdrantStore(Store):
         names = list(rows.columns)
         payloads = [dict(zip(names, each)) for each in zip(*rows.columns.values())]
         batch = models.Batch(ids=rows.ids, vectors=rows.vectors.tolist(), payloads=payloads)
-        with self._asking(), _Quiet():
-            self._client().upsert(self.table, batch, wait=True)
+        with self._asking():
+            self._client.upsert(self.table, batch, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
         with self._asking():
-            self._client().delete(self.table, models.PointIdsList(points=list(ids)), wait=True)
+            self._client.delete(self.table, models.PointIdsList(points=list(ids)), wait=True)
 
     def nearest(  # noqa: D102
         self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
@@ -159,15 +123,13 @@ class QdrantStore(Store):
             models.FieldCondition(key=_key(name), match=models.MatchAny(any=list(values)))
             for name, values in where.items()
         ]
-        # A local folder always searches exactly.
-        exactly = models.SearchParams(exact=True) if self._is_server else None
-        with self._asking(), self._turn:
-            found = self._client().query_points(
+        with self._asking():
+            found = self._client.query_points(
                 self.table,
                 query=query.tolist(),
                 limit=k,
                 query_filter=models.Filter(must=must) if must else None,
-                search_params=exactly,
+                search_params=models.SearchParams(exact=True),
                 with_payload=[PATH],
                 with_vectors=True,
             )
@@ -176,23 +138,9 @@ class QdrantStore(Store):
         return paths, vectors.reshape(len(paths), len(query))
 
     def close(self) -> None:  # noqa: D102
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        self._client.close()
 
 
 def _key(name: str) -> str:
     """Return a column name as a key of Qdrant's payload."""
     return name if name.isidentifier() and name.isascii() else json.dumps(name, ensure_ascii=False)
-
-
-def _visible(folder: str) -> bool:
-    return any(not name.startswith(".") for name in os.listdir(folder))
-
-
-class _Quiet(warnings.catch_warnings):
-    """Without the folder's advice to use a server from 20,000 images on."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore", UserWarning)

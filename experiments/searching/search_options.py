@@ -14,7 +14,7 @@ from experiments.searching.answer import GROUP_SIMILARITY
 __all__ = ["DEFAULT_K", "SearchOptions", "check_search"]
 
 DEFAULT_K = 10
-_QUERY_FLAGS = ("k", "where", "min_similarity", "group_similarity", "json", "output")
+_QUERY_FLAGS = ("k", "where", "min_similarity", "group_similarity", "json")
 _SERVER_FLAGS = ("host", "port", "allowed_host")
 _INDEX, _QUERY, _SERVER = "Index", "Queries", "Local web page"
 
@@ -28,8 +28,7 @@ class SearchOptions(ImageLimitOptions):
 
   python -m experiments.search --index=INDEX --query=photo.jpg [--query=other.png]
 
-prints the neighbors and their classes. --output=FILE.html also writes a page with the pictures,
-which works without a network.
+prints the neighbors and their classes.
 
   python -m experiments.search --index=INDEX --serve
 
@@ -84,9 +83,6 @@ serves a page onto which you drop an image. Programs can query the server and ge
         upper_bound=1,
     )
     json: bool = option(False, _QUERY, "Print one JSON object, as the server does.")
-    output: pathlib.Path | None = option(
-        None, _QUERY, "HTML file for the neighbors and their pictures."
-    )
     serve: bool = option(False, _SERVER, "Serve the page.")
     host: str = option(
         "127.0.0.1",
@@ -109,21 +105,17 @@ serves a page onto which you drop an image. Programs can query the server and ge
 def check_search(options: SearchOptions) -> None:
     """Check the flags that depend on each other."""
     if bool(options.query) == options.serve:
-        raise UsageError("give either --query=IMAGE (once or more) or --serve")
+        raise UsageError("Set either --query=IMAGE (repeatable) or --serve.")
     if "" in options.query:  # an unset variable of a shell
         raise UsageError("query must not be empty, but got query=.")
     for name in _QUERY_FLAGS if options.serve else _SERVER_FLAGS:
         if name in options.given:
-            mode = "--query" if options.serve else "--serve"
-            raise UsageError(f"leave out --{name}, which is for {mode}")
+            raise UsageError(
+                f"{name} must be unset with --{'serve' if options.serve else 'query'}."
+            )
     for name in options.allowed_host:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
             raise UsageError(
                 "allowed_host must be one name without a port, such as photos.example.org, but "
                 f"got {name}. A pattern such as * would let pages of any site query the server."
             )
-    page = options.output
-    if page and (page.is_dir() or not page.parent.is_dir()):
-        raise UsageError(
-            f"output must be a file name in a folder that exists, but got output={page}."
-        )

@@ -8,11 +8,10 @@ import functools
 import io
 import ipaddress
 import logging
-import math
 import secrets
 import socket
 import urllib.parse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import flask
@@ -24,8 +23,7 @@ from experiments.evaluation.pictures import thumbnail
 from experiments.options.errors import UsageError
 from experiments.options.visible import visible
 from experiments.pages.page import environment
-from experiments.searching.answer import ANYTHING, Answer, Conditions, json_of
-from experiments.searching.search_page import score_name
+from experiments.searching.answer import Answer, Conditions, json_of, score_name
 from experiments.searching.store import StoreError
 from experiments.searching.visual_search import BusyError, VisualSearch
 
@@ -37,32 +35,23 @@ _MOST_READ = 8 * MOST_BYTES
 MOST_NEIGHBORS = 100
 _COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
-# The number of values of a column on the page.
-_VALUES = 500
-_THREADS = 16
-# With more waiting requests, searches are refused.
-_MOST_WAITING = 64
-_CONNECTIONS = 400
+MOST_VALUES = 500
+"""The number of values of a column on the page."""
 _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
-_NO_STORE = "The store that holds the images does not answer: try again later."
 _KEPT_PICTURES = 2000
+_CONDITIONS = ("k", "where", "min_similarity", "group_similarity")
 # The parameters of each function that answers requests.
-_OF_RESULTS = ("k", "where", "min_similarity", "group_similarity")
 _PARAMETERS = {
     "page": ("example", "k", "where", "min_similarity"),
-    "search_upload": _OF_RESULTS,
-    "search_item": ("item", *_OF_RESULTS),
+    "search_upload": _CONDITIONS,
+    "search_item": ("item", *_CONDITIONS),
 }
-_IMAGE = "image"
 _ECHOED = 60
 
 
 def create_app(
-    search: VisualSearch,
-    host: str = "127.0.0.1",
-    allowed_hosts: Sequence[str] = (),
-    waiting: Callable[[], int] = lambda: 0,
+    search: VisualSearch, host: str = "127.0.0.1", allowed_hosts: Sequence[str] = ()
 ) -> flask.Flask:
     """Create the web application.
 
@@ -70,29 +59,26 @@ def create_app(
     takes an image in the form field `image` and answers with JSON. `GET /search?item=ITEM`
     searches an item. Both take `where=COLUMN:VALUE` (repeatable), `min_similarity`, and
     `group_similarity`. `GET /columns` lists columns and values, and `GET /image/ITEM` is a
-    picture. Unknown and repeated parameters are refused with status 400.
+    picture. Unknown parameters are refused with status 400.
 
     Args:
-        search: the search.
-        host: the address of the server, also a valid name in requests.
-        allowed_hosts: other valid names.
-        waiting: returns the number of waiting requests. With too many, searches are refused with
-            503.
+        search: The search.
+        host: The address of the server, also a valid name in requests.
+        allowed_hosts: Other valid names.
     """
     app = flask.Flask(__name__, static_folder=None, template_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
     _guard(app, {name.lower() for name in (host, *allowed_hosts)})
-    _check_parameters(app)
+    _explain_errors(app)
     _add_page(app, search)
-    _add_search(app, search, waiting)
-    _add_columns(app, search)
+    _add_search(app, search)
     _add_pictures(app, search)
     return app
 
 
 def _guard(app: flask.Flask, names: Collection[str]) -> None:
-    """Refuse requests from other sites, restrict browsers, and answer errors with JSON."""
+    """Refuse requests from other sites and unknown parameters, and restrict browsers."""
 
     @app.before_request
     def refuse_other_sites() -> None:
@@ -104,8 +90,20 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
         if is_other or _is_from_another_site(flask.request):
             flask.abort(403, "Requests from pages of other sites are refused.")
 
+    @app.before_request
+    def refuse_unknown_parameters() -> None:
+        asked = flask.request
+        if asked.url_rule is None:  # unknown path
+            return
+        known = _PARAMETERS.get(asked.url_rule.endpoint, ())
+        for name in asked.args:
+            if name not in known:
+                shown = visible(name[:_ECHOED])
+                takes = ", ".join(known) or "no parameters"
+                flask.abort(400, f"Unknown parameter '{shown}': {asked.url_rule} takes {takes}.")
+
     @app.after_request
-    def close_to_others(response: flask.Response) -> flask.Response:
+    def restrict_browsers(response: flask.Response) -> flask.Response:
         response.headers.setdefault("Content-Security-Policy", "default-src 'none'")
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
@@ -113,6 +111,10 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
         # Item numbers can change at the next start.
         response.headers["Cache-Control"] = "no-cache"
         return response
+
+
+def _explain_errors(app: flask.Flask) -> None:
+    """Answer errors with JSON."""
 
     @app.errorhandler(HTTPException)
     def explain(error: HTTPException) -> flask.typing.ResponseReturnValue:
@@ -126,60 +128,31 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
         text = "Too many searches at once: try again in a few seconds."
         return {"error": text}, 503, {"Retry-After": "5"}
 
-
-def _check_parameters(app: flask.Flask) -> None:
-    """Refuse unknown and repeated parameters."""
-
-    @app.before_request
-    def refuse_unknown_parameters() -> None:
-        asked = flask.request
-        if asked.url_rule is None:  # unknown path
-            return
-        known = _PARAMETERS.get(asked.url_rule.endpoint, ())
-        for name, values in asked.args.lists():
-            if name not in known:
-                place = asked.url_rule.rule
-                flask.abort(400, _unknown(f"parameter {_short(name)}", place, known))
-            if len(values) > 1 and name != "where":
-                flask.abort(400, f"{name} is given {len(values)} times: give it once.")
-
-
-def _check_form() -> None:
-    """Check that the form of an upload has one image and nothing else."""
-    form, files = flask.request.form, flask.request.files
-    if _IMAGE not in files:
-        flask.abort(400, "Send an image as the field `image` of a form.")
-    for name in (*form, *files):
-        if name in _OF_RESULTS:
-            flask.abort(400, f"{name} belongs in the address: {flask.request.path}?{name}=…")
-        if name != _IMAGE:
-            flask.abort(400, _unknown(f"field {_short(name)}", "the form", (_IMAGE,)))
-    if len(files.getlist(_IMAGE)) + len(form.getlist(_IMAGE)) > 1:
-        flask.abort(400, "Send one image: the field `image` is given more than once.")
-
-
-def _unknown(what: str, where: str, known: Collection[str]) -> str:
-    return f"Unknown {what}: {where} takes {', '.join(known) or 'no parameters'}."
-
-
-def _short(name: str) -> str:
-    """Return a client's name for a message."""
-    return f"'{visible(name[:_ECHOED])}{'…' * (len(name) > _ECHOED)}'"
+    @app.errorhandler(StoreError)
+    def no_store(error: StoreError) -> flask.typing.ResponseReturnValue:
+        text = "The store that holds the images does not answer: try again later."
+        return {"error": text}, 503
 
 
 def _add_page(app: flask.Flask, search: VisualSearch) -> None:
-    """Add `GET /`."""
+    """Add `GET /`, and `GET /columns` with the most frequent values of each column."""
+    step = max(1, search.num_items // _EXAMPLES)
+    examples = range(0, search.num_items, step)[:_EXAMPLES]
+    columns = []
+    for name in search.columns.names:
+        counts = search.columns.counts(name)
+        values = [{"value": value, "count": count} for value, count in counts[:MOST_VALUES]]
+        others = max(0, len(counts) - MOST_VALUES)
+        columns.append({"name": name, "values": values, "others": others})
 
     @app.get("/")
     def page() -> flask.Response:
-        _check_page(search)
+        if "example" in flask.request.args:
+            _item(flask.request.args["example"], search)
         nonce = secrets.token_urlsafe(16)
-        step = max(1, search.num_items // _EXAMPLES)
-        examples = range(0, search.num_items, step)[:_EXAMPLES]
+        template = environment().get_template("search.html")
         response = flask.make_response(
-            environment()
-            .get_template("search.html")
-            .render(
+            template.render(
                 nonce=nonce,
                 score=score_name(search.metric),
                 search=search,
@@ -198,61 +171,44 @@ def _add_page(app: flask.Flask, search: VisualSearch) -> None:
         )
         return response
 
+    @app.get("/columns")
+    def list_columns() -> dict[str, Any]:
+        return {"columns": columns}
 
-def _add_search(app: flask.Flask, search: VisualSearch, waiting: Callable[[], int]) -> None:
+
+def _add_search(app: flask.Flask, search: VisualSearch) -> None:
     """Add `/search` for uploads and for items."""
-
-    def refuse_if_many_wait() -> None:
-        if waiting() > _MOST_WAITING:
-            raise BusyError
 
     @app.post("/search")
     def search_upload() -> dict[str, Any]:
-        refuse_if_many_wait()
-        _check_form()
-        file = flask.request.files[_IMAGE]
-        encoded, k, conditions = file.read(), _count(search), _conditions(search)
+        files = flask.request.files
+        if flask.request.form or [name for name, _ in files.items(multi=True)] != ["image"]:
+            flask.abort(400, "Send one image as the field `image` of a form, and no other field.")
+        encoded = files["image"].read()
+        k, conditions = _count(search), _conditions(search)
         try:
             answer = search.search(encoded, k, conditions)
         except StoreError:
-            flask.abort(503, _NO_STORE)
+            raise
         except ValueError as error:
             flask.abort(400, f"This file cannot be searched: {error}.")
         return _json(search, answer)
 
     @app.get("/search")
     def search_item() -> dict[str, Any]:
-        refuse_if_many_wait()
         item, k = _item(flask.request.args.get("item", ""), search), _count(search)
         conditions = _conditions(search)
         try:
             answer = search.search_item(item, k, conditions)
         except StoreError:
-            flask.abort(503, _NO_STORE)
+            raise
         except (OSError, ValueError):
-            flask.abort(404, "The file of this item is gone, or no image any more.")
+            flask.abort(404, "The file of this item is gone, or is no longer an image.")
         return {"path": search.path(item), **_json(search, answer)}
 
 
-def _add_columns(app: flask.Flask, search: VisualSearch) -> None:
-    """Add `GET /columns`: the most frequent values of each column, with counts."""
-    counted = [(name, search.columns.counts(name)) for name in search.columns.names]
-    columns = [
-        {
-            "name": name,
-            "values": [{"value": value, "count": count} for value, count in counts[:_VALUES]],
-            "others": max(0, len(counts) - _VALUES),
-        }
-        for name, counts in counted
-    ]
-
-    @app.get("/columns")
-    def list_columns() -> dict[str, Any]:
-        return {"columns": columns}
-
-
 def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
-    """`GET /image/ITEM`; the last ones made are kept."""
+    """Add `GET /image/ITEM`. The server keeps the last pictures."""
     picture = functools.lru_cache(_KEPT_PICTURES)(
         lambda item: thumbnail(io.BytesIO(search.read(item)), search.max_pixels)
     )
@@ -271,22 +227,21 @@ def _add_pictures(app: flask.Flask, search: VisualSearch) -> None:
 def open_server(
     search: VisualSearch, host: str, port: int, allowed_hosts: Sequence[str] = ()
 ) -> Server:
-    """Bind a server. The arguments are those of `create_app`.
+    """Bind a server. The arguments are the arguments of `create_app`.
 
     Raises:
-        UsageError: if the address cannot be bound.
+        UsageError: The address cannot be bound.
     """
     # waitress logs every request that waits.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    app = create_app(search, host, allowed_hosts, lambda: len(server.task_dispatcher.queue))
     try:
-        server = waitress.create_server(
-            app,
+        return waitress.create_server(
+            create_app(search, host, allowed_hosts),
             host=host,
             port=port,
-            threads=_THREADS,
+            threads=16,
             max_request_body_size=_MOST_READ,
-            connection_limit=_CONNECTIONS,
+            connection_limit=400,
             channel_timeout=_SECONDS_TO_ARRIVE,
             cleanup_interval=_SECONDS_BETWEEN_LOOKS,
             asyncore_use_poll=True,  # select is limited to 1024 files
@@ -294,13 +249,12 @@ def open_server(
         )
     except OSError as error:
         raise UsageError(
-            f"--host={host} --port={port} cannot be bound ({error.strerror}); another --port?"
+            f"--host={host} --port={port} cannot be bound ({error.strerror}). Use another --port."
         ) from error
     except ValueError as error:
         raise UsageError(
-            f"host must be a name or address of this computer. Received: host={host}"
+            f"host must be a name or address of this computer, but got host={host}."
         ) from error
-    return server
 
 
 def run(server: Server, host: str) -> None:
@@ -320,8 +274,8 @@ def _is_from_another_site(request: flask.Request) -> bool:
     HTTPS and to this computer.
     """
     site = request.headers.get("Sec-Fetch-Site", "none")
-    asked = (request.headers.get(f"Sec-Fetch-{what}") for what in ("Mode", "Dest"))
-    is_link = request.endpoint == "page" and tuple(asked) == ("navigate", "document")
+    kind = (request.headers.get("Sec-Fetch-Mode"), request.headers.get("Sec-Fetch-Dest"))
+    is_link = request.endpoint == "page" and kind == ("navigate", "document")
     return site not in ("same-origin", "none") and not is_link
 
 
@@ -348,65 +302,53 @@ def _is_ours(requested: str, names: Collection[str]) -> bool:
         return False
 
 
-def _number(text: str, most: int) -> int | None:
-    """Parse a whole number from 0 to `most`. Return None for other texts."""
-    # Python does not parse numbers with thousands of digits.
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else most + 1
-    return number if number <= most else None
+def _number(text: str, low: float, high: float) -> float | None:
+    """Parse a number within bounds. Return None for other texts."""
+    try:
+        # Python also parses "1_0" and "²", and does not parse thousands of digits.
+        number = float(text) if text.isascii() and "_" not in text else high + 1
+    except ValueError:
+        return None
+    return number if low <= number <= high else None
+
+
+def _whole(text: str, low: int, high: int) -> int | None:
+    number = _number(text, low, high) if text.isdecimal() else None
+    return None if number is None else int(number)
 
 
 def _count(search: VisualSearch) -> int:
     """Return the requested number of neighbors."""
-    count = _number(flask.request.args.get("k", "10"), MOST_NEIGHBORS)
-    if not count:
+    count = _whole(flask.request.args.get("k", "10"), 1, MOST_NEIGHBORS)
+    if count is None:
         flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBORS}.")
     return min(count, search.num_items)
 
 
-def _check_page(search: VisualSearch) -> None:
-    """Check the parameters in the page's address, which its script would ignore."""
-    given = flask.request.args
-    if _count(search) and given.get("k", "10") not in map(str, _COUNTS):
-        flask.abort(400, f"k must be one of {', '.join(map(str, _COUNTS))} on the page.")
-    _conditions(search)
-    if "example" in given:
-        _item(given["example"], search)
+def _item(text: str, search: VisualSearch) -> int:
+    item = _whole(text, 0, search.num_items - 1)
+    if item is None:
+        flask.abort(404, f"An item is a number below {search.num_items}.")
+    return item
 
 
 def _conditions(search: VisualSearch) -> Conditions:
     """Return the conditions of a request."""
-    given = flask.request.args
-    asked = {"min_similarity": (-1.0, None), "group_similarity": (0.0, ANYTHING.group_similarity)}
-    numbers: dict[str, float | None] = {}
-    for name, (least, default) in asked.items():
-        numbers[name] = default
-        if name in given:
-            numbers[name] = _between(given[name], least)
+    args = flask.request.args
+    numbers: dict[str, Any] = {}
+    for name, low in (("min_similarity", -1), ("group_similarity", 0)):
+        if name in args:
+            numbers[name] = _number(args[name], low, 1)
             if numbers[name] is None:
-                flask.abort(400, f"{name} must be a number from {least:g} to 1.")
+                flask.abort(400, f"{name} must be a number from {low} to 1.")
     try:
-        where = tuple(search.columns.parsed(text, ":", "where") for text in given.getlist("where"))
-        conditions = Conditions(where, numbers["min_similarity"], numbers["group_similarity"] or 0)
+        where = tuple(search.columns.parsed(text, ":") for text in args.getlist("where"))
+        conditions = Conditions(where, **numbers)
         search.check(conditions)
     except ValueError as error:
-        flask.abort(400, f"{error}.")
+        text = str(error)
+        flask.abort(400, text if text.endswith((".", "?")) else f"{text}.")
     return conditions
-
-
-def _between(text: str, least: float) -> float | None:
-    """Parse a number from `least` to 1. Return None for other texts."""
-    try:
-        number = float(text) if text.isascii() and len(text) < 40 and "_" not in text else math.nan
-    except ValueError:
-        number = math.nan
-    return number if least <= number <= 1 else None
-
-
-def _item(text: str, search: VisualSearch) -> int:
-    item = _number(text, search.num_items - 1)
-    if item is None:
-        flask.abort(404, f"An item is a number below {search.num_items}.")
-    return item
 
 
 def _json(search: VisualSearch, answer: Answer) -> dict[str, Any]:

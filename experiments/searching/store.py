@@ -9,7 +9,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,6 @@ __all__ = [
 
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
-_FORMAT = 1
 # The longest name in PostgreSQL in bytes, and characters with a meaning in a query language.
 _MOST_BYTES = 63
 _OF_LANGUAGES = frozenset("\"'`.[]\\")
@@ -54,11 +53,11 @@ class Description:
 
     Attributes:
         metric: "cosine" (embeddings have length 1) or "l2".
-        dimensions: the length of an embedding.
-        saved_model: the model's folder.
-        fingerprint: the fingerprint of the model's files.
-        images: the images' folder.
-        columns: the names of the columns other than path, class, and folder.
+        dimensions: The length of an embedding.
+        saved_model: The model's folder.
+        fingerprint: The fingerprint of the model's files.
+        images: The images' folder.
+        columns: The names of the columns other than path, class, and folder.
     """
 
     metric: str
@@ -70,23 +69,19 @@ class Description:
 
     def text(self) -> str:
         """Return the description as JSON."""
-        return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
+        return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def of_text(cls, text: str | None, store: Store) -> Description:
+    def of_text(cls, text: str, store: Store) -> Description:
         """Read a description from JSON.
 
         Raises:
-            UsageError: if the text is invalid, or from a newer version.
+            UsageError: The text is something else.
         """
         try:
-            found: dict[str, Any] = json.loads(text or "")
-            if found.pop("format") > _FORMAT:
-                raise UsageError(f"{store} was written by a newer library")
-            return cls(**found | {"columns": tuple(found["columns"])})
-        except UsageError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            found = cls(**json.loads(text))
+            return dataclasses.replace(found, columns=tuple(found.columns))
+        except (ValueError, TypeError) as error:
             raise UsageError(
                 f"{store} holds something else than what experiments.index --to writes: name "
                 "another table with #NAME after the address"
@@ -125,8 +120,8 @@ def made_rows(
     """Build `Rows`. A digest changes with the embedding and with the columns.
 
     Args:
-        paths: the paths of the images from their folder.
-        vectors: embeddings that are prepared for the metric, `[n, d]`.
+        paths: The paths of the images from their folder.
+        vectors: Embeddings that are prepared for the metric, `[n, d]`.
         columns: `class`, `folder`, and the user's columns.
     """
     vectors = np.ascontiguousarray(vectors, np.float32)
@@ -134,26 +129,23 @@ def made_rows(
     for place, row in enumerate(vectors):
         known = json.dumps([[name, each[place]] for name, each in columns.items()])
         digests.append(hashlib.blake2b(row.tobytes() + known.encode(), digest_size=16).hexdigest())
-    said = {name: list(each) for name, each in columns.items()}
-    return Rows(
-        [item_id(path) for path in paths], vectors, {PATH: list(paths), **said, DIGEST: digests}
-    )
+    text = {PATH: list(paths), **{name: list(each) for name, each in columns.items()}}
+    return Rows([item_id(path) for path in paths], vectors, {**text, DIGEST: digests})
 
 
 def check_columns(names: Sequence[str]) -> None:
     """Check the names of the user's columns.
 
     Raises:
-        UsageError: if a store cannot have a column of this name.
+        UsageError: A store cannot have a column of this name.
     """
     for name in names:
-        if name in _OURS:
-            raise UsageError(f"columns has a column {name!r}, which every store has: rename it")
-        fits = 0 < len(name.encode()) <= _MOST_BYTES
-        if not fits or not name.isprintable() or _OF_LANGUAGES & set(name):
+        fits = 0 < len(name.encode()) <= _MOST_BYTES and name.isprintable()
+        if name in _OURS or not fits or _OF_LANGUAGES & set(name):
             raise UsageError(
-                f"a column of a store has a name of at most {_MOST_BYTES} bytes without quotes, "
-                f"dots, brackets and backslashes. Received: the column {name!r} of columns"
+                f"A column of a store must have a name other than {', '.join(_OURS)}, of at most "
+                f"{_MOST_BYTES} bytes without quotes, dots, brackets, and backslashes, but got the "
+                f"column {name!r}."
             )
 
 
@@ -161,16 +153,18 @@ class Store(abc.ABC):
     """A table of images in a store.
 
     Args:
-        place: the folder or address of the store.
-        table: the name of the table.
+        place: The folder or address of the store.
+        table: The name of the table.
 
     Raises:
-        StoreError: if the store does not answer.
+        StoreError: The store does not answer.
     """
 
     kind: ClassVar[str]
     batch: ClassVar[int]
     """Images written at once."""
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """The client's exception types."""
 
     def __init__(self, place: str, table: str = TABLE) -> None:
         self.place = place
@@ -191,22 +185,25 @@ class Store(abc.ABC):
             yield
         except UsageError:
             raise
-        except self._errors() as error:
-            raise StoreError(f"{self} cannot be used: {self._said(error)}") from error
+        except self.errors as error:
+            raise StoreError(f"{self} cannot be used: {self._reason(error)}") from error
 
-    def _said(self, error: Exception) -> str:
+    def _reason(self, error: Exception) -> str:
         return (one_line(error) or type(error).__name__)[:500]
 
-    @abc.abstractmethod
-    def _errors(self) -> tuple[type[Exception], ...]:
-        """Return the client's exception types."""
+    def _check_count(self, found: int, images: int) -> None:
+        if found != images:
+            raise StoreError(
+                f"{self} holds {found:,} images instead of {images:,}: another process wrote into "
+                "it at the same time. Repeat the command"
+            )
 
     @abc.abstractmethod
     def description(self) -> Description | None:
         """Return the description of the images, or None if the table does not exist.
 
         Raises:
-            UsageError: if the table was not written by `experiments.index`.
+            UsageError: The table was not written by `experiments.index`.
         """
 
     @abc.abstractmethod
@@ -222,33 +219,11 @@ class Store(abc.ABC):
         """Mark the table as complete.
 
         Args:
-            images: the number of images in the table.
+            images: The number of images in the table.
 
         Raises:
-            StoreError: if the table has a different number, because another process wrote into it.
+            StoreError: The table has a different number, because another process wrote into it.
         """
-
-    def _check_count(self, found: int, images: int) -> None:
-        if found != images:
-            raise StoreError(
-                f"{self} holds {found:,} images instead of {images:,}: another process wrote into "
-                "it at the same time. Repeat the command"
-            )
-
-    def held(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context that locks the table for this machine.
-
-        Raises:
-            UsageError: if another process has the lock.
-        """
-        return contextlib.nullcontext()
-
-    def remove_repeated(self) -> list[str]:
-        """Delete the images whose ids repeat in the table, and return the ids.
-
-        In most stores the id is a key, so ids cannot repeat.
-        """
-        return []
 
     @abc.abstractmethod
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
@@ -271,10 +246,10 @@ class Store(abc.ABC):
         The search is exact in the store's arithmetic. The order of equal scores is undefined.
 
         Args:
-            query: an embedding that is prepared for the metric, `[d]`.
-            k: the largest number of images.
-            metric: the metric of the description.
-            where: the allowed values of each column.
+            query: An embedding that is prepared for the metric, `[d]`.
+            k: The largest number of images.
+            metric: The metric of the description.
+            where: The allowed values of each column.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import pathlib
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.searching.addresses import PARQUET, Address, open_store
 from experiments.searching.columns import read_columns
 from experiments.searching.folder_embeddings import Embedded
-from experiments.searching.index_settings import Settings, how_to_search
+from experiments.searching.index_folder import Settings, how_to_search
 from experiments.searching.store import (
     CLASS,
     DIGEST,
@@ -27,7 +26,10 @@ from experiments.searching.store import (
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 
-__all__ = ["StoreChanges", "StoreTarget", "images_to_store", "update_store"]
+if TYPE_CHECKING:
+    from experiments.searching.parquet_files import ParquetFiles
+
+__all__ = ["StoreChanges", "check_store", "images_to_store", "opened_store", "update_store"]
 
 
 class StoreChanges(NamedTuple):
@@ -41,147 +43,112 @@ class StoreChanges(NamedTuple):
         return "added {:,}, changed {:,}, removed {:,}".format(*self)
 
 
+def opened_store(address: Address) -> Store | ParquetFiles:
+    """Open a store, or a folder of Parquet files.
+
+    Raises:
+        MissingExtraError: The store's client is not installed.
+        StoreError: The store does not answer.
+        UsageError: The folder has other files.
+    """
+    if address.kind != PARQUET:
+        return open_store(address)
+    from experiments.searching.parquet_files import ParquetFiles
+
+    return ParquetFiles(address.place)
+
+
+def check_store(store: Store | ParquetFiles, fingerprint: str, images: str, metric: str) -> None:
+    """Check that a store can receive the images.
+
+    Raises:
+        UsageError: The table belongs to another model, other images, or another metric.
+    """
+    before = store.description()
+    given = {"fingerprint": fingerprint, "images": images, "metric": metric}
+    for name, value in given.items():
+        if before is not None and getattr(before, name) != value:
+            raise UsageError(
+                f"to must be a new table or a table with {name}={value}, but got {store} with "
+                f"{name}={getattr(before, name)}. Name another table with #NAME after the address, "
+                "or delete the table."
+            )
+
+
 def images_to_store(
-    target: StoreTarget, output: pathlib.Path, settings: Settings, embedded: Embedded, metric: str
+    store: Store | ParquetFiles,
+    output: pathlib.Path,
+    settings: Settings,
+    embedded: Embedded,
+    metric: str,
 ) -> str:
     """Bring a store up to date with the images of an index folder.
 
     Args:
-        target: the store.
-        output: the index folder, which has the columns.
-        settings: the settings of the index folder.
-        embedded: the images and their embeddings.
-        metric: the metric.
+        store: The store.
+        output: The index folder, which has the columns.
+        settings: The settings of the index folder.
+        embedded: The images and their embeddings.
+        metric: The metric.
 
     Returns:
         The text to print.
 
     Raises:
-        UsageError: if a store cannot have one of the columns.
+        StoreError: The store does not answer.
+        UsageError: A store cannot have one of the columns.
     """
-    paths = [file.path for file in embedded.files]
-    columns = read_columns(output, paths)
+    columns = read_columns(output, embedded.paths)
     check_columns(columns.own_names)
     names = [CLASS, FOLDER, *columns.own_names]
     vectors = prepared_rows(embedded.embeddings, "embeddings", cast("Metric", metric))
-    rows = made_rows(paths, vectors, {name: columns.values_of(name) for name in names})
+    rows = made_rows(embedded.paths, vectors, {name: columns.values_of(name) for name in names})
     described = Description(
         metric=metric,
         dimensions=rows.vectors.shape[1],
-        saved_model=settings["saved_model"],
+        saved_model=str(output / settings["saved_model"]),
         fingerprint=settings["fingerprint"],
         images=settings["images"],
         columns=tuple(columns.own_names),
     )
-    return target.write(described, rows)
-
-
-class StoreTarget:
-    """A store, or a folder of Parquet files, that receives images.
-
-    Args:
-        address: the store's address.
-
-    Attributes:
-        store: the store. None for Parquet.
-
-    Raises:
-        MissingExtraError: if the store's client is not installed.
-        StoreError: if the store does not answer.
-        UsageError: if a folder has other files.
-    """
-
-    def __init__(self, address: Address) -> None:
-        self._folder = address.place
-        self.store: Store | None = None
-        if address.kind != PARQUET:
-            self.store = open_store(address)
-            return
-        from experiments.searching.parquet_files import check_parquet
-
-        check_parquet(address.place)
-
-    def __str__(self) -> str:
-        """Return the address."""
-        return f"{PARQUET}:{self._folder}" if self.store is None else str(self.store)
-
-    def held(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context that locks the store for this machine.
-
-        Raises:
-            UsageError: if another process has the lock.
-        """
-        if self.store is not None:
-            return self.store.held()
-        if "://" in self._folder:  # an object store has no locks
-            return contextlib.nullcontext()
-        return held_beside(pathlib.Path(self._folder), "to", str(self))
-
-    def check(self, fingerprint: str, images: str, metric: str) -> None:
-        """Check that a table can receive the images.
-
-        Raises:
-            UsageError: if the table belongs to another model, other images, or another metric.
-        """
-        before = None if self.store is None else self.store.description()
-        if before is None:
-            return
-        elsewhere = "name another table with #NAME after the address, or delete the table"
-        if before.fingerprint != fingerprint:
-            raise UsageError(
-                f"{self.store} holds embeddings of {before.dimensions} dimensions by another "
-                f"model, which was in {before.saved_model}: they do not compare. "
-                f"{elsewhere.capitalize()}"
-            )
-        for name, was, now in (
-            ("images", before.images, images),
-            ("metric", before.metric, metric),
-        ):
-            if was != now:
-                raise UsageError(
-                    f"{self.store} was written with {name}={was}: {elsewhere}. "
-                    f"Received: {name}={now}"
-                )
-
-    def write(self, description: Description, rows: Rows) -> str:
-        """Bring the store up to date, and return the text to print.
-
-        Raises:
-            StoreError: if the store does not answer.
-        """
-        if self.store is None:
-            from experiments.searching.parquet_files import write_parquet
-
-            written = write_parquet(self._folder, description, rows)
-            how = "written" if written else "there already"
-            return f"{PARQUET}:{self._folder}: {len(rows):,} images, {how}"
-        changes = update_store(self.store, description, rows)
-        self.store.close()
-        hint = how_to_search(self.store, description.images)
-        return f"{self.store}: {len(rows):,} images: {changes}\n{hint}"
+    if not isinstance(store, Store):
+        written = "written" if store.write(described, rows) else "there already"
+        return f"{store}: {len(rows):,} images, {written}"
+    changes = update_store(store, described, rows)
+    return f"{store}: {len(rows):,} images: {changes}\n{how_to_search(store, described.images)}"
 
 
 def update_store(store: Store, description: Description, rows: Rows) -> StoreChanges:
     """Bring a table up to date. Continues after a kill.
 
     Args:
-        store: the store.
-        description: the description of the images.
-        rows: all images of the table.
+        store: The store.
+        description: The description of the images.
+        rows: All images of the table.
 
     Raises:
-        StoreError: if the store does not answer.
+        StoreError: The store does not answer.
     """
     before = store.description()
     if before is None or before.columns != description.columns:
         store.create(description)
-    repeated = set(store.remove_repeated())
-    held = {one: digest for block in store.values([ID, DIGEST]) for one, digest in block}
+    found = [row for block in store.values([ID, DIGEST]) for row in block]
+    # Two commands at the same time can add an image twice to LanceDB. Write such images again.
+    counts = collections.Counter(image for image, _ in found)
+    stored = {image: digest if counts[image] == 1 else "" for image, digest in found}
     wanted = dict(zip(rows.ids, rows.columns[DIGEST]))
-    places = {one: place for place, one in enumerate(rows.ids)}
-    new = [place for one, place in places.items() if one not in held]
-    changed = [place for one, place in places.items() if held.get(one, wanted[one]) != wanted[one]]
-    removed = [one for one in held if one not in wanted]
+    repeated = [image for image, count in counts.items() if count > 1]
+    removed = [image for image in stored if image not in wanted]
+    places = {image: place for place, image in enumerate(rows.ids)}
+    new = [place for image, place in places.items() if image not in stored]
+    changed = [
+        place
+        for image, place in places.items()
+        if stored.get(image, wanted[image]) != wanted[image]
+    ]
+    gone = [*removed, *(image for image in repeated if image in wanted)]
+    for start in range(0, len(gone), store.batch):
+        store.remove(gone[start : start + store.batch])
     todo = [*changed, *new]
     if todo:
         with progress_bar(f"to {store.kind}", len(todo), leave=True) as bar:
@@ -189,11 +156,6 @@ def update_store(store: Store, description: Description, rows: Rows) -> StoreCha
                 block = rows.taken(todo[start : start + store.batch])
                 store.upsert(block)
                 bar.update(len(block))
-    for start in range(0, len(removed), store.batch):
-        store.remove(removed[start : start + store.batch])
     if todo or removed or not store.is_finished():
         store.finish(len(rows))
-    mended = len(repeated & wanted.keys())
-    return StoreChanges(
-        len(new) - mended, len(changed) + mended, len(removed) + len(repeated) - mended
-    )
+    return StoreChanges(len(new), len(changed), len(removed))

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,9 @@ from experiments.evaluation.calibration import read_calibration
 from experiments.evaluation.pictures import checked_picture
 from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
-from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult
+from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
 from experiments.searching.gallery import open_gallery
-from experiments.searching.grouping import grouped
-from experiments.searching.image_folder import ImageFolder, check_stored
+from experiments.searching.images import ImageFolder
 from pipelines.images.limits import MOST_PIXELS
 
 # Concurrent searches. Decoding a PNG of 50 million pixels takes 1.4 GB.
@@ -35,23 +34,23 @@ class VisualSearch:
     """An index with its model. Several threads can search at the same time.
 
     Args:
-        place: the folder of `experiments.index`, or a store address.
-        saved_model: the model's folder. None means the folder in the index.
-        images: the images' folder or address. None means the folder in the index, but an address in
+        place: The folder of `experiments.index`, or a store address.
+        saved_model: The model's folder. None means the folder in the index.
+        images: The images' folder or address. None means the folder in the index, but an address in
             the index is not opened.
-        max_pixels: the largest number of pixels of an image.
+        max_pixels: The largest number of pixels of an image.
 
     Attributes:
-        images: the `ImageFolder`.
-        max_pixels: the largest number of pixels of an image.
-        saved_model: the model's folder.
-        num_items: the number of images.
-        metric: the metric of the index.
-        columns: the `Columns` of the images.
-        calibration: the threshold of a match in the model's folder, or None.
+        images: The `ImageFolder`.
+        max_pixels: The largest number of pixels of an image.
+        saved_model: The model's folder.
+        num_items: The number of images.
+        metric: The metric of the index.
+        columns: The `Columns` of the images.
+        calibration: The threshold of a match in the model's folder, or None.
 
     Raises:
-        UsageError: if the index, the model, or the images are missing, or do not fit each other.
+        UsageError: The index, the model, or the images are missing, or do not fit each other.
     """
 
     def __init__(
@@ -64,20 +63,29 @@ class VisualSearch:
         self.max_pixels = max_pixels
         # Load the index first, because the model can contain ScaNN's operations.
         self._gallery = gallery = open_gallery(place)
-        if images is None:
-            check_stored(gallery.images, place)
+        if images is None and "://" in gallery.images:
+            # The index can come from a stranger. Opening its address sends the user's credentials
+            # to the server that the address names.
+            raise UsageError(
+                f"the index in {place} names an address for its images, which is opened only if "
+                f"the command line sets it: --images={gallery.images.partition('?')[0]}"
+            )
         self.images = ImageFolder(images or gallery.images)
+        if not self.images.exists():
+            raise UsageError(
+                f"the folder of the index's images is gone: {self.images.place}. If it has moved, "
+                "set --images=FOLDER."
+            )
         self.saved_model = pathlib.Path(saved_model or gallery.saved_model)
         if saved_model is None and not self.saved_model.is_dir():
             raise UsageError(
-                f"the model that the index in {place} was made with is gone: {self.saved_model}. "
-                "Give --saved_model=FOLDER, where it is now"
+                f"the model of the index in {place} is gone: {self.saved_model}. If it has moved, "
+                "set --saved_model=FOLDER."
             )
         if fingerprint(self.saved_model) != gallery.fingerprint:
             raise UsageError(
-                f"saved_model is not the one that the index in {place} was made with: its "
-                "embeddings do not compare. Give --saved_model=FOLDER, where that one is now. "
-                f"Received: saved_model={self.saved_model}"
+                f"saved_model must be the model of the index in {place}, but got "
+                f"{self.saved_model}. If the model has moved, set --saved_model=FOLDER."
             )
         self.num_items, self.metric = len(gallery.paths), gallery.metric
         self.calibration = read_calibration(self.saved_model, gallery.fingerprint, self.metric)
@@ -106,14 +114,14 @@ class VisualSearch:
         With conditions on columns, the search is exact among the images that meet them.
 
         Args:
-            encoded: the contents of an image file.
-            k: the number of neighbors, at least 1.
-            conditions: conditions that the neighbors must meet.
-            but: an item to leave out, or None.
+            encoded: The contents of an image file.
+            k: The number of neighbors, at least 1.
+            conditions: Conditions that the neighbors must meet.
+            but: An item to leave out, or None.
 
         Raises:
-            UsageError: if the image cannot be read or is too large, or as `check`.
-            BusyError: if other searches take too long.
+            UsageError: The image cannot be read or is too large, or as `check`.
+            BusyError: Other searches take too long.
         """
         mask = self.check(conditions)
         with self._slot():
@@ -122,16 +130,26 @@ class VisualSearch:
                 raise UsageError(bad[0])
             return self._answer(embeddings, k, conditions, mask, but)
 
+    def search_item(self, item: int, k: int, conditions: Conditions = ANYTHING) -> Answer:
+        """Search the neighbors of an image of the index, without the image.
+
+        Raises:
+            OSError: Its file cannot be read.
+            UsageError: As `search`.
+            BusyError: As `search`.
+        """
+        return self.search(self.read(item), k, conditions, but=item)
+
     def check(self, conditions: Conditions) -> npt.NDArray[np.bool_] | None:
         """Return which images meet the conditions on columns, or None for all images.
 
         Raises:
-            UsageError: if a column or value does not exist, or the metric has no similarity.
+            UsageError: A value does not exist, or the metric has no similarity.
         """
         if conditions.min_similarity is not None and self.metric != "cosine":
             raise UsageError(
-                "min_similarity is for an index of cosine similarities: this one has distances. "
-                f"Received: min_similarity={conditions.min_similarity:g}"
+                "min_similarity must be unset for an index of distances, but got "
+                f"{conditions.min_similarity:g}."
             )
         return self.columns.mask(conditions.where)
 
@@ -147,19 +165,24 @@ class VisualSearch:
         more = but is not None and (mask is None or bool(mask[but]))
         allowed = self.num_items if mask is None else int(mask.sum())
         asked = k + more + (_AHEAD + k if conditions.group_similarity else 0)
-        while allowed > more:
+        if allowed == more:
+            return Answer(())
+        while True:
             asked = min(asked, allowed)
             found = self._gallery.nearest(embeddings, asked, conditions.where, mask)
-            near = list(map(self._result, found.paths, found.scores))
-            others = [place for place, result in enumerate(near) if result.item != but]
-            every = [near[place] for place in others]
-            results = _together(every, found.embeddings[others], conditions, k)
-            is_end = asked == allowed or not every or not _is_near(every[-1], conditions)
-            if len(results) == k or is_end:
-                nearest = every[0].score if every else None
-                return Answer(tuple(results), allowed - more, nearest)
+            results = list(map(self._result, found.paths, found.scores))
+            rows = [row for row, result in enumerate(results) if result.item != but]
+            near = [row for row in rows if conditions.includes(results[row].score)]
+            groups = grouped(
+                [results[row] for row in near],
+                found.embeddings[near],
+                conditions.group_similarity,
+                k,
+            )
+            if len(groups) == k or asked == allowed or len(near) < len(rows) or not rows:
+                nearest = results[rows[0]].score if rows else None
+                return Answer(tuple(groups), allowed - more, nearest)
             asked *= 4
-        return Answer((), 0)
 
     def _result(self, path: str, score: float) -> SearchResult:
         item = self._item_of[path]
@@ -174,32 +197,3 @@ class VisualSearch:
             yield
         finally:
             self._slots.release()
-
-    def search_item(self, item: int, k: int, conditions: Conditions = ANYTHING) -> Answer:
-        """Search the neighbors of an image of the index, without the image.
-
-        Raises:
-            OSError: if its file cannot be read.
-            UsageError: as `search`.
-            BusyError: as `search`.
-        """
-        return self.search(self.read(item), k, conditions, but=item)
-
-
-def _together(
-    results: Sequence[SearchResult],
-    embeddings: npt.NDArray[np.float32],
-    conditions: Conditions,
-    k: int,
-) -> list[SearchResult]:
-    """Return the first k results that are near enough, with copies joined."""
-    near = [result for result in results if _is_near(result, conditions)]
-    if not conditions.group_similarity:
-        return near[:k]
-    return grouped(near, embeddings[: len(near)], conditions.group_similarity, k)
-
-
-def _is_near(result: SearchResult, conditions: Conditions) -> bool:
-    least = conditions.min_similarity
-    # Rounding can make the similarity of equal images less than 1.
-    return least is None or result.score >= least - 1e-6

@@ -11,6 +11,7 @@ from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.options.loss_flags import naming_flags
+from experiments.options.run_options import BackboneOptions
 from experiments.options.values import import_modules, whole_numbers
 from experiments.training.callbacks import callbacks, exported
 from experiments.training.checkpoint import State
@@ -121,15 +122,23 @@ class Learner:
         )
 
 
-def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
-    """Build the backbone and the embedding model."""
+def build_backbone(options: BackboneOptions, frozen_batch_norm: bool | None = None) -> keras.Model:
+    """Build the backbone with its weights.
+
+    Args:
+        options: The options of the backbone.
+        frozen_batch_norm: Argument of `keras_dml.models.build_backbone`.
+
+    Raises:
+        UsageError: The weights cannot be downloaded.
+    """
     import_modules(options.import_modules)
     try:
-        backbone = models.build_backbone(
+        return models.build_backbone(
             options.backbone,
             options.image_size,
             options.weights,
-            options.frozen_batch_norm,
+            frozen_batch_norm,
             None if options.filters is None else whole_numbers("filters", options.filters),
             options.trust_code,
         )
@@ -143,6 +152,11 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
             f"--flagfile={WITHOUT_DOWNLOAD[0]}, or for drawings, "
             f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: weights={options.weights}"
         ) from error
+
+
+def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
+    """Build the backbone and the embedding model."""
+    backbone = build_backbone(options, options.frozen_batch_norm)
     if options.freeze_backbone:
         freeze(backbone)
     elif options.lora_rank is None:
@@ -157,6 +171,14 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         options.feature_batch_norm,
         options.pooling,
         options.levels,
+    )
+
+
+def pooled_backbone(options: BackboneOptions) -> keras.Model:
+    """Build the backbone with its pooling, without a head. Random weights have the seed 0."""
+    keras.utils.set_random_seed(0)
+    return models.embedding_model(
+        build_backbone(options), pooling=options.pooling, levels=options.levels
     )
 
 

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 
 from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.evaluators import Findings, Finished
+from experiments.evaluation.evaluators import Finished
 from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
-from experiments.evaluation.result import Result
+from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import PAPER, Rows, percent, rows_of, score_table
 from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
@@ -86,14 +86,7 @@ def leave(
         workers.meet()
         return None
     history = run.folder.history
-    end = Finished(
-        model,
-        embedded.arrays["test"],
-        embedded.arrays.get("gallery"),
-        history,
-        kept(history, run.options),
-        embedded.arrays.get("catalog"),
-    )
+    end = Finished(model, embedded.arrays, history, kept(history, run.options))
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
     # The SavedModel maps the bytes of image files to embeddings.
     export_saved_model(model_kept, run.folder.file("saved_model"), run.preprocessing)
@@ -211,7 +204,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         "Gallery": f"{len(data.gallery):,} images of the same classes" if data.gallery else "",
         "Catalog": f"{len(data.catalog):,} pictures of the same classes" if data.catalog else "",
         "Backbone": f"{options.backbone}, weights: {_weights(options)}",
-        "Embedding": f"{end.embeddings.shape[1]} dimensions",
+        "Embedding": f"{end.embeddings['test'].shape[1]} dimensions",
         **dict(findings.lines if own else ()),
         "NMI of the paper": f"{percent(run.paper['nmi'])} %" if "nmi" in run.paper else "",
         "Loss": options.loss,
@@ -251,13 +244,15 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
 
 
 def _images(run: RunPlan, end: Finished) -> LabeledEmbeddings:
-    data = run.data
-    gallery, catalog = (
-        None if table is None or array is None else EmbeddedSet(array, table.labels, table)
-        for table, array in ((data.gallery, end.gallery), (data.catalog, end.catalog))
+    sets = {
+        side: EmbeddedSet(end.embeddings[side], table.labels, table)
+        for side, table in run.data.tables.items()
+        if side in end.embeddings
+    }
+    test = sets.pop("test")
+    return LabeledEmbeddings(
+        test, sets.get("gallery"), sets.get("catalog"), transform=run.preprocessing
     )
-    test = EmbeddedSet(end.embeddings, data.test.labels, data.test)
-    return LabeledEmbeddings(test, gallery, catalog, transform=run.preprocessing)
 
 
 def _sides(run: RunPlan) -> tuple[str, str]:

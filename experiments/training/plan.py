@@ -122,7 +122,7 @@ def check_validated(options: RunOptions, data: Split) -> None:
 
 def with_some_to_show(data: Split) -> Split:
     """Replace the test images by the training images that the pages of a refit show."""
-    rows, *_ = pair_rows(data.test.labels)
+    rows = pair_rows({"test": data.test.labels})["test"]
     return dataclasses.replace(data, test=data.test.select(rows))
 
 

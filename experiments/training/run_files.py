@@ -139,9 +139,15 @@ def kept_model(path: pathlib.Path) -> pathlib.Path:
     """Return the path of the kept model in the folder of a run.
 
     Raises:
+        UsageError: The run has no model, because it stopped before its first evaluation.
         DamagedError: The file has changed since the run wrote it.
     """
     best = path / BEST
-    if best.is_file():
-        Manifest(path).check(BEST, f"To evaluate it all the same: --model={best}")
+    if not best.is_file():
+        raise UsageError(
+            f"run must be the folder of a run with its kept model, but {best} is missing. The "
+            f"command that began the run resumes it: python -m experiments.run "
+            f"--flagfile={path / FLAGS_FILE} --output_dir={path}"
+        )
+    Manifest(path).check(BEST, f"To evaluate it all the same: --model={best}")
     return best

@@ -41,6 +41,7 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
         return folder.finished_text
 
     # These modules import TensorFlow, which takes seconds. A finished run does not need it.
+    from experiments.evaluation.evaluators import Start
     from experiments.evaluation.table_embedder import TableEmbedder
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
@@ -74,8 +75,9 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
         feed = fit.feed_of(run, learner, workers, state)
         embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
         untrained = functools.partial(fit.untrained_embeddings, run, learner, workers, feed)
+        start = Start(state.step, embedder, untrained)
         for evaluator in run.evaluators:
-            evaluator.before(run, state, embedder, untrained)
+            evaluator.before(run, start)
         fit.fit(run, learner, workers, state, feed)
         table = outcome.leave(run, model, embedding, workers, began, feed, write_pages)
     if table is None:

@@ -124,7 +124,9 @@ class FoldRuns:
         together = _concatenated(outputs, flags)
         found: dict[str, dict[str, float]] = {}
         for score in compared():
-            name, key = label_of(score.at_1), f"{score.at_1}/cosine"
+            if not score.of_distance:
+                continue
+            name, key = label_of(score.at_1), score.key
             each = [
                 json.loads((output / "evaluation.json").read_text())["scores"][key]
                 for output in outputs

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.evaluation.baselines import distinct_baselines
-from experiments.evaluation.intervals import Difference, Interval, differences, mean_interval
+from experiments.evaluation.figures import Means, Trials
+from experiments.evaluation.intervals import differences, mean_interval
 from experiments.evaluation.scores import Rows, compared, label_of
-from experiments.evaluation.tables import markdown_table
-from experiments.pages.figures import intervals_svg
+from experiments.evaluation.tables import markdown_table, write_table
+from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
-from experiments.pages.trials_figure import Tried, trials_svg
 from experiments.tuning.protocol import SearchResult
 from experiments.tuning.space import words_of_trial
 from keras_dml._files.atomic import replacing
 
-__all__ = ["shown", "write_results"]
+__all__ = ["write_results"]
 
 OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
 
@@ -31,7 +30,7 @@ def write_results(
     seeds: Sequence[int],
     forwarded: Sequence[str],
 ) -> str:
-    """Write `study.json`, `study.md`, and `study.html`, and return the text of `study.md`.
+    """Write `study.json`, the table `study.md`, `.csv`, `.tex`, and `study.html`.
 
     Args:
         output: Folder of the study.
@@ -39,31 +38,32 @@ def write_results(
         searches: Results of the searches by recipe.
         seeds: The seeds.
         forwarded: Flags of every run.
+
+    Returns:
+        The text of `study.md`.
     """
     scores = _scores(results)
     # The seed does not change a baseline.
     baselines = distinct_baselines({recipe: of_one[0] for recipe, of_one in results.items()})
     of_folds = {stem: found.of.on_test_classes(found.best) for stem, found in searches.items()}
-    tables = [_rows(scores, baselines), *([_fold_rows(of_folds)] if of_folds else [])]
-    verdicts = [
-        _verdict(name, difference)
-        for name, of_one in scores.items()
-        for difference in differences(of_one)
-    ]
+    verdicts = [f"{name}: {difference}" for name, of_one in scores.items()
+                for difference in differences(of_one)]  # fmt: skip
     written: dict[str, Any] = {"seeds": seeds, "scores": scores, "forwarded": forwarded}
     if baselines:
         written["baselines"] = baselines
     if searches:
         written["search"] = {stem: found.as_json() for stem, found in searches.items()}
         written["models of the folds"] = of_folds
-    sentences = [found.sentence for found in searches.values()]
-    text = "\n".join(["\n\n".join(map(markdown_table, tables)), "", *sentences, *verdicts])
-    for name, content in {"study.json": json.dumps(written, indent=1), "study.md": text}.items():
-        with replacing(output / name) as path:
-            path.write_text(content + "\n")
+    with replacing(output / "study.json") as path:
+        path.write_text(json.dumps(written, indent=1) + "\n")
+    tables = [_rows(scores, baselines), *([_fold_rows(of_folds)] if of_folds else [])]
+    sentences = [*(found.sentence for found in searches.values()), *verdicts]
+    below = [*map(markdown_table, tables[1:]), "\n".join(sentences)]
+    text = write_table(output / "study", tables[0], "\n\n".join(filter(None, below)))
     note = (
-        f"Mean over {len(seeds)} seeds, percent, ± half of the 95 % t-interval of the mean. "
-        "Differences are paired over seeds; p is corrected for the number of recipes (Holm)."
+        f"Mean over {len(seeds)} seeds, percent, ± half of the 95 % t-interval of the mean. A lead "
+        "is larger than chance if the p of the t-test of differences paired over seeds, corrected "
+        "for the number of recipes (Holm), is below 0.05."
     )
     if searches:
         note += " The runs have the best settings of each search, and are evaluated at their end."
@@ -74,18 +74,16 @@ def write_results(
         forwarded=" ".join(forwarded),
         tables=tables,
         note=note,
-        pictures={name: intervals_svg(name, of_one) for name, of_one in scores.items()},
+        pictures=svgs({name: _means(name, of_one) for name, of_one in scores.items()}),
         verdicts=verdicts,
         searches=[_search(found) for found in searches.values()],
     )
     return text
 
 
-def shown(interval: Interval) -> str:
-    """Format an interval as `85.4 ± 0.6`."""
-    if math.isnan(interval.half_width):
-        return f"{interval.mean:.1f}"
-    return f"{interval.mean:.1f} ± {interval.half_width:.1f}"
+def _means(name: str, of_one: Mapping[str, Sequence[float]]) -> Means:
+    order = sorted(of_one, key=lambda recipe: -mean_interval(of_one[recipe]).mean)
+    return Means({recipe: of_one[recipe] for recipe in order}, f"{name}, %")
 
 
 def _scores(
@@ -94,7 +92,7 @@ def _scores(
     """Return the percentages of each score and recipe. A score that a run lacks is left out."""
     found: dict[str, dict[str, list[float]]] = {}
     for score in compared():
-        key = f"{score.at_1}/cosine"
+        key = score.key
         values = {
             recipe: [result["scores"].get(key) for result in of_one]
             for recipe, of_one in results.items()
@@ -113,7 +111,7 @@ def _rows(
     """Return the head, a row for each recipe, the best in R@1 first, and the baselines."""
     first = next(iter(scores.values()))
     rows = [
-        [recipe, *(shown(mean_interval(of_one[recipe])) for of_one in scores.values())]
+        [recipe, *(str(mean_interval(of_one[recipe])) for of_one in scores.values())]
         for recipe in sorted(first, key=lambda recipe: -mean_interval(first[recipe]).mean)
     ]
     by_label = {label_of(score.at_1): score for score in compared()}
@@ -141,22 +139,14 @@ def _percent(fraction: float | None) -> str:
     return "–" if fraction is None else f"{100 * fraction:.1f}"
 
 
-def _verdict(score: str, difference: Difference) -> str:
-    verdict = "larger than chance" if difference.beyond_chance else "no more than chance may give"
-    return (
-        f"{score}: {difference.best} leads {difference.name} by {shown(difference.interval)} "
-        f"points, {verdict} (p = {difference.p:.2g})"
-    )
-
-
 def _search(result: SearchResult) -> dict[str, Any]:
     """Return the values of a search on the page."""
     search, best = result.of, result.best
     trials = sorted(result.trials, key=lambda trial: trial.number)
-    tried = [Tried(each.values, 100 * each.score if each.score else None) for each in trials]
-    figure = trials_svg(
-        f"trials of {search.recipe.stem}",
-        tried,
+    scores = [100 * each.score if each.score else None for each in trials]
+    figure = Trials(
+        [each.values for each in trials],
+        scores,
         trials.index(best),
         [parameter.name for parameter in search.space if parameter.log],
         "MAP@R, %, mean of the folds",
@@ -173,7 +163,7 @@ def _search(result: SearchResult) -> dict[str, Any]:
         "best": best.number + 1,
         "words": words_of_trial(best.values),
         "epochs": result.epochs,
-        "any_diverged": any(trial.score is None for trial in tried),
-        "figure": figure,
+        "any_diverged": None in scores,
+        "pictures": svgs({f"Trials of {search.recipe.stem}": figure}),
         "rows": rows,
     }

@@ -1,21 +1,36 @@
 """Functions with a hand-written gradient, written once for all backends."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 from keras import ops
 
-from keras_dml._common.errors import SecondDerivativeError
-from keras_dml._common.types import Tensor
+__all__ = ["Backward", "SecondDerivativeError", "once_differentiable", "with_gradient"]
 
-__all__ = ["Backward", "with_gradient"]
-
-Backward: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
-"""From `(upstream, *inputs)` to the gradient at each input."""
+Value = TypeVar("Value")
+Backward: TypeAlias = Callable[..., Any]
+"""From `(upstream, *inputs)` to the gradient at the one input, or to a tuple of gradients."""
 
 
-def with_gradient(function: Callable[..., tuple[Tensor, Backward]]) -> Callable[..., Tensor]:
+class SecondDerivativeError(NotImplementedError):
+    """A second derivative of a loss whose gradient is not the derivative of its value.
+
+    In a TensorFlow graph, which replaces Python exceptions, it is `tf.errors.UnimplementedError`
+    with the same message. XLA does not compile such a graph, and names the operation
+    `SecondDerivativesAreNotSupported`.
+
+    Examples:
+        >>> error = SecondDerivativeError("CircleLoss has no second derivative")
+        >>> isinstance(error, NotImplementedError)
+        True
+    """
+
+    # AutoGraph hides other exceptions within a tf.function.
+    __init__ = Exception.__init__
+
+
+def with_gradient(function: Callable[..., tuple[Value, Backward]]) -> Callable[..., Value]:
     """Wrap a function that returns its value and its gradient.
 
     The result can be differentiated twice in reverse mode if `backward` reads the inputs that it
@@ -30,10 +45,10 @@ def with_gradient(function: Callable[..., tuple[Tensor, Backward]]) -> Callable[
     """
 
     @ops.custom_gradient
-    def valued(*inputs: Tensor) -> tuple[Tensor, Callable[..., Tensor | tuple[Tensor, ...]]]:
+    def valued(*inputs: Any) -> tuple[Value, Backward]:
         value, backward = function(*inputs)
 
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+        def gradient(*args: Any, upstream: Any = None) -> Any:
             if upstream is None:
                 return backward(args[0], *inputs)
             # PyTorch passes the inputs again, because those above are outside its graph.
@@ -44,7 +59,7 @@ def with_gradient(function: Callable[..., tuple[Tensor, Backward]]) -> Callable[
     return valued
 
 
-def once_differentiable(x: Tensor, reason: str) -> Tensor:
+def once_differentiable(x: Value, reason: str) -> Value:
     """Return `x` and its gradient unchanged, and refuse a second derivative through it.
 
     For gradients that are not the derivative of their value, such as constant weights that depend
@@ -59,8 +74,8 @@ def once_differentiable(x: Tensor, reason: str) -> Tensor:
     """
 
     @ops.custom_gradient
-    def unchanged(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
+    def unchanged(x: Any) -> tuple[Any, Backward]:
+        def gradient(*args: Any, upstream: Any = None) -> Any:
             # PyTorch passes the input and, as a keyword, the upstream.
             source, upstream = (x, args[0]) if upstream is None else (args[0], upstream)
             # Constant weights do not depend on x for a backend. This zero does.
@@ -69,13 +84,13 @@ def once_differentiable(x: Tensor, reason: str) -> Tensor:
         return ops.convert_to_tensor(x), gradient
 
     @ops.custom_gradient
-    def last(upstream: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+    def last(upstream: Any) -> tuple[Any, Backward]:
         return ops.convert_to_tensor(upstream), lambda *_, **__: _refuse(reason, upstream)
 
     return unchanged(x)
 
 
-def _refuse(reason: str, gradient: Tensor) -> Any:
+def _refuse(reason: str, gradient: Any) -> Any:
     """Raise `SecondDerivativeError`, or in a TensorFlow graph return a tensor that raises it.
 
     TensorFlow builds derivatives of gradients that nobody asks for: for a `tf.function` that is

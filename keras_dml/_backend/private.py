@@ -1,21 +1,20 @@
 """All private parts of Keras, TensorFlow, and Python that this package uses, under public names.
 
-The rest of the package uses none of them. `tests/keras_dml/_backend/test_private.py` checks each of
-them, and reports the ones that an upgrade removes or changes.
+The rest of the package uses none of them. `tests/keras_dml/_backend/test_private.py` lists and
+checks each of them, and reports the ones that an upgrade removes or changes.
 """
 
 import functools
 import pickle
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.models.functional import Functional
 
 __all__ = [
-    "NEEDED",
     "BuildsOnBatch",
     "Functional",
     "PythonUnpickler",
@@ -144,38 +143,3 @@ class BuildsOnBatch:
             if batch is not None:
                 iterator, data_batch = None, batch
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)  # type: ignore[misc]
-
-
-class Needed(NamedTuple):
-    """A private name and its use in this package.
-
-    Attributes:
-        name: Full name, including the package.
-        parameters: Parameters of the function, at least the used ones. None if it is not a
-            function.
-        of_instance: Whether only instances have the attribute.
-    """
-
-    name: str
-    parameters: tuple[str, ...] | None = None
-    of_instance: bool = False
-
-
-NEEDED = (
-    Needed("keras.src.models.functional.Functional", ("inputs", "outputs", "name")),
-    Needed("keras.src.backend.common.stateless_scope.in_stateless_scope", ()),
-    Needed("keras.Model._make_function", ("self", "step_function")),
-    Needed("keras.Model._maybe_symbolic_build", ("self", "iterator", "data_batch")),
-    Needed("keras.Model._distribute_strategy", of_instance=True),
-    Needed("keras.optimizers.Optimizer._get_variable_index", ("self", "variable")),
-    Needed("keras.optimizers.Optimizer._clip_gradients", ("self", "grads")),
-    Needed("keras.optimizers.Optimizer._all_reduce_sum_gradients", ("self", "grads_and_vars")),
-    Needed("keras.layers.Layer._flatten_layers", ("self",)),
-    Needed("keras.layers.Lambda._output_shape", of_instance=True),
-    Needed("keras.layers.Layer._remat_mode", of_instance=True),
-    Needed(
-        "tensorflow.__internal__.distribute.interim.maybe_merge_call",
-        ("fn", "strategy", "args", "kwargs"),
-    ),
-)
-"""All private names, on the TensorFlow backend."""

@@ -10,11 +10,10 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, gaps_of, shown
 
 __all__ = [
     "argument_error",
@@ -32,22 +31,8 @@ __all__ = [
     "shown",
 ]
 
-_LONGEST_ECHO = 200
 # Bound of whole numbers without a smaller bound: the widest integer of NumPy and the backends.
 _MOST_WHOLE = 2**63 - 1
-
-
-def shown(value: object) -> str:
-    """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
-    if isinstance(value, np.ndarray) and value.size > 10:
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    try:
-        text = repr(value)
-    except Exception:  # for example, an integer of 5,000 digits
-        return f"an object of type {type(value).__name__}"
-    if "\n" in text:
-        text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
 
 
 def check_number(
@@ -204,23 +189,6 @@ def as_array(name: str, value: object) -> np.ndarray:
     except (TypeError, ValueError) as error:
         wanted = "an array, or lists of one length"
         raise argument_error(name, wanted, value) from error
-
-
-def gaps_of(value: Any) -> str | None:
-    """Describe the gaps in an array. None for an array without gaps."""
-    if isinstance(value, np.ma.MaskedArray):
-        masked = np.count_nonzero(np.ma.getmaskarray(value))
-        return f"a masked array, {masked} of its entries masked; leave them out" if masked else None
-    if hasattr(value, "nested_row_splits"):  # from TensorFlow
-        return "a ragged tensor"
-    # Keras, TensorFlow, JAX, and SciPy have different sparse tensors.
-    if (
-        getattr(value, "sparse", False) is True
-        or hasattr(value, "dense_shape")
-        or hasattr(value, "todense")
-    ):
-        return "a sparse tensor; make it dense before"
-    return None
 
 
 def argument_error(

@@ -1,6 +1,22 @@
-"""Exceptions for invalid arguments, so that callers can distinguish them from bugs."""
+"""Exceptions for invalid arguments, and descriptions of invalid values for their messages."""
 
-__all__ = ["ArgumentError", "ArgumentTypeError", "DownloadError", "SecondDerivativeError"]
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "EXACT_LIMITS",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "DownloadError",
+    "check_exact",
+    "gaps_of",
+    "shown",
+]
+
+# From these limits on, neighboring whole numbers can be equal.
+EXACT_LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
+_LONGEST_ECHO = 200
 
 
 class ArgumentError(ValueError):
@@ -31,18 +47,53 @@ class DownloadError(ArgumentError):
     """An argument that requires a download, without a network."""
 
 
-class SecondDerivativeError(NotImplementedError):
-    """A second derivative of a loss whose gradient is not the derivative of its value.
+def shown(value: object) -> str:
+    """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
+    if isinstance(value, np.ndarray) and value.size > 10:
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    try:
+        text = repr(value)
+    except Exception:  # for example, an integer of 5,000 digits
+        return f"an object of type {type(value).__name__}"
+    if "\n" in text:
+        text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
 
-    In a TensorFlow graph, which replaces Python exceptions, it is `tf.errors.UnimplementedError`
-    with the same message. XLA does not compile such a graph, and names the operation
-    `SecondDerivativesAreNotSupported`.
 
-    Examples:
-        >>> error = SecondDerivativeError("CircleLoss has no second derivative")
-        >>> isinstance(error, NotImplementedError)
-        True
+def gaps_of(value: Any) -> str | None:
+    """Describe the gaps in an array. None for an array without gaps."""
+    if isinstance(value, np.ma.MaskedArray):
+        masked = np.count_nonzero(np.ma.getmaskarray(value))
+        return f"a masked array, {masked} of its entries masked; leave them out" if masked else None
+    if hasattr(value, "nested_row_splits"):  # from TensorFlow
+        return "a ragged tensor"
+    # Keras, TensorFlow, JAX, and SciPy have different sparse tensors.
+    if (
+        getattr(value, "sparse", False) is True
+        or hasattr(value, "dense_shape")
+        or hasattr(value, "todense")
+    ):
+        return "a sparse tensor; make it dense before"
+    return None
+
+
+def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:
+    """Raise `ValueError` unless labels in a float dtype are whole and cannot be rounded.
+
+    Args:
+        labels: Labels of any shape, or None if they are not known yet.
+        dtype: Their dtype before they became NumPy's.
+        name: Name of the argument, for the message.
     """
-
-    # AutoGraph hides other exceptions within a tf.function.
-    __init__ = Exception.__init__
+    if labels is None:
+        return
+    limit = EXACT_LIMITS.get(dtype, EXACT_LIMITS["float64"])
+    wanted = f"that {dtype} tells apart, below {limit}: pass larger ids as integers"
+    bad = np.argwhere(~(np.abs(labels) < limit))
+    if not len(bad):
+        wanted, bad = "that are whole numbers", np.argwhere(labels != np.floor(labels))
+    if len(bad):
+        where = f" in row {bad[0][0]} of {name}" if labels.ndim else f" as {name}"
+        raise ArgumentTypeError(
+            f"{name} must be class ids {wanted}. Received: {labels[tuple(bad[0])]}{where}"
+        )

@@ -3,12 +3,22 @@
 import contextlib
 import importlib
 import importlib.util
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from keras_dml._common.errors import ArgumentError
 
-__all__ = ["MissingExtraError", "TensorFlow", "check_tensorflow_backend", "needing"]
+__all__ = [
+    "MissingExtraError",
+    "TensorFlow",
+    "check_backend",
+    "check_tensorflow_backend",
+    "importing_keras",
+    "needing",
+]
+
+_BACKENDS = ("tensorflow", "jax", "torch")
 
 
 class MissingExtraError(ImportError):
@@ -69,6 +79,46 @@ class TensorFlow:
         value = getattr(tensorflow, name)
         setattr(self, name, value)  # later accesses bypass this method
         return value
+
+
+def check_backend(name: str) -> None:
+    """Raise an error unless Keras can run on a backend. Does not import Keras.
+
+    Args:
+        name: Value of the environment variable `KERAS_BACKEND`.
+
+    Raises:
+        ArgumentError: The library does not support the backend.
+        MissingExtraError: The backend is not installed.
+    """
+    if name not in _BACKENDS:
+        raise ArgumentError(f"KERAS_BACKEND must be tensorflow, jax, or torch, but got {name}.")
+    if importlib.util.find_spec(name) is not None:
+        return
+    others = [other for other in _BACKENDS if other != name]
+    installed = [other for other in others if importlib.util.find_spec(other) is not None]
+    if installed:
+        instead = f"set KERAS_BACKEND={installed[0]}"
+    else:
+        instead = f"install the extra {' or '.join(others)} and set KERAS_BACKEND"
+    raise MissingExtraError(
+        f"Keras needs {name}: pip install 'keras-dml[{name}]', or {instead}", name, name
+    )
+
+
+@contextlib.contextmanager
+def importing_keras() -> Iterator[None]:
+    """Convert the error of `import keras` for a missing or an unknown backend to one line."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        # Without the variable, Keras can read another backend from its configuration file.
+        name = os.environ.get("KERAS_BACKEND") or getattr(error, "name", None) or "tensorflow"
+        try:
+            check_backend(name)
+        except (ArgumentError, MissingExtraError) as explained:
+            raise explained from None
+        raise
 
 
 def check_tensorflow_backend(what: str) -> None:

@@ -6,13 +6,10 @@ from numbers import Integral, Real
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import as_array, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import as_array
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, check_exact, shown
 
-__all__ = ["EXACT_LIMITS", "check_exact", "joined_labels", "plain_labels"]
-
-# From these limits on, neighboring whole numbers can be equal.
-EXACT_LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
+__all__ = ["joined_labels", "plain_labels"]
 
 
 def plain_labels(name: str, labels: object) -> np.ndarray:
@@ -89,25 +86,3 @@ def _no_labels(name: str, received: str) -> ArgumentError:
         f"{name} must be numbers or strings: only whole numbers, only str, or only bytes. "
         f"Received: {received} in {name}"
     )
-
-
-def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:
-    """Raise `ValueError` unless labels in a float dtype are whole and cannot be rounded.
-
-    Args:
-        labels: Labels of any shape, or None if they are not known yet.
-        dtype: Their dtype before they became NumPy's.
-        name: Name of the argument, for the message.
-    """
-    if labels is None:
-        return
-    limit = EXACT_LIMITS.get(dtype, EXACT_LIMITS["float64"])
-    wanted = f"that {dtype} tells apart, below {limit}: pass larger ids as integers"
-    bad = np.argwhere(~(np.abs(labels) < limit))
-    if not len(bad):
-        wanted, bad = "that are whole numbers", np.argwhere(labels != np.floor(labels))
-    if len(bad):
-        where = f" in row {bad[0][0]} of {name}" if labels.ndim else f" as {name}"
-        raise ArgumentTypeError(
-            f"{name} must be class ids {wanted}. Received: {labels[tuple(bad[0])]}{where}"
-        )

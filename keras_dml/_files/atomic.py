@@ -8,7 +8,7 @@ import pathlib
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from keras_dml._common.checks import check_path
 from keras_dml._common.errors import ArgumentError
@@ -19,11 +19,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _Read = TypeVar("_Read")
-_Identity: TypeAlias = tuple[int, int]
-# Number of reads of a folder that is being replaced before the reader locks out the writers.
-_HURRIED_READS = 4
-_DESCRIPTORS = pathlib.Path("/proc/self/fd")
-# The targets that each thread is replacing.
+# The targets that each thread has locked.
 _in_hand = threading.local()
 
 
@@ -117,65 +113,20 @@ def replacing_folder(
 def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Read]) -> _Read:
     """Call `read` on a folder of `replacing_folder`, and return a result from one state of it.
 
+    Readers and writers of the folder take turns, if the system has locks.
+
     Args:
         path: The folder.
-        read: Function of the folder to read, which can be another name of it. It is called again if
-            the folder was replaced, and so deleted, during the read.
+        read: Function of the folder to read: `path`, or the old folder of a replacement that was
+            killed after moving it aside. The next `replacing_folder` continues from there.
 
     Raises:
-        Any error that `read` raises for a folder that was not replaced.
-    """
-    for hurried in range(_HURRIED_READS, -1, -1):
-        # The last read locks out the writers, if the system has locks.
-        with _turn(_names(path)[0]) if not hurried else contextlib.nullcontext():
-            standing = _standing(path)
-            with _pinned(standing) as (folder, identity):
-                try:
-                    found = read(folder)
-                except Exception:
-                    if not hurried or identity == _identity(_standing(path)):
-                        raise
-                else:
-                    # Through its other name, the folder was the same during the whole read.
-                    if folder != standing or identity == _identity(_standing(path)):
-                        return found
-    raise OSError(errno.EBUSY, "replaced whenever it was read", os.fspath(path))
-
-
-@contextlib.contextmanager
-def _pinned(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, _Identity | None]]:
-    """Yield a name for the current folder that survives its replacement, if Linux has one.
-
-    Also yields the identity of the folder, a number that is unique while the folder is open.
-    """
-    try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except (OSError, AttributeError):  # missing, or a system that opens no folder
-        yield folder, _identity(folder)
-        return
-    try:
-        pinned = _DESCRIPTORS / str(opened)
-        yield pinned if pinned.is_dir() else folder, _identity(opened)
-    finally:
-        os.close(opened)
-
-
-def _identity(folder: pathlib.Path | int) -> _Identity | None:
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _standing(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Return the location of a folder of `replacing_folder`: `path`, or aside during a replacement.
-
-    A process that is killed between moving the old folder aside and moving the new one in leaves
-    the old folder aside. The next `replacing_folder` continues from there.
+        ValueError: This thread is replacing the folder.
     """
     target, _, aside = _names(path)
-    return aside if aside.exists() and not target.exists() else pathlib.Path(path)
+    with _turn(target):
+        moved = aside.exists() and not target.exists()
+        return read(aside if moved else pathlib.Path(path))
 
 
 @contextlib.contextmanager
@@ -188,7 +139,7 @@ def _turn(target: pathlib.Path) -> Iterator[None]:
     held: set[pathlib.Path] = _in_hand.__dict__.setdefault("targets", set())
     if target in held:
         raise ArgumentError(
-            "path must not be what this thread is replacing at the moment. "
+            "path must not be what this thread is replacing or reading at the moment. "
             f"Received: path={os.fspath(target)!r}"
         )
     held.add(target)
@@ -212,7 +163,7 @@ def _turn(target: pathlib.Path) -> Iterator[None]:
 
 
 def _locked(path: pathlib.Path) -> int | None:
-    """Return a file's lock as a descriptor. None if it is unavailable, and writers do not wait."""
+    """Lock a file, and return its descriptor. None if locks are unavailable: nobody waits."""
     if fcntl is None:
         return None
     while True:
@@ -225,7 +176,7 @@ def _locked(path: pathlib.Path) -> int | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             # The previous owner may have deleted the file since it was opened.
-            kept = _identity(lock) == _identity(path)
+            kept = os.fstat(lock).st_nlink > 0
             if kept:
                 return lock
         except OSError:  # a file system without locks

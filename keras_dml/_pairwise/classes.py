@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.types import Tensor
-from keras_dml._pairwise.matmul import matmul
+from keras_dml._pairwise.arithmetic import matmul
 
 __all__ = ["ClassSums"]
 

@@ -7,7 +7,7 @@ from keras import ops
 from keras_dml._common.checks import check_number, check_seed
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Tensor
-from keras_dml._pairwise.reductions import cumsum, maximum, minimum
+from keras_dml._pairwise.arithmetic import cumsum, maximum, minimum
 
 NEAREST, FARTHEST = 0.5, 1.4
 # Drawing uses whole tickets, whose float32 sums are exact in any order.

@@ -1,15 +1,62 @@
-"""The pairs of a batch: the embeddings that a loss compares, and the masks of both kinds."""
+"""The pairs of a batch: their masks, similarities, and distances, and means over them."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from keras import ops
+from keras.backend import standardize_dtype
 
+from keras_dml._backend.gradients import Backward, with_gradient
 from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Tensor
-from keras_dml._pairwise.distances import safe_sqrt, squared_distances
-from keras_dml._pairwise.matmul import matmul
+from keras_dml._pairwise.arithmetic import (
+    count,
+    cumsum,
+    gram,
+    masked_max,
+    masked_min,
+    masked_sum,
+    matmul,
+    maximum,
+    places_in,
+    segment_sum,
+)
 
-__all__ = ["Memory", "Pairs"]
+__all__ = [
+    "Masks",
+    "Memory",
+    "Pairs",
+    "Strategy",
+    "mean_over_anchors",
+    "mean_over_pairs",
+    "normalize",
+    "pair_means",
+    "row_lengths",
+    "safe_sqrt",
+    "squared_distances",
+]
+
+CHUNK = 2
+_ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
+# Where the range of float32 ends.
+_ZERO = 1e-37
+
+Masks: TypeAlias = tuple[Tensor, Tensor]
+"""Bool masks `[a, c]` of the positives and of the negatives."""
+
+Compare: TypeAlias = Callable[[Tensor, Tensor], Masks]
+"""A function of the labels of anchors and candidates that returns the masks of a relation."""
+
+
+class _HasMasks(Protocol):
+    def masks(self, similarities: Tensor, pairs: "Pairs") -> Masks:
+        """Return the masks of the positives and the negatives to keep."""
+
+
+Strategy: TypeAlias = _HasMasks | Callable[[Tensor, Tensor, Tensor], Masks]
+"""A `keras_dml.mining.Mining`, or a function (similarities, positive, negative) -> `Masks`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,16 +65,18 @@ class Memory:
 
     Attributes:
         embeddings: `[m, d]`, as the model returned them.
-        class_ids: `[m]`, integers.
+        labels: Class ids `[m]`, integers, or the labels of a relation, m rows.
         filled: Bool `[m]`, the slots that hold a row. Other slots are not candidates.
         own: int `[a]`, the slot of each anchor's copy, which is neither its positive nor its
             negative. −1 for an anchor without a copy.
+        scale: A factor of the similarities, or None.
     """
 
     embeddings: Tensor
-    class_ids: Tensor
+    labels: Tensor
     filled: Tensor
     own: Tensor
+    scale: Tensor | None = None
 
     def prefix(self, length: int) -> "Memory":
         """Return the memory with the first `length` dimensions of each embedding."""
@@ -66,41 +115,54 @@ class Pairs:
     itself: Tensor
 
     @classmethod
-    def of_batch(cls, class_ids: Tensor, embeddings: Tensor) -> "Pairs":
-        """Pair class ids `[n]` and embeddings `[n, d]` with those of all replicas."""
+    def of_batch(
+        cls, labels: Tensor, embeddings: Tensor, compare: Compare | None = None
+    ) -> "Pairs":
+        """Pair labels and embeddings `[n, d]` with those of all replicas.
+
+        Args:
+            labels: Class ids `[n]`, or the labels of a relation, n rows.
+            embeddings: `[n, d]`.
+            compare: The masks of a relation. None: equal and unequal class ids.
+        """
         candidates, first_row = gather_candidates(embeddings)
-        candidate_ids, _ = gather_candidates(class_ids)
+        candidate_labels, _ = gather_candidates(labels)
         rows = ops.arange(ops.shape(embeddings)[0], dtype="int32") + first_row
         columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
         itself = ops.equal(rows[:, None], columns[None, :])
-        same_class = ops.equal(class_ids[:, None], candidate_ids[None, :])
+        positive, negative = (compare or _same_class)(labels, candidate_labels)
+        other = ops.logical_not(itself)
         return cls(
             anchors=embeddings,
             candidates=candidates,
-            positive=ops.logical_and(same_class, ops.logical_not(itself)),
-            negative=ops.logical_not(same_class),
+            positive=ops.logical_and(positive, other),
+            negative=ops.logical_and(negative, other),
             itself=itself,
         )
 
     @classmethod
-    def of_memory(cls, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> "Pairs":
-        """Pair class ids `[n]` and embeddings `[n, d]` with the rows of a memory."""
-        # A memory stores whole numbers, whatever dtype the labels have.
-        class_ids = ops.cast(class_ids, memory.class_ids.dtype)
+    def of_memory(
+        cls, labels: Tensor, embeddings: Tensor, memory: Memory, compare: Compare | None = None
+    ) -> "Pairs":
+        """Pair labels (n rows) and embeddings `[n, d]` with the rows of a memory."""
+        # A memory stores whole numbers, whatever dtype the class ids have.
+        labels = ops.cast(labels, memory.labels.dtype)
         columns = ops.arange(ops.shape(memory.embeddings)[0], dtype=memory.own.dtype)
         itself = ops.equal(memory.own[:, None], columns[None, :])
         other = ops.logical_and(memory.filled[None, :], ops.logical_not(itself))
-        same_class = ops.equal(class_ids[:, None], memory.class_ids[None, :])
+        positive, negative = (compare or _same_class)(labels, memory.labels)
         return cls(
             anchors=embeddings,
             candidates=memory.embeddings,
-            positive=ops.logical_and(same_class, other),
-            negative=ops.logical_and(ops.logical_not(same_class), other),
+            positive=ops.logical_and(positive, other),
+            negative=ops.logical_and(negative, other),
             itself=itself,
         )
 
     def similarities(self) -> Tensor:
         """Compute the inner products `S_ij = a_i · c_j`, `[a, c]`."""
+        if self.candidates is self.anchors:
+            return gram(self.anchors)
         return matmul(self.anchors, ops.transpose(self.candidates))
 
     def squared_distances(self) -> Tensor:
@@ -126,3 +188,302 @@ class Pairs:
     def matched(self) -> Tensor:
         """Return the positives of the anchors that have a negative, bool `[a, c]`."""
         return ops.logical_and(self.positive, self.have_negatives()[:, None])
+
+    def informative(self, similarities: Tensor, epsilon: float) -> Masks:
+        """Return the positives below the highest negative + ε, and negatives above the lowest − ε.
+
+        Examples:
+            >>> pairs = Pairs.of_batch(keras.ops.convert_to_tensor([0, 0, 0]), keras.ops.eye(3))
+            >>> similarities = np.array([[1, 0.9, 0.2], [0.9, 1, 0.8], [0.2, 0.8, 1]], "float32")
+            >>> positive, negative = pairs.informative(similarities, epsilon=0.1)
+            >>> bool(keras.ops.any(positive)), bool(keras.ops.any(negative))
+            (False, False)
+
+        Reference: Wang et al., "Multi-Similarity Loss With General Pair Weighting for Deep Metric
+        Learning", CVPR 2019, Eq. 11-12.
+        """
+        highest = masked_max(similarities, self.negative)
+        lowest = masked_min(similarities, self.positive)
+        return (
+            ops.logical_and(self.positive, similarities < highest + epsilon),
+            ops.logical_and(self.negative, similarities > lowest - epsilon),
+        )
+
+    def mined(self, strategies: Sequence[Strategy], unit: bool) -> "Pairs":
+        """Return the pairs that the mining strategies keep, applied in order.
+
+        Args:
+            strategies: Strategies of `keras_dml.mining`, or functions.
+            unit: Whether the embeddings have length 1.
+
+        Raises:
+            ValueError: A strategy does not return two masks with the shape `[a, c]`.
+        """
+        if not strategies:
+            return self
+        similarities = self.similarities() if unit else 1.0 - 0.5 * self.squared_distances()
+        similarities = ops.stop_gradient(similarities)
+        pairs = self
+        for strategy in strategies:
+            masks: Any
+            if hasattr(strategy, "masks"):
+                masks = strategy.masks(similarities, pairs)
+            else:
+                masks = strategy(similarities, pairs.positive, pairs.negative)
+            positive, negative = _checked_masks(masks, similarities, strategy)
+            pairs = dataclasses.replace(
+                pairs,
+                positive=ops.logical_and(pairs.positive, positive),
+                negative=ops.logical_and(pairs.negative, negative),
+            )
+        return pairs
+
+
+def _checked_masks(masks: Any, similarities: Tensor, strategy: Strategy) -> Masks:
+    shape = tuple(similarities.shape)
+    if isinstance(masks, (list, tuple)) and len(masks) == 2:
+        given = [ops.convert_to_tensor(mask) for mask in masks]
+        if all(_may_be(tuple(mask.shape), shape) for mask in given):
+            return ops.cast(given[0], "bool"), ops.cast(given[1], "bool")
+        received: Any = f"masks of the shapes {', '.join(str(tuple(m.shape)) for m in given)}"
+    else:
+        received = type(masks).__name__
+    raise ArgumentError(
+        "mining must give two masks, of the positives and of the negatives to keep, each of the "
+        f"shape {shape} of the similarities. Received: mining={strategy!r}, which gave {received}"
+    )
+
+
+def _may_be(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(other) and all(
+        None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, other)
+    )
+
+
+def _same_class(class_ids: Tensor, candidate_ids: Tensor) -> Masks:
+    same = ops.equal(class_ids[:, None], candidate_ids[None, :])
+    return same, ops.logical_not(same)
+
+
+def mean_over_anchors(values: Tensor, kept: Tensor) -> Tensor:
+    """Scale values `[n]` so that Keras' mean over all anchors is the mean over the kept ones.
+
+    Kept anchors are counted over all replicas. The others become 0.
+    """
+    kept = ops.cast(kept, values.dtype)
+    everywhere, _ = gather_candidates(kept)
+    number = maximum(ops.sum(everywhere), 1.0)
+    return ops.where(kept > 0, values * (_size(everywhere) / number), 0.0)
+
+
+def mean_over_pairs(sums: Tensor, weights: Tensor) -> Tensor:
+    """Scale sums `[n]` so that Keras' mean over anchors is the mean over the pairs of all replicas.
+
+    Args:
+        sums: Each anchor's sum over its pairs, `[n]`.
+        weights: Each anchor's number (or weight) of pairs, `[n]`.
+
+    Returns:
+        `sums · n / Σ weights`, with n and the sum over all replicas. 0 without pairs.
+    """
+    everywhere, _ = gather_candidates(weights)
+    total = ops.sum(everywhere)
+    scale = ops.where(total > 0, _size(everywhere) / ops.where(total > 0, total, 1.0), 0.0)
+    return sums * scale
+
+
+def pair_means(values: Tensor, kept: Tensor) -> Tensor:
+    """Return values `[n]` whose Keras mean is the mean of `values` `[a, c]` over the kept pairs."""
+    return mean_over_pairs(masked_sum(values, kept), count(kept, values.dtype))
+
+
+def _size(values: Tensor) -> Tensor:
+    return ops.cast(ops.shape(values)[0], values.dtype)
+
+
+def normalize(x: Tensor) -> Tensor:
+    """Return the rows of `x` `[n, d]` at length 1. A zero row stays 0 and has a zero gradient.
+
+    Very long and very short rows are scaled first, so that squares neither overflow nor underflow.
+    Equal rows have equal results.
+    """
+    largest = ops.max(ops.abs(ops.stop_gradient(x)), axis=-1, keepdims=True)
+    zero = largest <= _ZERO  # False for NaN, which must stay visible
+    # Tensors of the same dtype: 1e25 is infinite in the float16 that a number could become.
+    down, up, one = (ops.full_like(largest, factor) for factor in (1e-25, 1e25, 1.0))
+    scaled = x * ops.where(largest > 1e18, down, ops.where(largest < 1e-18, up, one))
+    lengths = ops.where(zero, 1.0, row_lengths(ops.where(zero, 1.0, scaled)))
+    return ops.where(zero, 0.0, scaled / lengths)
+
+
+def row_lengths(x: Tensor, epsilon: float = 0.0) -> Tensor:
+    """Compute the lengths `[n, 1]` of the rows of `x` `[n, d]`, as divisors.
+
+    Equal rows have equal lengths, because no rounding depends on a row's position. TensorFlow
+    replaces a division by a root with `rsqrt`, and XLA fuses a product with a sum. Both round
+    differently at the end of a tensor. The bounds 0 and 1e-37, which change no result, prevent
+    that.
+
+    Args:
+        x: `[n, d]`.
+        epsilon: The smallest squared length.
+    """
+    squares = ops.sum(maximum(ops.square(x), 1e-37), axis=-1, keepdims=True)
+    return maximum(ops.sqrt(maximum(squares, epsilon)), 0.0)
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """Return the square root of `x ≥ 0` with the gradient 0 at 0, where its slope is infinite."""
+    positive = x > 0.0
+    return ops.where(positive, ops.sqrt(ops.where(positive, x, 1.0)), x)
+
+
+def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
+    """Compute `‖a_i − c_j‖²` for all pairs, with a relative error of about 1e-3 at most in float32.
+
+    `‖a − c‖² = ‖a‖² + ‖c‖² − 2 a·c` takes one matrix product for all pairs, and loses digits for
+    close pairs and far from the origin. Two things keep the digits:
+
+    - Embeddings are centered on the mean of the candidates, which changes no distance and no
+      gradient.
+    - Pairs with `D² ≤ √ε (‖a‖² + ‖c‖²)` around the mean are close pairs (closer than 2 % to 3 % of
+      their distance from the mean in float32). Their distances and gradients come from differences,
+      `CHUNK · a` pairs at a time. A batch without close pairs pays for one comparison of each
+      distance.
+
+    The distance of equal rows is exactly 0. Two reverse-mode derivatives are right. The first one
+    is as exact as the values, and the second one comes from plain matrix products.
+
+    Args:
+        anchors: `[a, d]`, float32 or float64.
+        candidates: `[c, d]`. Pass the same tensor for pairs within one set, whose gradient takes
+            one matrix product and not two.
+
+    Returns:
+        `[a, c]`.
+    """
+    if candidates is anchors:
+        return _within(anchors)
+    return _between(anchors, candidates)
+
+
+@with_gradient
+def _within(x: Tensor) -> tuple[Tensor, Backward]:
+    distances, close = _exact(x, x)
+
+    def backward(upstream: Tensor, x: Tensor) -> Tensor:
+        return _pulls(upstream + ops.transpose(upstream), x, x, close)
+
+    return distances, backward
+
+
+@with_gradient
+def _between(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
+    distances, close = _exact(anchors, candidates)
+
+    def backward(upstream: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        turned = ops.transpose(upstream), candidates, anchors, ops.transpose(close)
+        return _pulls(upstream, anchors, candidates, close), _pulls(*turned)
+
+    return distances, backward
+
+
+def _pulls(weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor) -> Tensor:
+    """Compute `2 Σ_j w_ij (a_i − c_j)` `[a, d]`, with differences for close pairs."""
+
+    @with_gradient
+    def pulls(weights: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
+        a, c = _centered(anchors, candidates)
+        far = ops.where(close, 0.0, weights)
+        total = ops.sum(far, axis=-1, keepdims=True) * a - matmul(far, c)
+        flat = ops.reshape(weights, (-1,))
+
+        def add(total: Tensor, place: Tensor, difference: Tensor, exists: Tensor) -> Tensor:
+            pulls = ops.where(exists, ops.take(flat, place), 0.0)[:, None] * difference
+            return total + segment_sum(pulls, place // ops.shape(c)[0], ops.shape(a)[0])
+
+        total = _over_close_pairs(anchors, candidates, close, add, total)
+
+        def backward(
+            upstream: Tensor, weights: Tensor, anchors: Tensor, candidates: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            a, c = _centered(anchors, candidates)
+            along = ops.sum(upstream * a, axis=-1, keepdims=True)
+            to_weights = 2.0 * (along - matmul(upstream, ops.transpose(c)))
+            to_anchors = 2.0 * ops.sum(weights, axis=-1, keepdims=True) * upstream
+            return to_weights, to_anchors, -2.0 * matmul(ops.transpose(weights), upstream)
+
+        return 2.0 * total, backward
+
+    return pulls(weights, anchors, candidates)
+
+
+def _centered(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Subtract the candidates' mean from both."""
+    # The first row goes first: far from the origin the mean's rounding error is as large as the
+    # differences, and XLA computes the mean more than once, with different errors.
+    first = ops.stop_gradient(candidates[:1])
+    a, c = anchors - first, candidates - first
+    number = ops.cast(ops.maximum(ops.shape(c)[0], 1), c.dtype)
+    mean = ops.stop_gradient(ops.sum(c, axis=0, keepdims=True) / number)
+    return a - mean, c - mean
+
+
+def _exact(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the squared distances, and which pairs are close."""
+    a, c = _centered(anchors, candidates)
+    a_squares = ops.sum(ops.square(a), axis=-1)[:, None]
+    c_squares = ops.sum(ops.square(c), axis=-1)[None, :]
+    lengths = a_squares + c_squares
+    distances = lengths + matmul(-2.0 * a, ops.transpose(c))
+    close = distances <= _ROOT_EPSILON[standardize_dtype(distances.dtype)] * lengths
+
+    def put(flat: Tensor, place: Tensor, difference: Tensor, _: Tensor) -> Tensor:
+        squares = ops.sum(ops.square(difference), axis=-1)
+        return ops.scatter_update(flat, place[:, None], squares)
+
+    flat = ops.reshape(ops.where(close, 0.0, distances), (-1,))
+    flat = _over_close_pairs(anchors, candidates, close, put, flat)
+    return ops.reshape(flat, ops.shape(distances)), close
+
+
+def _over_close_pairs(
+    anchors: Tensor,
+    candidates: Tensor,
+    close: Tensor,
+    body: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    carried: Tensor,
+) -> Tensor:
+    """Update a tensor for the close pairs, one chunk of them after another.
+
+    Bisection of a running count finds the pairs, so that no shape depends on their number.
+
+    Args:
+        anchors: `[a, d]`.
+        candidates: `[c, d]`.
+        close: Bool `[a, c]`.
+        body: From `carried` and m pairs to the new `carried`: their places in the flat `[a · c]`,
+            anchor minus candidate `[m, d]`, and whether the pair exists. Other pairs repeat the
+            last one.
+        carried: The tensor to update.
+    """
+    height, width = ops.shape(close)[0], ops.shape(close)[1]
+    number = ops.sum(ops.cast(close, "int32"))
+    slots = ops.arange(CHUNK * height, dtype="int32")
+
+    def all_chunks() -> Tensor:
+        running = cumsum(ops.reshape(ops.cast(close, "int32"), (-1,)))
+
+        def chunk(start: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+            wanted = start + slots
+            place = places_in(running, ops.minimum(wanted, number - 1))
+            difference = ops.take(anchors, place // width, axis=0)
+            difference = difference - ops.take(candidates, place % width, axis=0)
+            return start + CHUNK * height, body(carried, place, difference, wanted < number)
+
+        start = ops.zeros((), "int32")
+        return ops.while_loop(lambda start, _: start < number, chunk, (start, carried))[1]
+
+    # Within one set each image is close to itself, and its distance is 0 already.
+    alone = height if candidates is anchors else 0
+    return ops.cond(number > alone, all_chunks, lambda: carried)

@@ -3,9 +3,9 @@
 from keras import ops
 
 from keras_dml._common.types import Tensor
-from keras_dml._pairwise.reductions import cumsum, maximum, segment_sum
+from keras_dml._pairwise.arithmetic import cumsum, masked_max, maximum, segment_sum
 
-__all__ = ["below", "next_larger", "places_in", "semihard_negatives"]
+__all__ = ["below", "next_larger", "open_hinges", "semihard_negatives"]
 
 
 def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,23 +39,22 @@ def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]
     )
 
 
-def places_in(in_order: Tensor, values: Tensor) -> Tensor:
-    """Return how many entries of a sorted vector are at most each of `values`, int32.
+def open_hinges(
+    distances: Tensor, margin: float, others: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Add the hinges `max(0, D_ij + margin − o_k)` of each distance over the numbers of its row.
 
-    `searchsorted(side="right")` by bisection. XLA would build a table of all comparisons for
-    TensorFlow's operation.
+    Args:
+        distances: D, `[a, v]`.
+        margin: The margin of each hinge.
+        others: o, `[a, c]`.
+        mask: Bool `[a, c]`, the other numbers that count.
+
+    Returns:
+        The sums of `D_ij` and of `margin − o_k` over the hinges that are not 0, each `[a, v]`.
     """
-    size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
-    low = ops.zeros_like(values, dtype="int32")
-
-    def halve(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        middle = (low + high) // 2
-        entry = ops.take(in_order, ops.minimum(middle, size - 1))
-        passed = ops.logical_and(low < high, entry <= values)
-        return ops.where(passed, middle + 1, low), ops.where(passed, high, middle)
-
-    low, _ = ops.while_loop(lambda low, high: ops.any(low < high), halve, (low, low + size))
-    return low
+    number, total = below(distances + margin, others, mask)
+    return number * distances, number * margin - total
 
 
 def next_larger(values: Tensor, others: Tensor, mask: Tensor) -> Tensor:
@@ -106,5 +105,4 @@ def semihard_negatives(distances: Tensor, negative: Tensor) -> Tensor:
     Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
     """
     farther = next_larger(distances, distances, negative)
-    farthest = ops.max(ops.where(negative, distances, -float("inf")), axis=-1, keepdims=True)
-    return ops.where(farther < float("inf"), farther, farthest)
+    return ops.where(farther < float("inf"), farther, masked_max(distances, negative))

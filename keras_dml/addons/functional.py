@@ -10,21 +10,26 @@ from keras import ops
 from keras_dml._common.checks import check_bool, check_number, shown
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Tensor, TensorLike
-from keras_dml._pairwise.arrays import check_embeddings, check_rows, checked_class_ids, numbers_of
-from keras_dml._pairwise.class_ids import are_apart, as_labels
-from keras_dml._pairwise.distances import row_lengths, safe_sqrt
-from keras_dml._pairwise.matmul import matmul
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import (
+from keras_dml._pairwise.arithmetic import (
+    are_finite,
     count,
     log_add_exp,
     log_sum_exp,
     masked_sum,
+    matmul,
     maximum,
     mean,
 )
+from keras_dml._pairwise.arrays import (
+    are_apart,
+    as_labels,
+    check_embeddings,
+    check_rows,
+    checked_class_ids,
+    numbers_of,
+)
+from keras_dml._pairwise.pairs import Pairs, row_lengths, safe_sqrt
 from keras_dml._pairwise.search import semihard_negatives
-from keras_dml.losses.base import is_sound
 
 METRICS = ("L2", "squared-L2", "angular")
 
@@ -201,7 +206,7 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
     Raises:
         ValueError: Shapes are wrong, or class ids are invalid as in
-            `keras_dml._pairwise.class_ids.as_labels`.
+            `keras_dml._pairwise.arrays.as_labels`.
 
     Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", 2016.
     """
@@ -277,7 +282,7 @@ def _distances(
     check_embeddings(z)
     class_ids = _class_ids(labels)
     check_rows(class_ids, z)
-    sound = is_sound(class_ids, z)
+    sound = ops.logical_and(are_apart(class_ids), are_finite(z))
     same = ops.equal(class_ids[:, None], class_ids[None, :])
     itself = ops.eye(ops.shape(class_ids)[0], dtype="bool")
     positive = ops.logical_and(same, ops.logical_not(itself))

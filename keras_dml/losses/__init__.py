@@ -5,13 +5,16 @@ from typing import Any, overload
 
 import keras
 
+from keras_dml._backend.gradients import SecondDerivativeError as SecondDerivativeError
 from keras_dml._common.checks import check_choice, shown
 from keras_dml._common.errors import ArgumentTypeError
-from keras_dml._common.errors import SecondDerivativeError as SecondDerivativeError
 from keras_dml._common.types import Config
 from keras_dml._pairwise.pairs import Pairs as Pairs
+from keras_dml.losses.angular import AngularLoss as AngularLoss
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
+from keras_dml.losses.base import ProxyLoss as ProxyLoss
+from keras_dml.losses.binomial_deviance import BinomialDevianceLoss as BinomialDevianceLoss
 from keras_dml.losses.center import CenterLoss as CenterLoss
 from keras_dml.losses.circle import CircleLoss as CircleLoss
 from keras_dml.losses.contrastive import ContrastiveLoss as ContrastiveLoss
@@ -22,6 +25,7 @@ from keras_dml.losses.cosine_softmax import SoftTripleLoss as SoftTripleLoss
 from keras_dml.losses.cosine_softmax import SubCenterArcFaceLoss as SubCenterArcFaceLoss
 from keras_dml.losses.cross_entropy import CrossEntropyLoss as CrossEntropyLoss
 from keras_dml.losses.fastap import FastAPLoss as FastAPLoss
+from keras_dml.losses.histogram import HistogramLoss as HistogramLoss
 from keras_dml.losses.ice import InstanceCrossEntropyLoss as InstanceCrossEntropyLoss
 from keras_dml.losses.lifted_structure import LiftedStructureLoss as LiftedStructureLoss
 from keras_dml.losses.margin import MarginLoss as MarginLoss
@@ -35,10 +39,11 @@ from keras_dml.losses.pairwise_cross_entropy import (
 from keras_dml.losses.pairwise_cross_entropy import (
     SimplifiedPairwiseCrossEntropyLoss as SimplifiedPairwiseCrossEntropyLoss,
 )
-from keras_dml.losses.proxies import ProxyLoss as ProxyLoss
+from keras_dml.losses.pairwise_sigmoid import PairwiseSigmoidLoss as PairwiseSigmoidLoss
 from keras_dml.losses.proxy_anchor import ProxyAnchorLoss as ProxyAnchorLoss
 from keras_dml.losses.proxy_nca import ProxyNCALoss as ProxyNCALoss
 from keras_dml.losses.quadruplet import QuadrupletLoss as QuadrupletLoss
+from keras_dml.losses.ranked_list import RankedListLoss as RankedListLoss
 from keras_dml.losses.rankmi import FixedStatistics as FixedStatistics
 from keras_dml.losses.rankmi import RankMILoss as RankMILoss
 from keras_dml.losses.recall_at_k import RecallAtKLoss as RecallAtKLoss

@@ -26,8 +26,8 @@ def table() -> str:
             for parameter in inspect.signature(loss).parameters.values()
             if parameter.kind is not parameter.VAR_KEYWORD
             and parameter.name not in _OF_EVERY_LOSS
-            # Many losses have `mining=None`. A row shows only the specific arguments.
-            and (parameter.name, parameter.default) != ("mining", None)
+            # Many losses have these. A row shows only the specific arguments.
+            and (parameter.name not in ("mining", "relation") or parameter.default is not None)
         )
         first, *_ = (inspect.getdoc(loss) or "").splitlines()
         description = first.rstrip(".").replace("|", "\\|")

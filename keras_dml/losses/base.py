@@ -1,30 +1,41 @@
-"""The base classes of all losses: checks, the two parts, and the configuration."""
+"""The base classes of all losses: of embeddings, of pairs, and of class cosines."""
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_dml._backend.replicas import place_among_replicas
+from keras_dml import relations
+from keras_dml._backend.replicas import gather_candidates, place_among_replicas
+from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._pairwise.arithmetic import are_finite
 from keras_dml._pairwise.arrays import (
+    are_apart,
     as_embeddings,
+    as_labels,
+    check_class_range,
     check_embeddings,
     check_order,
     check_rows,
     check_sample_weight,
     checked_class_ids,
+    known_numbers,
     numbers_of,
+    one_hot,
 )
-from keras_dml._pairwise.class_ids import are_apart, as_labels
-from keras_dml._pairwise.distances import normalize
-from keras_dml._pairwise.matmul import matmul
-from keras_dml._pairwise.pairs import Memory, Pairs
-from keras_dml.mining import Strategy, check_mining, mined, mining_from_config
+from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
+from keras_dml.relations import RelationLike
+
+__all__ = ["AgainstMemory", "EmbeddingLoss", "LabelsAsTheyAre", "PairLoss", "ProxyLoss"]
+
+# Rounding in half precision can exceed 1.
+_LARGEST_COSINE = 1.01
 
 
 class EmbeddingLoss(keras.losses.Loss):
@@ -108,16 +119,13 @@ class EmbeddingLoss(keras.losses.Loss):
     ) -> Tensor:
         """Compute the reduced loss. Integers in `y_true` stay integers."""
         check_order(y_true, y_pred)
-        labels, embeddings = as_labels(y_true), as_embeddings(y_pred)
+        labels, embeddings = self.as_labels(y_true), as_embeddings(y_pred)
         check_sample_weight(sample_weight, embeddings)
         return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Compute the loss of each anchor, `[n]`."""
-        labels, embeddings = self._checked(y_true, y_pred)
-        if _has_no_rows(embeddings):
-            return ops.sum(embeddings, axis=-1)
-        return _nan_unless_sound(self.compute_loss(labels, embeddings), labels, embeddings)
+        return self._evaluated(lambda *batch: (self.compute_loss(*batch),), y_true, y_pred)[0]
 
     def parts(self, y_true: TensorLike, y_pred: TensorLike) -> Parts:
         """Compute the tightness part and the contrastive part of each anchor.
@@ -129,26 +137,48 @@ class EmbeddingLoss(keras.losses.Loss):
         Returns:
             `(tightness, contrastive)`, each `[n]`. Their sum is the loss.
         """
+        tightness, contrastive = self._evaluated(self.compute_parts, y_true, y_pred)
+        return tightness, contrastive
+
+    def _evaluated(
+        self,
+        compute: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        y_true: TensorLike,
+        y_pred: TensorLike,
+    ) -> tuple[Tensor, ...]:
+        """Compute values `[n]` from a checked batch: NaN for an invalid one, 0 for an empty one."""
         labels, embeddings = self._checked(y_true, y_pred)
-        if _has_no_rows(embeddings):
+        # Replicas exchange rows, so replicas without rows must continue, too.
+        if embeddings.shape[0] == 0 and place_among_replicas()[1] == 1:
             return ops.sum(embeddings, axis=-1), ops.sum(embeddings, axis=-1)
-        tightness, contrastive = self.compute_parts(labels, embeddings)
-        return (
-            _nan_unless_sound(tightness, labels, embeddings),
-            _nan_unless_sound(contrastive, labels, embeddings),
-        )
+        # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
+        sound = self.are_sound(labels, embeddings)
+        values = compute(labels, embeddings)
+        return tuple(ops.where(sound, each, ops.full_like(each, float("nan"))) for each in values)
 
     def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
-        labels = as_labels(y_true)
+        labels = self.as_labels(y_true)
         embeddings = ops.convert_to_tensor(as_embeddings(y_pred), dtype=self.dtype)
         check_embeddings(embeddings)
         labels = self.checked_labels(labels)
         check_rows(labels, embeddings)
         return labels, embeddings
 
+    def as_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert `y_true` to a tensor that keeps labels distinct."""
+        return as_labels(y_true)
+
     def checked_labels(self, labels: Tensor) -> Tensor:
         """Convert `y_true` to class ids `[n]`. Override this for other labels."""
         return checked_class_ids(labels)
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether checked labels are valid, for graphs, which cannot raise errors."""
+        return are_apart(labels)
+
+    def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
+        """Return whether the batch, or each image, can have a loss: bool `[]` or `[n]`."""
+        return ops.logical_and(self.are_valid(labels), are_finite(embeddings))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
@@ -212,6 +242,10 @@ class PairLoss(EmbeddingLoss):
         mining: The pairs that the loss sees: a strategy of `keras_dml.mining`, a function from
             (similarities, positive, negative) to the two masks to keep, or a list of them, applied
             in order. None keeps all pairs. Not every loss has this argument.
+        relation: Which candidates are positives and negatives: a relation of
+            `keras_dml.relations`, or a function from the labels of anchors and candidates to the
+            two masks. `y_true` is then its labels. None: class ids (`SameClass`). Not every loss
+            has this argument.
         reduction, name, dtype: As in `EmbeddingLoss`.
 
     Attributes:
@@ -236,9 +270,75 @@ class PairLoss(EmbeddingLoss):
         name: str | None = None,
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
         super().__init__(reduction=reduction, name=name, dtype=dtype)
-        self.strategies = check_mining(mining)
+        self.strategies = _checked_mining(mining)
+        self.relation = relations.get(relation)
+
+    def as_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert `y_true` to the relation's labels, or to a tensor of class ids."""
+        if isinstance(self.relation, relations.SameClass):
+            return as_labels(y_true)
+        return self.relation.checked_labels(y_true)
+
+    def checked_labels(self, labels: Tensor) -> Tensor:
+        """Convert `y_true` to the relation's labels, n rows."""
+        return self.relation.checked_labels(labels)
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether the labels are valid for the relation."""
+        return self.relation.are_valid(labels)
+
+    def between(
+        self,
+        query_labels: TensorLike,
+        queries: TensorLike,
+        candidate_labels: TensorLike,
+        candidates: TensorLike,
+        sample_weight: TensorLike | None = None,
+        *,
+        scale: Tensor | float | None = None,
+    ) -> Tensor:
+        """Compute the reduced loss of queries against candidates of another set.
+
+        No query is one of the candidates. With `tf.distribute`, the candidates are those of all
+        replicas. Gradients reach both sets.
+
+        Examples:
+            >>> loss = keras_dml.losses.NTXentLoss(temperature=1.0)
+            >>> photos, catalog = np.eye(2, dtype="float32"), np.eye(2, dtype="float32")
+            >>> round(float(loss.between([0, 1], photos, [0, 1], catalog)), 3)
+            0.313
+
+        Args:
+            query_labels: Class ids `[q]`, or the labels of the relation, q rows.
+            queries: Embeddings `[q, d]`.
+            candidate_labels: Class ids `[c]`, or the labels of the relation, c rows.
+            candidates: Embeddings `[c, d]`.
+            sample_weight: Weight of each query, `[q]`, or None.
+            scale: A factor of the similarities, for losses of similarities. It can be learned.
+
+        Raises:
+            TypeError: The loss compares candidates with each other (`takes_memory` is False).
+            ValueError: As in the call, or d differs between the two sets.
+        """
+        self.check_memory()
+        labels, embeddings = self._checked(candidate_labels, candidates)
+        width = ops.shape(queries)[-1]
+        if ops.shape(embeddings)[-1] != width:
+            raise ArgumentError(
+                "queries and candidates must have embeddings of the same length. "
+                f"Received: {width} and {embeddings.shape[-1]}"
+            )
+        rows, _ = gather_candidates(embeddings)
+        row_labels, _ = gather_candidates(labels)
+        filled = ops.ones(ops.shape(rows)[:1], "bool")
+        own = ops.full(ops.shape(queries)[:1], -1, "int32")
+        against = AgainstMemory(self, Memory(rows, row_labels, filled, own, scale))
+        value = against(query_labels, queries, sample_weight)
+        # A compiled graph cannot raise an error for candidates that are not finite.
+        return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
@@ -265,12 +365,14 @@ class PairLoss(EmbeddingLoss):
         """
         embeddings = self.prepare(embeddings)
         if memory is None:
-            pairs = Pairs.of_batch(class_ids, embeddings)
+            pairs = Pairs.of_batch(class_ids, embeddings, self.relation.compare)
         else:
             stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
-            pairs = Pairs.of_memory(class_ids, embeddings, memory)
-        return mined(pairs, self.strategies, unit=self.normalize)
+            if memory.scale is not None:
+                embeddings = embeddings * ops.cast(memory.scale, embeddings.dtype)
+            pairs = Pairs.of_memory(class_ids, embeddings, memory, self.relation.compare)
+        return pairs.mined(self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
         """Return the embeddings that the pairs have: l2-normalized if `normalize` is True."""
@@ -287,15 +389,114 @@ class PairLoss(EmbeddingLoss):
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
-        strategies = keras.saving.serialize_keras_object(list(self.strategies))
-        return {**super().get_config(), **({"mining": strategies} if self.strategies else {})}
+        config = super().get_config()
+        config.pop("relation", None)  # not every loss has it
+        if self.strategies:
+            config["mining"] = keras.saving.serialize_keras_object(list(self.strategies))
+        if not isinstance(self.relation, relations.SameClass):
+            config["relation"] = keras.saving.serialize_keras_object(self.relation)
+        return config
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """Create the loss from its configuration."""
         if "mining" in config:
-            config = {**config, "mining": mining_from_config(config["mining"])}
+            config = {**config, "mining": keras.saving.deserialize_keras_object(config["mining"])}
         return cls(**config)
+
+
+class ProxyLoss(EmbeddingLoss):
+    """A loss on the cosines of each image to K classes, from `keras_dml.models.ProxyHead`.
+
+    Call it as `loss(class_ids, cosines)` with class ids `[n]` in 0 … K − 1 and cosines `[n, K]`.
+    The loss has no weights, because the head contains the proxies.
+
+    Examples:
+        >>> head = keras_dml.models.ProxyHead(num_classes=3)
+        >>> cosines = head(np.eye(4, dtype="float32"))
+        >>> isinstance(keras_dml.losses.NormSoftmaxLoss(), ProxyLoss), tuple(cosines.shape)
+        (True, (4, 3))
+
+    Args:
+        reduction, name, dtype: As in `EmbeddingLoss`.
+
+    Attributes:
+        head: Arguments of the loss's head that differ from the defaults of `ProxyHead`.
+
+    Raises:
+        ValueError: There are fewer than two classes, a class id is out of range, `y_pred` has
+            numbers beyond 1 (embeddings in place of cosines), or as in `EmbeddingLoss`. A compiled
+            graph cannot raise, and there the loss of such an image is NaN.
+    """
+
+    kind = "proxies"
+    head: ClassVar[Mapping[str, int | float | str]] = {}
+
+    def are_sound(self, labels: Tensor, embeddings: Tensor) -> Tensor:
+        """Return which images `[n]` have cosines and one of the K classes."""
+        are_known = ops.any(one_hot(labels, embeddings.shape[1]), axis=-1)
+        are_cosines = ops.all(ops.abs(embeddings) <= _LARGEST_COSINE, axis=-1)
+        sound = ops.logical_and(are_known, are_cosines)
+        return ops.logical_and(sound, super().are_sound(labels, embeddings))
+
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Compute the loss `[n]` from class ids `[n]` and cosines `[n, K]`."""
+        return self.compute_cosine_loss(_own_class(class_ids, embeddings), embeddings)
+
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+        """Compute the two parts from class ids `[n]` and cosines `[n, K]`."""
+        return self.compute_cosine_parts(_own_class(class_ids, embeddings), embeddings)
+
+    def compute_cosine_loss(self, own: Tensor, cosines: Tensor) -> Tensor:
+        """Compute the loss `[n]`. Override this if it is more exact than the sum of the parts."""
+        tightness, contrastive = self.compute_cosine_parts(own, cosines)
+        return tightness + contrastive
+
+    def compute_cosine_parts(self, own: Tensor, cosines: Tensor) -> Parts:
+        """Compute the two parts `[n]`.
+
+        Args:
+            own: bool `[n, K]`, True at each image's class.
+            cosines: `[n, K]`.
+        """
+        raise NotImplementedError
+
+
+class AgainstMemory(EmbeddingLoss):
+    """A loss of a batch's anchors against a memory, created within one step.
+
+    It has the reduction of the inner loss, so sample weights, masks, and replicas work as in that
+    loss.
+
+    Args:
+        loss: A loss whose `takes_memory` is True.
+        memory: A memory that includes the rows of the batch.
+    """
+
+    def __init__(self, loss: EmbeddingLoss, memory: Memory) -> None:
+        super().__init__(reduction=loss.reduction, name=loss.name, dtype=loss.dtype)
+        self.loss = loss
+        self.memory = memory
+
+    def as_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert the labels as the inner loss does."""
+        return self.loss.as_labels(y_true)
+
+    def checked_labels(self, labels: Tensor) -> Tensor:
+        """Convert the labels as the inner loss does."""
+        return self.loss.checked_labels(labels)
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether the labels are valid for the inner loss."""
+        return self.loss.are_valid(labels)
+
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Compute the loss `[n]`."""
+        return self.loss.compute_memory_loss(class_ids, embeddings, self.memory)
+
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+        """Compute the two parts `[n]`."""
+        return self.loss.compute_memory_parts(class_ids, embeddings, self.memory)
 
 
 class LabelsAsTheyAre(keras.losses.Loss):
@@ -338,21 +539,33 @@ class LabelsAsTheyAre(keras.losses.Loss):
         return self.loss.call(self.labels, y_pred)
 
 
-def _has_no_rows(embeddings: Tensor) -> bool:
-    """Return whether the batch is empty. Replicas exchange rows, so they must all continue."""
-    return embeddings.shape[0] == 0 and place_among_replicas()[1] == 1
+def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
+    """Return the strategies in order, or raise `TypeError`."""
+    strategies = tuple(mining) if isinstance(mining, (list, tuple)) else (mining,)
+    for strategy in strategies if mining is not None else ():
+        if isinstance(strategy, (type, keras.losses.Loss)) or not (
+            callable(strategy) or hasattr(strategy, "masks")
+        ):
+            raise ArgumentTypeError(
+                "mining must be a strategy of keras_dml.mining, as in mining=Hard(), a function "
+                "from (similarities, positive, negative) to the masks of the positives and the "
+                f"negatives to keep, or a list of these. Received: mining={shown(mining)}"
+            )
+    return () if mining is None else strategies
 
 
-def _nan_unless_sound(values: Tensor, labels: Tensor, embeddings: Tensor) -> Tensor:
-    # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
-    sound = is_sound(labels, embeddings)
-    return ops.where(sound, values, ops.full_like(values, float("nan")))
-
-
-def is_sound(labels: Tensor, embeddings: Tensor) -> Tensor:
-    """Return whether all embeddings are finite and all labels distinct, as a bool tensor."""
-    # A sum of finite numbers is finite if it does not overflow. A product with a column of small
-    # numbers reads the rows once and takes a fifth of the time of testing each number.
-    small = ops.full_like(embeddings[:1], 1e-10)
-    sums = matmul(embeddings, ops.transpose(small))
-    return ops.logical_and(are_apart(labels), ops.all(ops.isfinite(sums)))
+def _own_class(class_ids: Tensor, cosines: Tensor) -> Tensor:
+    num_classes = cosines.shape[1]
+    if num_classes is None or num_classes < 2:
+        raise ArgumentError(
+            "y_pred must hold the cosines to at least 2 classes. "
+            f"Received: y_pred.shape={tuple(cosines.shape)}"
+        )
+    check_class_range(class_ids, num_classes, "num_classes of keras_dml.models.proxy_model")
+    known = known_numbers(cosines)
+    if known is not None and known.size and np.abs(known).max() > _LARGEST_COSINE:
+        raise ArgumentError(
+            "y_pred must be cosines to the classes, from keras_dml.models.proxy_model(embedding, "
+            f"num_classes). Received: {known.flat[np.abs(known).argmax()]} in y_pred"
+        )
+    return one_hot(class_ids, num_classes)

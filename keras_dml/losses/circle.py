@@ -8,11 +8,11 @@ from keras import ops
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, mean_over_anchors
+from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 _NOT_A_DERIVATIVE = (
     "the weights of CircleLoss are constants for the gradient, although they depend on the "
@@ -48,7 +48,7 @@ class CircleLoss(PairLoss):
         margin: m, above 0. Positives should be above 1 − m, and negatives below m.
         scale: γ, above 0. The paper uses 80 and m = 0.4 for fine-grained retrieval, and 128
             (persons) and 256 (faces) with m = 0.25.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `margin` or `scale` not above 0, or wrong shapes.
@@ -66,8 +66,11 @@ class CircleLoss(PairLoss):
         name: str | None = "circle",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.margin = check_positive("margin", margin)
         self.scale = check_positive("scale", scale)
 

@@ -8,11 +8,11 @@ from keras import ops
 
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, maximum
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, safe_sqrt
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("contrastive")
@@ -44,7 +44,7 @@ class ContrastiveLoss(PairLoss):
             number, a positive costs something at every distance.
         power: p, the exponent of the hinges, a whole number of at least 1. With 1, a pair pulls or
             pushes equally at every distance.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `margin` not above 0, `positive_margin` not finite, unknown `pair_reduction`,
@@ -64,10 +64,13 @@ class ContrastiveLoss(PairLoss):
         name: str | None = "contrastive",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
         positive_margin: float = 0.0,
         power: int = 2,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
@@ -76,11 +79,11 @@ class ContrastiveLoss(PairLoss):
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        distances = pairs.distances()
-        if self.positive_margin == 0.0 and self.power == 2:
-            pulled = pairs.squared_distances()
-        else:
-            pulled = self._hinges(distances - self.positive_margin)
+        squares = pairs.squared_distances()
+        distances = safe_sqrt(squares)
+        # The square of the root would have the second derivative 0 at D = 0.
+        squared = self.positive_margin == 0.0 and self.power == 2
+        pulled = squares if squared else self._hinges(distances - self.positive_margin)
         tightness = masked_sum(pulled, pairs.positive)
         contrastive = masked_sum(self._hinges(self.margin - distances), pairs.negative)
         if self.pair_reduction == "mean":

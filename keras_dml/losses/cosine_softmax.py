@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.distances import safe_sqrt
-from keras_dml._pairwise.reductions import log_sum_exp, masked_sum, maximum
-from keras_dml.losses.proxies import ProxyLoss
+from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum, maximum
+from keras_dml._pairwise.pairs import safe_sqrt
+from keras_dml.losses.base import ProxyLoss
 from keras_dml.losses.registry import register
 
 

@@ -7,8 +7,7 @@ from keras_dml._common.checks import check_number
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.arrays import check_class_range
-from keras_dml._pairwise.class_ids import one_hot
+from keras_dml._pairwise.arrays import check_class_range, one_hot
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 

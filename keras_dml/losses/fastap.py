@@ -7,11 +7,11 @@ from keras import ops
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0
@@ -55,7 +55,7 @@ class FastAPLoss(PairLoss):
 
     Args:
         num_bins: L, the bins of the distance histogram, a whole number of at least 1.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `num_bins` not a whole number above 0, or wrong shapes.
@@ -72,8 +72,11 @@ class FastAPLoss(PairLoss):
         name: str | None = "fastap",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.num_bins = check_whole("num_bins", num_bins, least=1)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

@@ -11,17 +11,11 @@ from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import (
-    count,
-    log_add_exp,
-    log_sum_exp,
-    masked_sum,
-    maximum,
-)
+from keras_dml._pairwise.arithmetic import count, log_add_exp, log_sum_exp, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 _NOT_A_DERIVATIVE = (
     "the reweighted gradient of InstanceCrossEntropyLoss is not the derivative of its value: set "
@@ -72,7 +66,7 @@ class InstanceCrossEntropyLoss(PairLoss):
             the negatives of an anchor. With True, the gradient is the derivative of the mean over
             anchors of `L_a / (2 s Σ_{i∈P_a} (1 − p_ai))` with a constant divisor.
         pair_reduction: `"sum"` over the anchor's positives as in the paper, or `"mean"`.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `scale` not above 0, unknown `pair_reduction`, `anchor_gradient` without
@@ -93,8 +87,11 @@ class InstanceCrossEntropyLoss(PairLoss):
         name: str | None = "ice",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.scale = check_positive("scale", scale)
         self.reweight = bool(reweight)
         self.anchor_gradient = bool(anchor_gradient)

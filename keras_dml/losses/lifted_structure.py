@@ -6,8 +6,8 @@ from keras import ops
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, pair_means
+from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
+from keras_dml._pairwise.pairs import Pairs, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 

@@ -11,13 +11,13 @@ from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.class_ids import one_hot
+from keras_dml._pairwise.arithmetic import count, masked_sum
+from keras_dml._pairwise.arrays import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Memory, Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, mean_over_pairs
+from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, mean_over_pairs
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike, SameClass
 
 _BETA = 1.2
 _NOT_A_DERIVATIVE = (
@@ -78,7 +78,7 @@ class MarginLoss(PairLoss):
         sampling: Weights of the pairs, `"distance_weighted"` or `"all"`, as above.
         boundaries: B, the number of learned boundaries after each embedding: 0, 1, or one for each
             class. Class ids must then be 0 … B − 1. The loss of another id is NaN.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: A number is out of range, both `beta` and `boundaries` are set, `sampling` is
@@ -99,8 +99,16 @@ class MarginLoss(PairLoss):
         name: str | None = "margin",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
+        if boundaries > 1 and not isinstance(self.relation, SameClass):
+            raise ArgumentError(
+                "boundaries must be 0 or 1 with a relation, as only classes have a boundary each. "
+                f"Received: boundaries={boundaries}, relation={self.relation!r}"
+            )
         self.margin = check_positive("margin", margin)
         self.beta = check_number("beta", beta)
         self.nu = check_number("nu", nu, least=0)

@@ -6,11 +6,11 @@ import keras
 
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_one_plus_sum_exp
+from keras_dml._pairwise.arithmetic import log_one_plus_sum_exp
+from keras_dml._pairwise.pairs import Pairs, Strategy
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy, informative
+from keras_dml.relations import RelationLike
 
 
 @register("multi_similarity")
@@ -38,7 +38,7 @@ class MultiSimilarityLoss(PairLoss):
         beta: β, above 0, the sharpness of the negatives.
         base: m, the similarity that separates them.
         epsilon: mining margin ε ≥ 0, or None for no mining.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `alpha` or `beta` not above 0, `base` not finite, `epsilon` below 0, or wrong
@@ -59,8 +59,11 @@ class MultiSimilarityLoss(PairLoss):
         name: str | None = "multi_similarity",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.alpha = check_positive("alpha", alpha)
         self.beta = check_positive("beta", beta)
         self.base = check_number("base", base)
@@ -71,7 +74,7 @@ class MultiSimilarityLoss(PairLoss):
         similarities = pairs.similarities()
         positive, negative = pairs.positive, pairs.negative
         if self.epsilon is not None:
-            positive, negative = informative(similarities, positive, negative, self.epsilon)
+            positive, negative = pairs.informative(similarities, self.epsilon)
         excess = similarities - self.base
         tightness = log_one_plus_sum_exp(-self.alpha * excess, positive) / self.alpha
         contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_dml._common.types import Parts
+from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 

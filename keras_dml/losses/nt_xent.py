@@ -7,11 +7,11 @@ from keras import ops
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_add_exp, log_sum_exp, pair_means
+from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
+from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("nt_xent")
@@ -39,7 +39,7 @@ class NTXentLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `temperature` not above 0, or wrong shapes.
@@ -56,8 +56,11 @@ class NTXentLoss(PairLoss):
         name: str | None = "nt_xent",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

@@ -12,10 +12,9 @@ from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, matmul, maximum, minimum
 from keras_dml._pairwise.arrays import checked_class_ids
 from keras_dml._pairwise.classes import ClassSums
-from keras_dml._pairwise.matmul import matmul
-from keras_dml._pairwise.reductions import count, log_sum_exp, masked_sum, maximum, minimum
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.losses.registry import register
 

@@ -7,8 +7,8 @@ from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.reductions import masked_sum, maximum, mean
-from keras_dml.losses.proxies import ProxyLoss
+from keras_dml._pairwise.arithmetic import masked_sum, maximum, mean
+from keras_dml.losses.base import ProxyLoss
 from keras_dml.losses.registry import register
 
 

@@ -7,8 +7,8 @@ from keras import ops
 
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.reductions import log_sum_exp, masked_sum
-from keras_dml.losses.proxies import ProxyLoss
+from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum
+from keras_dml.losses.base import ProxyLoss
 from keras_dml.losses.registry import register
 
 

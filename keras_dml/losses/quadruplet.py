@@ -6,12 +6,11 @@ from keras import ops
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs
-from keras_dml._pairwise.search import below
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors, mean_over_pairs
+from keras_dml._pairwise.search import open_hinges
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.losses.triplet import mean_of_triplets, open_hinges
 
 
 @register("quadruplet")
@@ -70,39 +69,45 @@ class QuadrupletLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """Compute the loss `[n]`, which rounding does not make negative."""
-        near, far, positive, triplets = open_hinges(pairs, self.margin)
-        first = mean_of_triplets(maximum(near + far, 0.0), positive, triplets)
-        near, far, quadruplets = self._second_term(pairs)
-        return first + mean_over_pairs(
-            masked_sum(ops.relu(near + far), pairs.positive), quadruplets
-        )
+        (near, far), (all_near, all_far) = self._open_hinges(pairs)
+        hinges = maximum(near + far, 0.0), maximum(all_near + all_far, 0.0)
+        return self._mean(*hinges, pairs)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        *first, positive, triplets = open_hinges(pairs, self.margin)
-        *second, quadruplets = self._second_term(pairs)
-        tightness, contrastive = (
-            mean_of_triplets(one, positive, triplets)
-            + mean_over_pairs(masked_sum(other, pairs.positive), quadruplets)
-            for one, other in zip(first, second)
-        )
-        return tightness, contrastive
+        (near, far), (all_near, all_far) = self._open_hinges(pairs)
+        return self._mean(near, all_near, pairs), self._mean(far, all_far, pairs)
 
-    def _second_term(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the open hinges of each positive pair against the negative pairs of all replicas.
+    def _open_hinges(self, pairs: Pairs) -> tuple[Parts, Parts]:
+        """Add the open hinges of each pair (i, j) over the negatives of i, and over all negatives.
 
         Returns:
-            The sums of `D_ij` and of `γ − D_kl`, each `[a, c]`, and each anchor's number of
-            quadruplets `[a]`.
+            For both, the sums of `D_ij` and of margin minus negative distance, each `[a, c]`.
         """
         distances = pairs.distances()
         others, _ = gather_candidates(distances)
-        negative, _ = gather_candidates(ops.cast(pairs.negative, distances.dtype))
-        others, negative = ops.reshape(others, (1, -1)), ops.reshape(negative, (1, -1)) > 0
-        reach = ops.reshape(distances + self.second_margin, (1, -1))
-        number, total = (
-            ops.reshape(each, ops.shape(distances)) for each in below(reach, others, negative)
+        negative, _ = gather_candidates(ops.cast(pairs.negative, "int32"))
+        one_row = (1, -1)
+        near, far = open_hinges(
+            ops.reshape(distances, one_row),
+            self.second_margin,
+            ops.reshape(others, one_row),
+            ops.reshape(negative, one_row) > 0,
         )
-        negatives = ops.sum(count(negative, distances.dtype))
-        quadruplets = count(pairs.positive, distances.dtype) * negatives
-        return number * distances, number * self.second_margin - total, quadruplets
+        shape = ops.shape(distances)
+        return (
+            open_hinges(distances, self.margin, distances, pairs.negative),
+            (ops.reshape(near, shape), ops.reshape(far, shape)),
+        )
+
+    def _mean(self, of_anchor: Tensor, of_all: Tensor, pairs: Pairs) -> Tensor:
+        """Average the sums over triplets over anchors, and the sums over quadruplets over pairs."""
+        dtype = of_anchor.dtype
+        positives, negatives = count(pairs.positive, dtype), count(pairs.negative, dtype)
+        triplets = positives * negatives
+        first = masked_sum(of_anchor, pairs.positive) / maximum(triplets, 1.0)
+        everywhere, _ = gather_candidates(negatives)
+        second = masked_sum(of_all, pairs.positive)
+        return mean_over_anchors(first, triplets > 0) + mean_over_pairs(
+            second, positives * ops.sum(everywhere)
+        )

@@ -1,6 +1,5 @@
 """The RankMI loss for a given statistics network."""
 
-import math
 from collections.abc import Callable
 from typing import Literal, Self
 
@@ -12,9 +11,10 @@ from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.divergence import negative_costs, positive_costs
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_pairs, pair_means
+from keras_dml._pairwise.pairs import Pairs, mean_over_pairs, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
 
@@ -141,16 +141,6 @@ class RankMILoss(PairLoss):
         if weights:
             network.set_weights([np.asarray(values) for values in weights])
         return loss
-
-
-def positive_costs(values: Tensor) -> Tensor:
-    """Compute the cost of a positive pair with value V: `softplus(−V) − log 2`."""
-    return ops.softplus(values) - values - math.log(2.0)
-
-
-def negative_costs(values: Tensor) -> Tensor:
-    """Compute the cost of a negative pair with value V: `softplus(V) − log 2`."""
-    return ops.softplus(values) - math.log(2.0)
 
 
 @keras.saving.register_keras_serializable("keras_dml")

@@ -7,13 +7,13 @@ from keras import ops
 
 from keras_dml._common.checks import check_positive, check_wholes
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum, minimum
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml._pairwise.ranks import smooth_ranks
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors, minimum
 from keras_dml.losses import _fused as fused
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("recall_at_k")
@@ -47,7 +47,7 @@ class RecallAtKLoss(PairLoss):
         rank_temperature: τ₂, above 0, of the ranks.
         query_in_database: Whether the query is one of its candidates, as in the authors' code. It
             raises every rank by about 1. Set it to reproduce their numbers.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: no k, or one below 1, a temperature not above 0, or wrong shapes.
@@ -69,8 +69,11 @@ class RecallAtKLoss(PairLoss):
         name: str | None = "recall_at_k",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.ks = check_wholes("ks", ks, least=1)
         self.temperature = check_positive("temperature", temperature)
         self.rank_temperature = check_positive("rank_temperature", rank_temperature)

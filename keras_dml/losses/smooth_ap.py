@@ -7,13 +7,13 @@ from keras import ops
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml._pairwise.ranks import smooth_ranks
-from keras_dml._pairwise.reductions import count, masked_sum, maximum, mean_over_anchors
 from keras_dml.losses import _fused as fused
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("smooth_ap")
@@ -45,7 +45,7 @@ class SmoothAPLoss(PairLoss):
         temperature: τ, above 0.
         query_in_database: Whether the query is one of its positives, as in the authors' code. It
             flatters the value (M is n then). Set it to reproduce their numbers.
-        reduction, name, dtype, mining: as in `PairLoss`.
+        reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
         ValueError: `temperature` not above 0, or wrong shapes.
@@ -65,8 +65,11 @@ class SmoothAPLoss(PairLoss):
         name: str | None = "smooth_ap",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.temperature = check_positive("temperature", temperature)
         self.query_in_database = bool(query_in_database)
 

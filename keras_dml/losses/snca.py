@@ -7,11 +7,11 @@ import keras
 from keras_dml._common.checks import check_positive
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import log_sum_exp, mean_over_anchors
+from keras_dml._pairwise.arithmetic import log_sum_exp
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("snca")
@@ -36,7 +36,7 @@ class SNCALoss(PairLoss):
 
     Args:
         temperature: σ, above 0.
-        reduction, name, dtype, mining: As in `PairLoss`.
+        reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:
         ValueError: `temperature` is not above 0, or shapes are wrong.
@@ -54,8 +54,11 @@ class SNCALoss(PairLoss):
         name: str | None = "snca",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

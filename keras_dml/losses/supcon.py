@@ -6,17 +6,11 @@ import keras
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import (
-    count,
-    log_sum_exp,
-    masked_sum,
-    maximum,
-    mean_over_anchors,
-)
+from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, maximum
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("supcon")
@@ -43,7 +37,7 @@ class SupConLoss(PairLoss):
 
     Args:
         temperature: τ, above 0.
-        reduction, name, dtype, mining: As in `PairLoss`.
+        reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:
         ValueError: `temperature` is not above 0, or shapes are wrong.
@@ -59,8 +53,11 @@ class SupConLoss(PairLoss):
         name: str | None = "supcon",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

@@ -7,11 +7,10 @@ from keras import ops
 
 from keras_dml._common.checks import check_number
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import pair_means
+from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 
 @register("tcm")
@@ -37,7 +36,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
         negative_margin: m⁻, in [−1, 1], the similarity that negatives should stay below.
         positive_weight: w⁺, at least 0.
         negative_weight: w⁻, at least 0.
-        reduction, name, dtype, mining: As in `PairLoss`.
+        reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:
         ValueError: A margin or a weight is out of range, or shapes are wrong.
@@ -57,8 +56,11 @@ class ThresholdConsistentMarginLoss(PairLoss):
         name: str | None = "tcm",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.positive_margin = check_number("positive_margin", positive_margin, least=-1, most=1)
         self.negative_margin = check_number("negative_margin", negative_margin, least=-1, most=1)
         self.positive_weight = check_number("positive_weight", positive_weight, least=0)

@@ -9,19 +9,19 @@ from keras import ops
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.deprecation import warn_renamed
 from keras_dml._common.types import Parts, Tensor
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import (
+from keras_dml._pairwise.arithmetic import (
     count,
+    masked_max,
+    masked_min,
     masked_sum,
     maximum,
-    mean_over_anchors,
-    mean_over_pairs,
     minimum,
 )
-from keras_dml._pairwise.search import below, semihard_negatives
+from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors, mean_over_pairs
+from keras_dml._pairwise.search import open_hinges, semihard_negatives
 from keras_dml.losses.base import PairLoss
 from keras_dml.losses.registry import register
-from keras_dml.mining import Strategy
+from keras_dml.relations import RelationLike
 
 _TRIPLETS = ("all", "semihard", "hard")
 
@@ -64,8 +64,8 @@ class TripletLoss(PairLoss):
         normalize: Whether distances are between l2-normalized embeddings.
         average: `"anchors"`, the mean over anchors of their means, or `"triplets"`, the mean over
             all triplets of the global batch.
-        reduction, name, dtype, mining: As in `PairLoss`. The triplets are those of the pairs that
-            `mining` keeps.
+        reduction, name, dtype, mining, relation: As in `PairLoss`. The triplets are those of the
+            pairs that `mining` keeps.
 
     Raises:
         ValueError: `margin` is not above 0, `triplets` or `average` is unknown, or shapes are
@@ -86,11 +86,14 @@ class TripletLoss(PairLoss):
         name: str | None = "triplet",
         dtype: str | None = None,
         mining: Strategy | Sequence[Strategy] | None = None,
+        relation: RelationLike = None,
     ) -> None:
         if isinstance(mining, str):  # until 0.3.0
             warn_renamed("a word as the argument mining of TripletLoss", "triplets")
             mining, triplets = None, mining
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(
+            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
+        )
         self.triplets = check_choice("triplets", triplets, _TRIPLETS)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
@@ -98,53 +101,40 @@ class TripletLoss(PairLoss):
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """Compute the loss `[n]`, which rounding does not make negative."""
-        near, far, positive, triplets = open_hinges(pairs, self.margin, self.triplets)
-        return mean_of_triplets(maximum(near + far, 0.0), positive, triplets, self.average)
+        near, far, positive, triplets = self._open_hinges(pairs)
+        return self._mean(maximum(near + far, 0.0), positive, triplets)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        near, far, positive, triplets = open_hinges(pairs, self.margin, self.triplets)
-        return (
-            mean_of_triplets(near, positive, triplets, self.average),
-            mean_of_triplets(far, positive, triplets, self.average),
-        )
+        near, far, positive, triplets = self._open_hinges(pairs)
+        return self._mean(near, positive, triplets), self._mean(far, positive, triplets)
 
+    def _open_hinges(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Add the open hinges of each positive pair.
 
-def open_hinges(
-    pairs: Pairs, margin: float, selection: str = "all"
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Add the open hinges of each positive pair.
+        Returns:
+            The sums of `D_ij` and of `η − D_ik` over the open hinges, and which pairs have them,
+            each `[a, c]` (`[a, 1]` for hard triplets); the number of triplets of each anchor,
+            `[a]`.
+        """
+        distances, positive, negative = pairs.distances(), pairs.matched(), pairs.negative
+        triplets = count(positive, distances.dtype)
+        if self.triplets == "all":
+            near, far = open_hinges(distances, self.margin, distances, negative)
+            return near, far, positive, triplets * count(negative, distances.dtype)
+        if self.triplets == "semihard":
+            near, partner = distances, semihard_negatives(distances, negative)
+        else:
+            near, partner = masked_max(distances, positive), masked_min(distances, negative)
+            positive = triplets[:, None] > 0
+            triplets = minimum(triplets, 1.0)
+        is_open = ops.logical_and(positive, near + self.margin >= partner)
+        near = ops.where(is_open, near, 0.0)
+        return near, ops.where(is_open, self.margin - partner, 0.0), positive, triplets
 
-    Returns:
-        The sums of `D_ij` and of `η − D_ik` over the open hinges, and which pairs have them, each
-        `[a, c]` (`[a, 1]` for hard triplets); the number of triplets of each anchor, `[a]`.
-    """
-    distances, positive, negative = pairs.distances(), pairs.matched(), pairs.negative
-    triplets = count(positive, distances.dtype)
-    if selection == "all":
-        number, total = below(distances + margin, distances, negative)
-        triplets = triplets * count(negative, distances.dtype)
-        return number * distances, number * margin - total, positive, triplets
-    near, partner = distances, semihard_negatives(distances, negative)
-    if selection == "hard":
-        near = ops.max(ops.where(positive, distances, -1.0), axis=-1, keepdims=True)
-        partner = ops.min(ops.where(negative, distances, float("inf")), axis=-1, keepdims=True)
-        positive = triplets[:, None] > 0
-        triplets = minimum(triplets, 1.0)
-    is_open = ops.logical_and(positive, near + margin >= partner)
-    return (
-        ops.where(is_open, near, 0.0),
-        ops.where(is_open, margin - partner, 0.0),
-        positive,
-        triplets,
-    )
-
-
-def mean_of_triplets(
-    values: Tensor, positive: Tensor, triplets: Tensor, average: str = "anchors"
-) -> Tensor:
-    """Average sums over triplets, from `open_hinges`, over anchors or over triplets: `[n]`."""
-    total = masked_sum(values, positive)
-    if average == "triplets":
-        return mean_over_pairs(total, triplets)
-    return mean_over_anchors(total / maximum(triplets, 1.0), triplets > 0)
+    def _mean(self, values: Tensor, positive: Tensor, triplets: Tensor) -> Tensor:
+        """Average sums over triplets `[a, c]` over anchors or over triplets, `[n]`."""
+        total = masked_sum(values, positive)
+        if self.average == "triplets":
+            return mean_over_pairs(total, triplets)
+        return mean_over_anchors(total / maximum(triplets, 1.0), triplets > 0)

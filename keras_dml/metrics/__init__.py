@@ -14,6 +14,7 @@ from keras_dml.metrics.audit import (
 from keras_dml.metrics.clustering import clustering_scores
 from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
 from keras_dml.metrics.evaluation import evaluate
+from keras_dml.metrics.information_scores import information, information_intervals
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.metrics.mutual_information import MutualInformationBound, mutual_information_bound
 from keras_dml.metrics.neighbors import nearest_neighbors
@@ -50,6 +51,8 @@ __all__ = [
     "duplicate_groups",
     "evaluate",
     "identification",
+    "information",
+    "information_intervals",
     "label_errors",
     "label_votes",
     "mutual_information_bound",

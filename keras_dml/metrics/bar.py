@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 # A bar for a few seconds of work would be a distraction.
 _SECONDS_WITHOUT_BAR = 20
 
 
-class Bar(Protocol):
-    """The interface of a progress bar, which is a context manager."""
+def long_work_bar(
+    description: str, queries: int
+) -> contextlib.AbstractContextManager[Callable[[int], object]]:
+    """Show a tqdm bar over queries that appears after 20 seconds, only on a terminal.
 
-    def __enter__(self) -> Bar: ...
-
-    def __exit__(self, *error: object) -> bool | None: ...
-
-    def update(self, n: int = 1) -> object:
-        """Advance the bar by n."""
-
-
-class _NoBar:
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def update(self, n: int = 1) -> None:
-        """Do nothing."""
-
-
-def long_work_bar(description: str, queries: int) -> Bar:
-    """Create a tqdm bar over queries that appears after 20 seconds, only on a terminal."""
+    The context is a function that advances the bar by a number of queries.
+    """
     return _bar(
         desc=description,
         total=queries,
@@ -42,15 +27,19 @@ def long_work_bar(description: str, queries: int) -> Bar:
     )
 
 
-def steps_bar(description: str, steps: int, shown: bool) -> Bar:
-    """Create a tqdm bar over training steps."""
+def steps_bar(
+    description: str, steps: int, shown: bool
+) -> contextlib.AbstractContextManager[Callable[[int], object]]:
+    """Show a tqdm bar over training steps. The context advances the bar, as in `long_work_bar`."""
     return _bar(desc=description, total=steps, unit=" steps", disable=not shown)
 
 
-def _bar(**arguments: Any) -> Bar:
-    # tqdm is optional: `pip install keras-dml` does not install it.
+@contextlib.contextmanager
+def _bar(**arguments: Any) -> Iterator[Callable[[int], object]]:
     try:
         from tqdm import tqdm
-    except ImportError:
-        return _NoBar()
-    return tqdm(**arguments)
+    except ImportError:  # `pip install keras-dml` does not install tqdm
+        yield lambda number: None
+        return
+    with tqdm(**arguments) as bar:
+        yield bar.update

@@ -1,6 +1,6 @@
 """A bootstrap over classes: the variation of rates over pairs with other classes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,6 @@ def resampled(
     thresholds: npt.NDArray[np.float32],
     replicates: int,
     seed: int,
-    step: Callable[[int], object],
 ) -> Resampled:
     """Resample the classes with replacement, as many as there are, `replicates` times.
 
@@ -52,7 +51,6 @@ def resampled(
         thresholds: Thresholds of the original set, `[rates]`.
         replicates: Number of resamplings.
         seed: Seed of the resamplings.
-        step: Function to call with 1 after each resampling.
     """
     classes = len(sizes)
     shape = replicates, len(rates)
@@ -68,7 +66,6 @@ def resampled(
         drawn = rng.multinomial(classes, np.full(classes, 1 / classes)).astype(np.float64)
         rows = drawn * sizes
         total = (rows.sum() ** 2 - (rows**2).sum()) / 2
-        step(1)
         if total <= 0 or (drawn * pairs).sum() <= 0:
             continue
         false = np.concatenate(

@@ -132,10 +132,10 @@ def mutual_information_bound(
         return [ops.convert_to_tensor(distances) for distances in half.draw(rng)]
 
     step, evaluate = compiled(update, variables), compiled(loss, variables)
-    with steps_bar("fitting V", steps, bool(verbose)) as bar:
+    with steps_bar("fitting V", steps, bool(verbose)) as advance:
         for number in range(steps):
             step(*draw(halves[0], np.random.default_rng([seed, 1, number])))
-            bar.update()
+            advance(1)
     rng = np.random.default_rng([seed, 2])
     held_back = [-float(evaluate(*draw(halves[1], rng))) for _ in range(64)]
     start = ops.ones((), dtype=network.compute_dtype)

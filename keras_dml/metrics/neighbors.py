@@ -85,7 +85,7 @@ def neighbor_blocks(
     Yields:
         (slice of the queries, rows int64 `[b, k]`, scores float32 `[b, k]`).
     """
-    with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as bar:
+    with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as advance:
         step = max(1, min(_BLOCK, _PAIRS // (k + 1)))
         for start in range(0, len(queries), step):
             block = slice(start, min(start + step, len(queries)))
@@ -97,7 +97,7 @@ def neighbor_blocks(
                 left_out[~left_out.any(axis=1), -1] = True
                 rows, scores = (found[~left_out].reshape(-1, k) for found in (rows, scores))
             yield block, rows, scores
-            bar.update(len(rows))
+            advance(len(rows))
 
 
 def nearest_neighbors(

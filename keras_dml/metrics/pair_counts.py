@@ -1,15 +1,15 @@
-"""One pass over all pairs of a set: histograms, exact counts in windows of scores, and a sample.
+"""Two passes over all pairs of a set: a histogram, then exact counts and a sample.
 
-The scores are not stored. For the pairs of one class and of two classes, the pass stores:
+The scores are not stored. The passes store, for the pairs of one class and of two classes:
 
-- a histogram over 16 octaves of distance, with 1,024 bins per octave
+- a histogram over 16 octaves of distance, with 1,024 bins per octave (first pass)
 - in some windows of scores, the number of pairs at each float32 score, and above the window
 - a random sample that is denser at higher scores, for a bootstrap over classes
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ Window: TypeAlias = tuple[np.float32, np.float32]
 
 # The two kinds of pairs, as indices into every array with an axis of length 2.
 NEGATIVE, POSITIVE = 0, 1
-EVERYTHING: Window = (np.float32(-np.inf), np.float32(np.inf))
 
 # The bits of a float64 above this shift are the bin: the exponent and ten bits of the mantissa.
 _SHIFT = 42
@@ -32,6 +31,8 @@ _BINS = 16 * 1024
 _IN_CACHE = 2**17
 # Number of pending scores before they are counted by value.
 _PENDING = 2**21
+# Up to this number of pairs of each kind, the sample contains all pairs.
+_FEW = 2**20
 # Approximate sample sizes: for each part of the high scores (each part is four times as wide as the
 # previous one), for the other negative pairs, and for the positive pairs.
 _OF_A_PART, _OF_THE_REST, _OF_POSITIVES = 2**16, 2**18, 2**19
@@ -62,24 +63,6 @@ class LabeledRows:
         sizes = [int(size) for size in self.sizes]
         positive = sum(size * (size - 1) // 2 for size in sizes)
         return sum(sizes) * (sum(sizes) - 1) // 2 - positive, positive
-
-    def random_scores(self, kind: int, number: int, seed: int) -> _Floats:
-        """Return the scores of `number` random pairs of a kind."""
-        rng = np.random.default_rng((seed, kind))
-        ends = np.cumsum(self.sizes)
-        own = self.sizes[self.codes]
-        partners = own - 1 if kind == POSITIVE else len(self.codes) - own
-        last = np.cumsum(partners)
-        drawn = rng.integers(0, last[-1], number)
-        rows = np.searchsorted(last, drawn, "right")
-        partner = last[rows] - 1 - drawn
-        start = (ends - self.sizes)[self.codes[rows]]
-        if kind == POSITIVE:
-            partner += start
-            partner += partner >= rows
-        else:
-            partner += np.where(partner >= start, own[rows], 0)
-        return self.scores.pairs(rows, partner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,69 +109,84 @@ class WindowCounts:
 
 
 @dataclasses.dataclass(frozen=True)
-class PairCounts:
-    """The result of `count_pairs`.
+class Histogram:
+    """The result of `count_bins`.
 
     Attributes:
-        histogram: Number of pairs of each kind in each bin, nearest bin first, int64 `[2, bins]`.
+        counts: Number of pairs of each kind in each bin, nearest bin first, int64 `[2, bins]`.
         lowest: Lowest score in each bin, float32 `[bins]`. The last is -inf.
-        windows: Counts in the requested windows.
-        sample: Sample of the negative pairs and of the positive pairs.
     """
 
-    histogram: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
     lowest: _Floats
-    windows: list[WindowCounts]
-    sample: tuple[SampledPairs, SampledPairs]
+
+    @property
+    def matching(self) -> npt.NDArray[np.int64]:
+        """Number of pairs of each kind in each bin and all nearer bins, int64 `[2, bins]`."""
+        return np.cumsum(self.counts, axis=1)
+
+    def window(self, place: int) -> Window:
+        """Return the scores of a bin."""
+        if not place:
+            return self.lowest[0], np.float32(np.inf)
+        return self.lowest[place], np.nextafter(self.lowest[place - 1], np.float32(-np.inf))
 
 
-def count_pairs(
-    rows: LabeledRows, windows: Sequence[Window], tail: _Floats | None, seed: int
-) -> PairCounts:
-    """Count every unordered pair once, one block at a time.
+def count_bins(rows: LabeledRows) -> Histogram:
+    """Count every unordered pair once, by bins of distance."""
+    bins = _Bins(rows.scores)
+    counts = np.zeros((2, _BINS), np.int64)
+    for kind, scores, _ in _pairs_of_a_kind("counting pairs", rows):
+        counts[kind] += bins.count(scores)
+    return Histogram(counts, bins.lowest())
+
+
+def count_windows(
+    rows: LabeledRows, windows: Sequence[Window], histogram: Histogram, seed: int
+) -> tuple[list[WindowCounts], tuple[SampledPairs, SampledPairs]]:
+    """Count the pairs in windows of scores exactly, and draw a sample of all pairs.
 
     Args:
         rows: The rows.
         windows: Windows of scores. Overlapping windows are merged.
-        tail: Scores of randomly drawn negative pairs, highest first. They determine where the
-            sample becomes denser. None keeps all pairs.
+        histogram: Histogram of the rows. It determines where the sample becomes denser.
         seed: Seed of the sample.
+
+    Returns:
+        `(windows, (negative, positive))`: counts in the merged windows, and samples of the two
+        kinds of pairs.
     """
-    bins = _Bins(rows.scores)
     counted = [_InWindow(window) for window in _merged(windows)]
-    sample = _Sample(rows, tail, seed)
-    histogram = np.zeros((2, _BINS), np.int64)
-    # Scores below all windows only enter the histogram.
+    sample = _Sample(rows, histogram, seed)
     floor = min(window.low for window in counted)
-    for left, right in pair_blocks("counting pairs", len(rows.codes), len(rows.codes), True):
-        scores = rows.scores.block(left, right)
-        flat = scores.ravel()
-        for kind, places in _kinds(rows.codes, left, right):
-            chosen = flat if places is None else flat[places]
-            histogram[kind] += bins.count(chosen)
-            high = chosen[chosen >= floor]
-            for window in counted:
-                window.add(kind, high)
-            sample.add(kind, chosen, places, left, right)
-    return PairCounts(
-        histogram,
-        bins.lowest(),
-        [window.counts() for window in counted],
-        (sample.pairs(NEGATIVE), sample.pairs(POSITIVE)),
-    )
+    for kind, scores, block in _pairs_of_a_kind("counting pairs at the thresholds", rows):
+        high = scores[scores >= floor]
+        for window in counted:
+            window.add(kind, high)
+        sample.add(kind, scores, block)
+    return [window.counts() for window in counted], (sample.pairs(NEGATIVE), sample.pairs(POSITIVE))
 
 
-def _kinds(
-    codes: _Numbers, left: slice, right: slice
-) -> list[tuple[int, npt.NDArray[np.intp] | None]]:
-    """Return the kinds of pairs in a block with their places in it. None means all places."""
-    if codes[left.stop - 1] < codes[right.start]:  # rows are in the order of the classes
-        return [(NEGATIVE, None)]
-    same = codes[left, None] == codes[right]
-    other = ~same
-    if left == right:
-        same, other = np.triu(same, 1), np.triu(other, 1)
-    return [(NEGATIVE, np.flatnonzero(other)), (POSITIVE, np.flatnonzero(same))]
+class _Block(NamedTuple):
+    """A block of pairs: its rows, its columns, and the places of pairs of a kind. None: all."""
+
+    left: slice
+    right: slice
+    places: npt.NDArray[np.intp] | None
+
+
+def _pairs_of_a_kind(description: str, rows: LabeledRows) -> Iterator[tuple[int, _Floats, _Block]]:
+    """Yield the kind, the scores `[p]`, and the block of every unordered pair once."""
+    codes = rows.codes
+    for left, right in pair_blocks(description, len(codes), len(codes), True):
+        scores = rows.scores.block(left, right).ravel()
+        if codes[left.stop - 1] < codes[right.start]:  # rows are in the order of the classes
+            yield NEGATIVE, scores, _Block(left, right, None)
+            continue
+        same = codes[left, None] == codes[right]
+        for kind, mask in ((NEGATIVE, ~same), (POSITIVE, same)):
+            places = np.flatnonzero(np.triu(mask, 1) if left == right else mask)
+            yield kind, scores[places], _Block(left, right, places)
 
 
 def _merged(windows: Sequence[Window]) -> list[Window]:
@@ -306,29 +304,22 @@ class _InWindow:
 class _Sample:
     """A random sample of pairs, in which negative pairs with high scores are more probable."""
 
-    def __init__(self, rows: LabeledRows, tail: _Floats | None, seed: int) -> None:
+    def __init__(self, rows: LabeledRows, histogram: Histogram, seed: int) -> None:
         self._codes = rows.codes
         self._seed = seed
         negative, positive = rows.totals
         self._levels = np.empty(0, np.float32)
         self._shares = np.empty(0)
-        rest = [1.0, 1.0]
-        if tail is not None:
-            rest = [min(1.0, _OF_THE_REST / negative), min(1.0, _OF_POSITIVES / positive)]
-            self._levels, self._shares = _levels(tail, negative, rest[NEGATIVE])
-        self._rest = rest
+        self._rest = [1.0, 1.0]
+        if max(negative, positive) > _FEW:
+            self._rest = [min(1.0, _OF_THE_REST / negative), min(1.0, _OF_POSITIVES / positive)]
+            self._levels, self._shares = _levels(histogram, negative, self._rest[NEGATIVE])
         self._kept: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
 
-    def add(
-        self,
-        kind: int,
-        scores: _Floats,
-        places: npt.NDArray[np.intp] | None,
-        left: slice,
-        right: slice,
-    ) -> None:
+    def add(self, kind: int, scores: _Floats, block: _Block) -> None:
         if not len(scores):
             return
+        left, right, places = block
         rng = np.random.default_rng((self._seed, kind, left.start, right.start))
         share = self._rest[kind]
         if share < 1:
@@ -345,8 +336,8 @@ class _Sample:
             kept = rng.random(len(high)) < shares
             chosen = np.concatenate([chosen, high[kept]])
             weights = np.concatenate([weights, 1 / shares[kept]])
-        block = chosen if places is None else places[chosen]
-        first, second = np.divmod(block, right.stop - right.start)
+        drawn = chosen if places is None else places[chosen]
+        first, second = np.divmod(drawn, right.stop - right.start)
         self._kept[kind].append(
             np.rec.fromarrays(
                 [
@@ -365,12 +356,15 @@ class _Sample:
         return SampledPairs(scores, first, second, weights)
 
 
-def _levels(tail: _Floats, negative: int, rest: float) -> tuple[_Floats, npt.NDArray[np.float64]]:
+def _levels(
+    histogram: Histogram, negative: int, rest: float
+) -> tuple[_Floats, npt.NDArray[np.float64]]:
     """Return decreasing score levels, and the sampling rate between each level and the previous."""
     levels, shares = [], []
     number, share = float(_OF_A_PART), 1.0
+    matching = histogram.matching[NEGATIVE]
     while number < _HIGH * negative and share > rest:
-        levels.append(tail[min(int(number / negative * len(tail)), len(tail) - 1)])
+        levels.append(histogram.lowest[np.searchsorted(matching, number)])
         shares.append(share)
         number, share = 4 * number, share / 4
     return np.array(levels, np.float32), np.array(shares)

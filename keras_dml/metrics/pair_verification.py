@@ -13,27 +13,20 @@ from keras_dml._common.checks import check_choice, check_number, check_seed, che
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import finite_rows
 from keras_dml._common.types import METRICS, Metric
-from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.class_bootstrap import resampled
 from keras_dml.metrics.pair_counts import (
-    EVERYTHING,
     NEGATIVE,
     POSITIVE,
     LabeledRows,
-    Window,
     between,
-    count_pairs,
+    count_bins,
+    count_windows,
 )
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.relevance import checked_labels, class_numbers
 
 Interval = tuple[float, float]
 
-# Up to this number of pairs of each kind, all pairs are counted by score in a single pass.
-_FEW = 2**20
-# Number of sampled pairs that locate the windows, and their width in standard deviations.
-_LOOKED_AT = 2**19
-_DEVIATIONS = 6.0
 # Number of points of a curve along each of its rates. Steps of the false match rate are
 # logarithmic.
 _STEPS = 400
@@ -158,8 +151,8 @@ def verification(
 
     Exact, including ties: the thresholds, both rates at them, the equal error rate, and each point
     of the curve (about 800 points are returned). A pair's score is computed in float64 and rounded
-    to float32. Similarities are first rounded to multiples of 2⁻⁴⁰. All pairs are counted, in
-    blocks of 1,024 rows, and only scores close to the thresholds are stored by value.
+    to float32. Similarities are first rounded to multiples of 2⁻⁴⁰. All pairs are counted twice, in
+    blocks of 1,024 rows: by bins of distance, and then by value in the bins with the thresholds.
 
     Approximate: the intervals, which are the central 95 % of a bootstrap that draws classes, not
     pairs, because the pairs of a class vary together. The bootstrap weights a sample of the pairs:
@@ -178,7 +171,7 @@ def verification(
         seed: Seed of the bootstrap and its sample. Nothing else is random.
 
     Returns:
-        `Verification`. Takes n²d/2 time, and memory for the embeddings in float64 plus about 200
+        `Verification`. Takes n²d time, and memory for the embeddings in float64 plus about 200
         MB.
 
     Raises:
@@ -209,17 +202,9 @@ def verification(
     found = _Targets(rows, rates, seed)
     strictest = [found.threshold(rate) for rate in rates]
     thresholds = np.array([threshold for threshold, _ in strictest], np.float32)
-    with steps_bar("drawing classes", replicates, False) as bar:
-        drawn = resampled(
-            *found.counts.sample,
-            rows.sizes,
-            rows.scores.farthest,
-            rates,
-            thresholds,
-            replicates,
-            seed,
-            bar.update,
-        )
+    drawn = resampled(
+        *found.sample, rows.sizes, rows.scores.farthest, rates, thresholds, replicates, seed
+    )
     sign = 1.0 if metric == "cosine" else -1.0
     points = tuple(
         OperatingPoint(
@@ -302,66 +287,32 @@ class _Targets:
     def __init__(self, rows: LabeledRows, rates: Sequence[float], seed: int) -> None:
         self._totals = np.array(rows.totals)
         self._farthest = rows.scores.farthest
-        tail = None
-        windows: list[Window] = [EVERYTHING]
-        if max(rows.totals) > _FEW:
-            tail = _falling(rows.random_scores(NEGATIVE, _LOOKED_AT, seed))
-            others = _falling(rows.random_scores(POSITIVE, _LOOKED_AT, seed))
-            windows = [_window_of_rate(tail, rate) for rate in rates]
-            windows.append(_window_of_equal_errors(tail, others))
-        self.counts = count_pairs(rows, windows, tail, seed)
-        # Rarely, a target is outside its window by more than six standard deviations.
-        missed = [self._bin(self._beyond_rate(rate)) for rate in rates if not self._first(rate)]
-        if not self._meeting():
-            missed.append(self._bin(self._errors_crossed()))
-        if missed:
-            self.counts = count_pairs(rows, [*windows, *missed], tail, seed)
+        self._histogram = count_bins(rows)
+        matching = self._histogram.matching
+        false, missed = self._errors(matching)
+        targets = [matching[NEGATIVE] > self._allowed(rate) for rate in rates]
+        places = [int(np.argmax(beyond)) for beyond in (*targets, false >= missed)]
+        windows = [self._histogram.window(place) for place in places]
+        self._windows, self.sample = count_windows(rows, windows, self._histogram, seed)
+
+    def _allowed(self, rate: float) -> int:
+        return allowed(rate, int(self._totals[NEGATIVE]))
 
     def threshold(self, rate: float) -> tuple[np.float32, npt.NDArray[np.int64]]:
         """Return the threshold of a rate, and the number of pairs of each kind at or above it."""
-        found = self._first(rate)
-        if found is None:
-            raise RuntimeError(f"no window of scores holds the threshold of {rate}")
-        return found
-
-    def equal_error(self) -> tuple[float, float]:
-        """Return the rate and the score at which the errors are equal."""
-        found = self._meeting()
-        if found is None:
-            raise RuntimeError("no window of scores holds the equal error rate")
-        return found
-
-    def curve(self) -> tuple[npt.NDArray[np.float64], ...]:
-        """Return points of the curve: scores, false match rates, and true match rates."""
-        matching = np.cumsum(self.counts.histogram, axis=1) / self._totals[:, None]
-        false, true = matching[NEGATIVE], matching[POSITIVE]
-        last = np.array([len(false) - 1])
-        wanted = [
-            np.searchsorted(false, np.geomspace(1 / self._totals[NEGATIVE], 1, _STEPS)),
-            np.searchsorted(true, np.linspace(0, 1, _STEPS + 1)[1:]),
-            last,
-        ]
-        places = np.unique(np.minimum(np.concatenate(wanted), last))
-        scores = np.concatenate([[np.inf], self.counts.lowest[places]])
-        # Among equal points, take the strictest.
-        points = np.stack([np.append(0.0, false[places]), np.append(0.0, true[places])])
-        new = np.append(True, np.any(np.diff(points, axis=1) > 0, axis=0))
-        return scores[new], points[0, new], points[1, new]
-
-    def _first(self, rate: float) -> tuple[np.float32, npt.NDArray[np.int64]] | None:
-        """Return the threshold of a rate and the counts at it. None if no window contains it."""
-        most = allowed(rate, int(self._totals[NEGATIVE]))
-        for window in self.counts.windows:
+        most = self._allowed(rate)
+        for window in self._windows:
             after = window.after()
             beyond = after[:, NEGATIVE] > most
             if beyond[-1] and not beyond[0]:
                 place = int(np.argmax(beyond)) - 1
                 neighbors = window.values[place], window.before(place)
                 return np.float32(between(*neighbors, self._farthest)), after[place]
-        return None
+        raise RuntimeError(f"no window of scores holds the threshold of {rate}")
 
-    def _meeting(self) -> tuple[float, float] | None:
-        for window in self.counts.windows:
+    def equal_error(self) -> tuple[float, float]:
+        """Return the rate and the score at which the errors are equal."""
+        for window in self._windows:
             false, missed = self._errors(window.after().T)
             if false[0] < missed[0] and false[-1] >= missed[-1]:
                 place = int(np.argmax(false >= missed))
@@ -369,67 +320,29 @@ class _Targets:
                 part = before / (before + after)
                 rate = false[place - 1] + part * (false[place] - false[place - 1])
                 return float(rate), float(window.values[place - 1])
-        return None
+        raise RuntimeError("no window of scores holds the equal error rate")
+
+    def curve(self) -> tuple[npt.NDArray[np.float64], ...]:
+        """Return points of the curve: scores, false match rates, and true match rates."""
+        false, true = self._histogram.matching / self._totals[:, None]
+        last = np.array([len(false) - 1])
+        wanted = [
+            np.searchsorted(false, np.geomspace(1 / self._totals[NEGATIVE], 1, _STEPS)),
+            np.searchsorted(true, np.linspace(0, 1, _STEPS + 1)[1:]),
+            last,
+        ]
+        places = np.unique(np.minimum(np.concatenate(wanted), last))
+        scores = np.concatenate([[np.inf], self._histogram.lowest[places]])
+        # Among equal points, take the strictest.
+        points = np.stack([np.append(0.0, false[places]), np.append(0.0, true[places])])
+        new = np.append(True, np.any(np.diff(points, axis=1) > 0, axis=0))
+        return scores[new], points[0, new], points[1, new]
 
     def _errors(self, matching: npt.NDArray[np.int64]) -> tuple[np.ndarray, np.ndarray]:
         """Return the false match rate and the false non-match rate of counts `[2, v]`."""
         false, true = matching[NEGATIVE], matching[POSITIVE]
         positive = self._totals[POSITIVE]
         return false / self._totals[NEGATIVE], (positive - true) / positive
-
-    def _beyond_rate(self, rate: float) -> npt.NDArray[np.bool_]:
-        """Return for each bin whether more pairs match up to it than a rate allows."""
-        most = allowed(rate, int(self._totals[NEGATIVE]))
-        return np.cumsum(self.counts.histogram[NEGATIVE]) > most
-
-    def _errors_crossed(self) -> npt.NDArray[np.bool_]:
-        false, missed = self._errors(np.cumsum(self.counts.histogram, axis=1))
-        return false >= missed
-
-    def _bin(self, beyond: npt.NDArray[np.bool_]) -> Window:
-        """Return the scores of the first bin for which `beyond` is True."""
-        place = int(np.argmax(beyond))
-        lowest = self.counts.lowest
-        highest = np.float32(np.inf)
-        if place:
-            highest = np.nextafter(lowest[place - 1], np.float32(-np.inf))
-        return lowest[place], highest
-
-
-def _falling(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    return -np.sort(-scores)
-
-
-def _window_of_rate(tail: npt.NDArray[np.float32], rate: float) -> Window:
-    """Estimate from sampled scores, highest first, a window that contains the score at a rate."""
-    middle = rate * len(tail)
-    far = _DEVIATIONS * math.sqrt(middle) + 10
-    return _between(tail, math.floor(middle - far), math.ceil(middle + far))
-
-
-def _window_of_equal_errors(
-    negative: npt.NDArray[np.float32], positive: npt.NDArray[np.float32]
-) -> Window:
-    """Estimate from sampled pairs a window of scores in which the two errors are equal."""
-    scores = _falling(np.concatenate([negative, positive]))
-    false = np.searchsorted(-negative, -scores, "right") / len(negative)
-    missed = 1 - np.searchsorted(-positive, -scores, "right") / len(positive)
-    spread = [
-        share * (1 - share) / len(kind) for share, kind in ((false, negative), (missed, positive))
-    ]
-    far = _DEVIATIONS * np.sqrt(sum(spread)) + 10 / min(len(negative), len(positive))
-    first = int(np.searchsorted(np.maximum.accumulate(false + far >= missed), True))
-    last = int(np.searchsorted(np.maximum.accumulate(false - far >= missed), True))
-    return _between(scores, first - 1, last)
-
-
-def _between(scores: npt.NDArray[np.float32], first: int, last: int) -> Window:
-    """Return the window from the score at one place to a lower score. Unbounded past the ends."""
-    low, high = EVERYTHING
-    return (
-        scores[last] if last < len(scores) else low,
-        scores[first] if first >= 0 else high,
-    )
 
 
 def _interval(values: npt.NDArray[np.float64]) -> Interval:

@@ -12,6 +12,7 @@ from keras_dml.models.blocks import layer_multipliers, rematerialize_blocks, tra
 from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
+from keras_dml.models.dual_encoder import DualEncoder
 from keras_dml.models.frozen_features import split_at_features
 from keras_dml.models.head import (
     GlobalBatchDropout,
@@ -41,6 +42,7 @@ __all__ = [
     "CenterRegularizer",
     "CrossBatchMemory",
     "DistributedModel",
+    "DualEncoder",
     "FrozenStatisticsBatchNormalization",
     "FunctionalDistributedModel",
     "GeneralizedMeanPooling",

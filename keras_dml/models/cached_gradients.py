@@ -14,6 +14,7 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Config, Logs, Tensor
 from keras_dml.models.backbones import FrozenStatisticsBatchNormalization
 from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.models.dual_encoder import DualEncoder
 
 __all__ = ["CachedGradients"]
 
@@ -110,6 +111,19 @@ class CachedGradients(DistributedModel):
     def call(self, images: Tensor, training: bool = False) -> Any:
         """Compute the model's outputs for all images at once."""
         return self.model(images, training=training)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Tensor:
+        """Compute the loss of the whole batch, of a `DualEncoder` between its two sets."""
+        if isinstance(self.model, DualEncoder):
+            return self.model.compute_loss_with(self.loss, y, y_pred, sample_weight)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> keras.layers.Layer:
         """Return a layer of the model."""
@@ -232,6 +246,12 @@ class _Chunks:
         self._model = model
         self._x = keras.tree.map_structure(ops.convert_to_tensor, x)
         self.rows = ops.shape(keras.tree.flatten(self._x)[0])[0]
+        rows = {tensor.shape[0] for tensor in keras.tree.flatten(self._x)} - {None}
+        if len(rows) > 1:
+            raise ArgumentError(
+                "x must have the same number of rows in each input, for chunks. "
+                f"Received: inputs of {sorted(rows)} rows"
+            )
         known = self.rows if isinstance(self.rows, int) else None
         self._size = _least(chunk_size, self.rows)
         self._alone = known is not None and known <= chunk_size

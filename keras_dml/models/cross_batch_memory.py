@@ -10,11 +10,9 @@ from keras_dml._backend.replicas import gather_candidates, place_among_replicas
 from keras_dml._common.checks import check_bool, check_number, check_whole, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
-from keras_dml._pairwise.arrays import checked_class_ids
-from keras_dml._pairwise.class_ids import as_labels, widest_integers
+from keras_dml._pairwise.arrays import as_labels, checked_class_ids, widest_integers
 from keras_dml._pairwise.pairs import Memory
-from keras_dml.losses.against_memory import AgainstMemory
-from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.base import AgainstMemory, EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.distributed_model import DistributedModel

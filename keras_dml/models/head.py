@@ -18,7 +18,7 @@ from keras_dml._common.checks import (
 )
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Tensor
-from keras_dml._pairwise.distances import row_lengths
+from keras_dml._pairwise.pairs import row_lengths
 from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled, symbolic_embedding
 
 # Names of the layers after the backbone.

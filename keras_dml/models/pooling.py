@@ -14,7 +14,7 @@ from keras_dml._backend.private import Functional
 from keras_dml._common.checks import check_positive, check_whole, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor
-from keras_dml._pairwise.reductions import maximum
+from keras_dml._pairwise.arithmetic import maximum
 
 __all__ = ["POOLINGS", "Features", "GeneralizedMeanPooling", "TokenLayout", "features_of", "pooled"]
 

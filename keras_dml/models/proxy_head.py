@@ -16,10 +16,9 @@ from keras_dml._common.checks import (
 )
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Config, Tensor, TensorLike
-from keras_dml._pairwise.arrays import checked_class_ids
-from keras_dml._pairwise.class_ids import as_labels
-from keras_dml._pairwise.distances import normalize
-from keras_dml._pairwise.matmul import matmul
+from keras_dml._pairwise.arithmetic import matmul
+from keras_dml._pairwise.arrays import as_labels, checked_class_ids
+from keras_dml._pairwise.pairs import normalize
 from keras_dml.models.pooling import symbolic_embedding
 
 __all__ = ["Boundary", "CenterRegularizer", "ProxyHead", "dominant_centers", "proxy_model"]

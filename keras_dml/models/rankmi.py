@@ -19,20 +19,20 @@ from keras_dml._common.checks import (
 )
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Config, Logs, Tensor, TensorLike
+from keras_dml._pairwise.arithmetic import are_finite, maximum
 from keras_dml._pairwise.arrays import (
+    are_apart,
+    as_labels,
     check_embeddings,
     check_rows,
     checked_class_ids,
     known_shape,
     one_per_image,
+    widest_integers,
 )
-from keras_dml._pairwise.class_ids import as_labels, widest_integers
-from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.divergence import negative_costs, positive_costs
 from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
-from keras_dml._pairwise.pairs import Pairs
-from keras_dml._pairwise.reductions import maximum, pair_means
-from keras_dml.losses.base import is_sound
-from keras_dml.losses.rankmi import negative_costs, positive_costs
+from keras_dml._pairwise.pairs import Pairs, normalize, pair_means
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.head import check_embedding_model
 from keras_dml.models.statistics_network import (
@@ -353,7 +353,7 @@ class RankMI(DistributedModel):
     def _pairs(
         self, class_ids: TensorLike, embeddings: Tensor
     ) -> tuple[Pairs, Tensor, Tensor, Tensor]:
-        """Return the batch's pairs, their distances, V's values, and whether it `is_sound`."""
+        """Return the batch's pairs, their distances, V's values, and whether it is valid."""
         if class_ids is None:
             raise ArgumentError(
                 "y must be class ids [n]: RankMI compares classes. Received: y=None"
@@ -364,7 +364,7 @@ class RankMI(DistributedModel):
         check_rows(class_ids, embeddings)
         pairs = Pairs.of_batch(class_ids, normalize(embeddings))
         distances = pairs.distances()
-        sound = is_sound(class_ids, embeddings)
+        sound = ops.logical_and(are_apart(class_ids), are_finite(embeddings))
         return pairs, distances, self._values(pairs, distances), sound
 
     def _values(self, pairs: Pairs, distances: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Retrieval: one `Index` interface for exact search and for ScaNN.
 
-Search runs on TensorFlow if it is installed, and otherwise on NumPy. An index inside a SavedModel
-needs TensorFlow.
+Search runs on ScaNN or NumPy. An index inside a SavedModel needs TensorFlow.
 """
 
 import functools

@@ -6,17 +6,16 @@ import abc
 import concurrent.futures
 import contextlib
 import functools
-import numbers
 import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import as_array, check_choice, shown
+from keras_dml._common.checks import as_array, check_choice, check_whole, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import METRICS, Metric
@@ -24,11 +23,14 @@ from keras_dml.retrieval.changes import Change, Removal, Upsert
 from keras_dml.retrieval.files import save_index
 from keras_dml.retrieval.items import Items, checked_ids
 from keras_dml.retrieval.products import ExactProducts
-from keras_dml.retrieval.read_write_lock import ReadWriteLock
+from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES
+from keras_dml.retrieval.tree_searcher import sample_of
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule
 
+# From prepared queries `[q, d]` and k to row numbers and scores, `[q, k]` each.
+_Search: TypeAlias = Callable[[npt.NDArray[np.float32], int], tuple[np.ndarray, np.ndarray]]
 # Maximum number of values in memory during re-scoring: 2^18 float64, 2 MiB, stay in the cache.
 _PAIR_BLOCK = 2**18
 
@@ -40,9 +42,9 @@ class Index(abc.ABC):
     (normalized for "cosine") and rounded to float32. Equal scores are ordered by the lower row
     number. Every exact index therefore returns the same ids and scores for the same items.
 
-    Several threads can search and change the index at the same time. A search sees every change
-    that ended before it began, and each later change completely or not at all. Items always have
-    their ids.
+    Several threads can search and change the index. Searches and changes run one at a time, so a
+    search sees every change that ended before it began, and each later change completely or not at
+    all.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]
@@ -84,10 +86,9 @@ class Index(abc.ABC):
                     "embeddings must hold at least one row. "
                     f"Received: embeddings of shape {self._items.rows.shape}"
                 )
-        self._lock = ReadWriteLock()
+        self._lock = threading.RLock()
         # Number of items that the searcher knows, and whether it must be rebuilt.
         self._built, self._stale, self._first = 0, True, True
-        self._begin_rebalancing = threading.Lock()
         self._rebalancing: concurrent.futures.Future[None] | None = None
         # Changes since the training of another searcher began.
         self._changes: list[Change] | None = None
@@ -119,7 +120,8 @@ class Index(abc.ABC):
     @property
     def ids(self) -> np.ndarray:
         """Ids of the items, int64 or strings `[num_items]`."""
-        return self._items.ids
+        with self._lock:
+            return self._items.ids
 
     def add(self, embeddings: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> None:
         """Add items after the existing items.
@@ -137,7 +139,8 @@ class Index(abc.ABC):
         """
         rows = prepared_rows(embeddings, "embeddings", self._metric)
         self._check_dimensions(rows, "embeddings")
-        self._items.add(rows, ids)
+        with self._lock:
+            self._items.add(rows, ids)
 
     def upsert(self, ids: npt.ArrayLike, embeddings: npt.ArrayLike) -> None:
         """Replace the embeddings of existing ids, and add items for new ids.
@@ -189,8 +192,7 @@ class Index(abc.ABC):
 
         Searches and changes continue during the training. The new searcher then applies the changes
         since its start, and replaces the previous searcher between two searches. Memory includes a
-        second searcher, and a copy of the items if they change in place. An index without trained
-        parts does nothing.
+        second searcher and a copy of the items. An index without trained parts does nothing.
 
         Args:
             wait: Whether to wait for the end of the training. A process that exits also waits for
@@ -200,13 +202,12 @@ class Index(abc.ABC):
             A future whose `result()` raises the error of a failed training, after which the index
             is unchanged. If a training is in progress, its future.
         """
-        with self._begin_rebalancing:
+        with self._lock:
             future = self._rebalancing
             if future is None or future.done():
-                future = self._rebalancing = concurrent.futures.Future()
-                threading.Thread(
-                    target=_complete, args=(future, self._rebalance), name="rebalance"
-                ).start()
+                executor = concurrent.futures.ThreadPoolExecutor(1, "rebalance")
+                future = self._rebalancing = executor.submit(self._rebalance)
+                executor.shutdown(wait=False)
         if wait:
             future.result()
         return future
@@ -270,8 +271,7 @@ class Index(abc.ABC):
         Raises:
             ValueError: An id is unknown (the message names it).
         """
-        # Does not need the searcher, which may have to be trained first.
-        with self._lock.reading(lambda: False, lambda: None), self._items.held():
+        with self._lock:
             return self._items.rows[self._items.rows_of(ids, "ids", self.num_items)]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -317,35 +317,29 @@ class Index(abc.ABC):
 
     @property
     def _rows(self) -> npt.NDArray[np.float32]:
-        """The rows that can be searched, without later additions of other threads."""
+        """The rows that can be searched."""
         return self._items.rows[: self._built]
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:
-        """Enter a context in which all existing items can be searched, and nothing changes.
-
-        Additions are included while no search runs. Searches that start in the meantime wait.
-        """
-        with self._lock.reading(self._behind, self._catch_up):
+        """Enter a context in which all items can be searched, and other threads wait."""
+        with self._lock:
+            self._take_in()
+            if self._stale and self._built:
+                self._build(self._first)
+                self._stale = False
             yield
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Enter a context without searches and additions. The searcher is current or stale."""
-        with self._lock.writing(), self._items.held():
+        """Enter a context in which items can change, and other threads wait.
+
+        The searcher is current or stale.
+        """
+        with self._lock:
             self._take_in()
             yield
             self._built = self.num_items
-
-    def _behind(self) -> bool:
-        count = self.num_items
-        return self._built != count or (self._stale and count > 0)
-
-    def _catch_up(self) -> None:
-        self._take_in()
-        if self._stale and self._built:
-            self._build(self._first)
-            self._stale = False
 
     def _take_in(self) -> None:
         """Include the additions, if that needs no training."""
@@ -462,6 +456,28 @@ class Index(abc.ABC):
         order = np.lexsort((candidates, -self._nearness(scores)), axis=1)[:, :k]
         return np.take_along_axis(candidates, order, 1), np.take_along_axis(scores, order, 1)
 
+    def _recall_measure(self) -> Callable[[_Search], float]:
+        """Return a function that measures the recall of a search of prepared queries.
+
+        The queries are 1,000 of the items, or all if fewer. The recall is the fraction of their
+        exact 10 nearest other items that the search finds. An item with an equal score counts as
+        found.
+        """
+        sample = sample_of(self._built, RECALL_QUERIES)
+        queries, k = self._rows[sample], min(RECALL_NEIGHBORS, self._built - 1)
+        exact = self._nearness(self._exactly(queries, k + 1)[1])
+
+        def recall(search: _Search) -> float:
+            if not k:
+                return 1.0
+            starts = range(0, len(sample), self._block)
+            parts = [search(queries[start : start + self._block], k + 1) for start in starts]
+            rows, scores = map(np.concatenate, zip(*parts))
+            found = (self._nearness(scores) >= exact[:, -1:]) & (rows != sample[:, None])
+            return float(np.minimum(found.sum(axis=1), k).sum() / (k * len(sample)))
+
+        return recall
+
     def _nearness(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return scores if self._metric == "cosine" else -scores
 
@@ -483,18 +499,4 @@ class Index(abc.ABC):
 def _check_k(k: object, count: int) -> None:
     if not count:
         raise ArgumentError(f"an index without items finds nothing. Received: k={shown(k)}")
-    whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
-    if not whole or not 1 <= k <= count:  # type: ignore[operator]
-        raise ArgumentError(
-            f"k must be a whole number from 1 to the number of items, {count}. "
-            f"Received: k={shown(k)}"
-        )
-
-
-def _complete(future: concurrent.futures.Future[None], work: Callable[[], None]) -> None:
-    try:
-        work()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(None)
+    check_whole("k", k, least=1, most=count)

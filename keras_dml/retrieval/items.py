@@ -1,8 +1,6 @@
 """The items of an index: rows and ids that can change."""
 
-import contextlib
 import numbers
-import threading
 from collections.abc import Iterable
 
 import numpy as np
@@ -88,9 +86,11 @@ class _Column:
     def __init__(self, array: np.ndarray) -> None:
         self._space, self._count = array, len(array)
         self._added: list[np.ndarray] = []
+        # Separate from `_count`, so that another thread can read it during a join.
+        self._length = len(array)
 
     def __len__(self) -> int:
-        return self._count + sum(map(len, self._added))
+        return self._length
 
     @property
     def dtype(self) -> np.dtype:
@@ -115,18 +115,18 @@ class _Column:
     def append(self, block: np.ndarray) -> None:
         """Append a block."""
         self._added.append(block)
+        self._length += len(block)
 
     def truncate(self, count: int) -> None:
         """Drop everything after the first `count` entries."""
-        self._count = len(self.array[:count])
+        self._count = self._length = len(self.array[:count])
 
 
 class Items:
     """Rows `[n, d]` and their ids `[n]`. Additions are joined on the next read.
 
-    Several threads can read and add at the same time, and no reader sees a row without its id.
-    Replacing and removing rows happens in place, and requires that no other thread reads (see
-    `retrieval.read_write_lock`). Otherwise, row numbers and ids are stable.
+    Replacing and removing rows happens in place. Otherwise, row numbers and ids are stable. One
+    thread at a time can use the items, except for their number.
 
     Args:
         rows: Prepared float32 `[n, d]`.
@@ -138,19 +138,15 @@ class Items:
         self._ids = None if ids is None else _Column(checked_ids(ids, len(rows)))
         # Row of each id, for the first ids, filled on demand.
         self._row_of: dict[int | str, int] = {}
-        self._lock = threading.RLock()
-        self._lent = False
         self.dimensions: int = rows.shape[1]
 
     def __len__(self) -> int:
-        with self._lock:
-            return len(self._rows)
+        return len(self._rows)
 
     @property
     def rows(self) -> npt.NDArray[np.float32]:
         """The rows, float32 `[n, d]`."""
-        with self._lock:
-            return self._rows.array
+        return self._rows.array
 
     @property
     def has_ids(self) -> bool:
@@ -160,10 +156,7 @@ class Items:
     @property
     def ids(self) -> np.ndarray:
         """The ids, int64 or strings `[n]`."""
-        with self._lock:
-            if self._ids is None:
-                return np.arange(len(self))
-            return self._ids.array
+        return np.arange(len(self)) if self._ids is None else self._ids.array
 
     def ids_of(self, rows: npt.NDArray[np.int64]) -> np.ndarray:
         """Return the ids of row numbers of any shape."""
@@ -171,23 +164,29 @@ class Items:
 
     def first(self, count: int) -> "Items":
         """Return the first `count` items, which later additions do not change."""
-        with self._lock:
-            return Items(self.rows[:count], self.ids[:count] if self.has_ids else None)
-
-    def lent_rows(self) -> npt.NDArray[np.float32]:
-        """Return the current rows. The next change in place copies them first."""
-        with self._lock:
-            self._lent = True
-            return self.rows
+        return Items(self.rows[:count], self.ids[:count] if self.has_ids else None)
 
     def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
-        """Append rows. `ids` must be None if and only if the items have no ids."""
-        with self._lock:
-            self._add(rows, ids)
+        """Append rows.
 
-    def held(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which no other thread adds or reads."""
-        return self._lock
+        Raises:
+            ValueError: Only one of the items and `ids` has ids, or ids are invalid or exist.
+        """
+        if (ids is None) != (self._ids is None):
+            was = "without" if self._ids is None else "with"
+            raise ArgumentError(
+                f"ids must be given for all items or for none: this index was built {was} ids. "
+                f"Received: ids={shown(ids)}"
+            )
+        if not len(rows):
+            return
+        if ids is not None and self._ids is not None:
+            added = checked_ids(ids, len(rows))
+            self._check_kind(ids, added, self._ids.dtype)
+            known = self._known()
+            _check_unique(ids, np.array([one for one in added.tolist() if one in known]))
+            self._ids.append(added)
+        self._rows.append(rows)
 
     def rows_of(self, ids: npt.ArrayLike, name: str, count: int) -> npt.NDArray[np.int64]:
         """Return the row numbers of ids, in their order, among the first `count` rows.
@@ -209,13 +208,12 @@ class Items:
             raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
         if self._are_text and any(one.endswith("\0") for one in each):
             raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
-        with self._lock:
-            # Unknown ids get a number beyond all counted rows.
-            if self._ids is None:
-                rows = [one if 0 <= one < count else count for one in asked.tolist()]
-            else:
-                known = self._known()
-                rows = [known.get(one, count) for one in asked.tolist()]
+        # Unknown ids get a number beyond all counted rows.
+        if self._ids is None:
+            rows = [one if 0 <= one < count else count for one in asked.tolist()]
+        else:
+            known = self._known()
+            rows = [known.get(one, count) for one in asked.tolist()]
         found = np.array(rows, np.int64)
         unknown = found >= count
         if unknown.any():
@@ -246,12 +244,12 @@ class Items:
 
     def replace(self, places: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> None:
         """Replace the rows with these numbers."""
-        self._own_rows()[places] = rows
+        self.rows[places] = rows
 
     def append(self, rows: npt.NDArray[np.float32], ids: np.ndarray) -> None:
         """Append rows with new ids. Row numbers that served as ids become explicit ids."""
         self._give_ids()
-        self._add(rows, ids)
+        self.add(rows, ids)
 
     def remove(self, removed: npt.NDArray[np.int64]) -> None:
         """Remove rows as in `places_after`. Row numbers that served as ids become explicit ids.
@@ -263,7 +261,7 @@ class Items:
         ids, row_of = self.ids, self._known()
         places = places_after(len(ids), removed)
         moved = np.flatnonzero(places != np.arange(len(places)))
-        rows = self._own_rows()
+        rows = self.rows
         rows[moved] = rows[places[moved]]
         self._rows.truncate(len(places))
         for one in ids[removed].tolist():
@@ -272,11 +270,6 @@ class Items:
         self._ids = _Column(ids[places])
         row_of.update(zip(ids[places[moved]].tolist(), moved.tolist()))
 
-    def _own_rows(self) -> npt.NDArray[np.float32]:
-        if self._lent:
-            self._lent, self._rows = False, _Column(self.rows.copy())
-        return self.rows
-
     def _give_ids(self) -> None:
         if self._ids is None:
             self._ids = _Column(np.arange(len(self)))
@@ -284,20 +277,3 @@ class Items:
     def _check_kind(self, ids: npt.ArrayLike, array: np.ndarray, before: np.dtype) -> None:
         if array.dtype.kind != before.kind:
             raise _refused(ids, f"dtype {array.dtype} beside {before} before")
-
-    def _add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
-        if (ids is None) != (self._ids is None):
-            was = "without" if self._ids is None else "with"
-            raise ArgumentError(
-                f"ids must be given for all items or for none: this index was built {was} ids. "
-                f"Received: ids={shown(ids)}"
-            )
-        if not len(rows):
-            return
-        if ids is not None and self._ids is not None:
-            added = checked_ids(ids, len(rows))
-            self._check_kind(ids, added, self._ids.dtype)
-            known = self._known()
-            _check_unique(ids, np.array([one for one in added.tolist() if one in known]))
-            self._ids.append(added)
-        self._rows.append(rows)

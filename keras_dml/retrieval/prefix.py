@@ -13,8 +13,6 @@ from keras_dml._common.rows import center, centered, normalized
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.products import ExactProducts
-from keras_dml.retrieval.tree import RECALL_NEIGHBORS
-from keras_dml.retrieval.tree_searcher import recall_of_others, recall_sample
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.items import Items
@@ -85,7 +83,7 @@ class PrefixIndex(Index):
         """
         with self._ready():
             if self._recall is None:
-                self._recall = self._measured()
+                self._recall = self._recall_measure()(self._nearest)
             return self._recall
 
     def parameters(self) -> dict[str, object]:  # noqa: D102, as in Index
@@ -128,19 +126,3 @@ class PrefixIndex(Index):
         nearest, _ = self._short.candidates(self._prefixes(queries), asked)
         nearest = nearest[:, :asked]
         return self._ranked(queries, nearest, k)
-
-    def _measured(self) -> float:
-        if self._built == 1:
-            return 1.0
-        sample = recall_sample(self._built)
-        k = min(RECALL_NEIGHBORS, self._built - 1) + 1
-        step = self._block
-        found = 0.0
-        for start in range(0, len(sample), step):
-            own = sample[start : start + step]
-            queries = self._rows[own]
-            _, exact = self._exactly(queries, k)
-            rows, scores = self._nearest(queries, k)
-            nearness = self._nearness
-            found += len(own) * recall_of_others(own, nearness(exact), rows, nearness(scores))
-        return found / len(sample)

@@ -1,11 +1,8 @@
-"""The nearest rows by blocks of products: by TensorFlow where it is installed, else by NumPy."""
+"""The nearest rows by blocks of products."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +17,13 @@ _SCORE_BLOCK = 2**25
 
 
 def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """For each row the number of the first row equal to it, int64 `[n]`; -0 equals 0."""
+    """Return for each row the number of the first equal row, int64 `[n]`. -0 equals 0."""
     factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64)
     hashes = np.empty(len(rows), np.uint64)
     for block in row_blocks(rows):
         bits = (rows[block] + np.float32(0)).view(np.uint32).astype(np.uint64)
         hashes[block] = np.einsum("nd,d->n", bits, factors)  # modulo 2^64
-    # Equal rows have equal hashes; few others do, so that few rows have to be sorted whole.
+    # Few rows that differ have equal hashes, so few whole rows have to be sorted.
     _, inverse, times = np.unique(hashes, return_inverse=True, return_counts=True)
     maybe = np.flatnonzero(times[inverse] > 1)
     first = np.arange(len(rows))
@@ -39,11 +36,11 @@ def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
 
 class ExactProducts:
-    """Candidates for the nearest of prepared rows, by float64 products with all of them.
+    """Candidates for the nearest of prepared rows, by float64 products with all rows.
 
-    `|x|² - 2x·y + |y|²` loses the digits of distances that are short next to the lengths x and y,
-    so items whose products differ by less than the rounding error all stay candidates. Rows are
-    cast to float64 block by block, so that no copy of them is stored.
+    `|x|² - 2x·y + |y|²` loses the digits of distances that are short relative to the lengths of x
+    and y. Items whose products differ by less than the rounding error therefore all stay
+    candidates. Rows are cast to float64 block by block, so that no copy of them is stored.
 
     Args:
         rows: float32 `[n, d]`, normalized for "cosine".
@@ -53,7 +50,7 @@ class ExactProducts:
     def __init__(self, rows: npt.NDArray[np.float32], metric: Metric) -> None:
         self._rows = rows
         self._metric: Metric = metric
-        # Equal rows share one product, hence one score, however the product is rounded.
+        # Equal rows share one product, and therefore one score for any rounding of the product.
         first = first_equal(rows)
         self._distinct = np.flatnonzero(first == np.arange(len(rows)))
         self._copies: np.ndarray | None = None
@@ -71,15 +68,15 @@ class ExactProducts:
         k: int,
         among: npt.NDArray[np.int64] | None = None,
     ) -> tuple[npt.NDArray[np.int64], Iterator[tuple[int, npt.NDArray[np.int64]]]]:
-        """Rows that include the k nearest of each query.
+        """Return rows that include the k nearest of each query.
 
         Args:
-            queries: prepared rows float32 `[q, d]`, q at most `block`.
-            k: at most the number of rows to choose from.
+            queries: Prepared rows float32 `[q, d]`, q at most `block`.
+            k: At most the number of rows to choose from.
             among: None (all rows), or the row numbers to choose from, ascending.
 
         Returns:
-            `(rows, wider)`: k rows or a few more `[q, c]`, and for each query that has further
+            `(rows, wider)`: k rows or a few more `[q, c]`, and for each query with further
             candidates its number and all its candidates.
         """
         distinct, copies = self._distinct, self._copies
@@ -93,40 +90,35 @@ class ExactProducts:
         blocks = (slice(start, start + step) for start in range(0, len(distinct), step))
         items = (self._rows[block if every else distinct[block]] for block in blocks)
         moved = queries.astype(np.float64) - self._center
-        if _tensorflow() is None:
-            nearness_of, largest = _nearness_by_numpy, _largest_by_numpy
-        else:
-            nearness_of, largest = _nearness_by_tensorflow, _largest_by_tensorflow
-        nearness = nearness_of(moved, items, self._center, self._metric)
+        nearness = _nearness(moved, items, self._center, self._metric)
         count = len(distinct) if copies is None else len(copies)
         asked = min(k + _SPARE, count)
-        found, values = largest(nearness, copies, asked)
+        found, values = _largest(nearness if copies is None else nearness[:, copies], asked)
         limits = self._limits(moved, values[:, k - 1])
         unsure = np.flatnonzero((values[:, -1] >= limits) & (asked < count))
 
         def wider() -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-            all_nearness = np.asarray(nearness if len(unsure) else [])
             first_rows = None if copies is None else _FirstRows(copies, k)
             for query in unsure.tolist():
-                some = np.flatnonzero(all_nearness[query] >= limits[query])
+                some = np.flatnonzero(nearness[query] >= limits[query])
                 some = some if first_rows is None else first_rows.of(some)
                 yield query, some if among is None else among[some]
 
-        found = found.astype(np.int64)
         return found if among is None else among[found], wider()
 
     def _limits(
         self, queries: npt.NDArray[np.float64], kth: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.float64]:
-        """The least nearness, `[q]`, by which an item can still be one of the k nearest.
+        """Return the least nearness of an item that can still be one of the k nearest, `[q]`.
 
         Args:
-            queries: less the center, `[q, d]`.
-            kth: the k-th largest nearness of each, `[q]`.
+            queries: Queries minus the center, `[q, d]`.
+            kth: The k-th largest nearness of each query, `[q]`.
         """
         kth = kth.astype(np.float64)
-        # A float64 sum of d products is wrong by at most d·2⁻⁵³ times the vectors' lengths. The 8
-        # more cover the center and the other sums; the factor 2 below, both the k-th and the item.
+        # A float64 sum of d products has an error of at most d·2⁻⁵³ times the vectors' lengths. The
+        # 8 more cover the center and the other sums. The factor 2 below covers both the k-th item
+        # and the item.
         unit = (queries.shape[1] + 8) * 2.0**-53
         if self._metric == "cosine":
             return kth - 2.0**-21 * np.abs(kth) - 4 * unit
@@ -140,11 +132,11 @@ def _lengths(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 class _FirstRows:
-    """The first k of the rows that are equal, for each distinct row.
+    """The first k of the equal rows, for each distinct row.
 
     Args:
-        copies: which distinct row each row equals, `[n]`.
-        k: how many rows one distinct row stands for.
+        copies: The distinct row that each row equals, `[n]`.
+        k: Largest number of rows for one distinct row.
     """
 
     def __init__(self, copies: np.ndarray, k: int) -> None:
@@ -154,77 +146,27 @@ class _FirstRows:
         self._times = np.minimum(times, k)
 
     def of(self, distinct: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The row numbers, in any order."""
+        """Return the row numbers of distinct rows, in any order."""
         times = self._times[distinct]
         ends = np.cumsum(times)
         offsets = np.repeat(self._starts[distinct] - (ends - times), times)
         return self._order[offsets + np.arange(len(offsets))]
 
 
-@functools.cache
-def _tensorflow() -> ModuleType | None:
-    """The module, or None where it is not installed."""
-    try:
-        import tensorflow
-    except ImportError:
-        return None
-    return tensorflow
-
-
-def _nearness_by_tensorflow(
-    queries: npt.NDArray[np.float64],
-    blocks: Iterator[npt.NDArray[np.float32]],
-    middle: npt.NDArray[np.float64],
-    metric: Metric,
-) -> Any:
-    """Similarities or negative distances, float32 `[q, n]`.
-
-    Args:
-        queries: less `middle`.
-        blocks: of the n items.
-        middle: float64 `[d]`, subtracted from the items.
-        metric: "cosine" or "l2".
-    """
-    import tensorflow as tf  # _tensorflow() has found it
-
-    queries, parts = tf.constant(queries), []
-    for items in blocks:
-        items = tf.cast(items, tf.float64) - middle
-        nearness = tf.matmul(queries, items, transpose_b=True)
-        if metric == "l2":
-            squares = tf.reduce_sum(tf.square(queries), axis=1, keepdims=True)
-            squares += tf.reduce_sum(tf.square(items), axis=1)
-            nearness = -tf.sqrt(tf.maximum(squares - 2.0 * nearness, 0.0))
-        parts.append(tf.cast(nearness, tf.float32))
-    return tf.concat(parts, axis=1)
-
-
-def _largest_by_tensorflow(
-    nearness: Any, copies: np.ndarray | None, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and values of the largest numbers of each row, largest first, `[q, count]` each.
-
-    Args:
-        nearness: of the distinct items, `[q, n]`.
-        copies: the column of each item, or None if each item has its own.
-        count: how many to find.
-    """
-    import tensorflow as tf
-
-    if copies is not None:
-        nearness = tf.gather(nearness, copies, axis=1)
-    # Of equal numbers top-k keeps the first: the lower row.
-    found = tf.math.top_k(nearness, count)
-    return found.indices.numpy(), found.values.numpy()
-
-
-def _nearness_by_numpy(
+def _nearness(
     queries: npt.NDArray[np.float64],
     blocks: Iterator[npt.NDArray[np.float32]],
     middle: npt.NDArray[np.float64],
     metric: Metric,
 ) -> npt.NDArray[np.float32]:
-    """The same, more slowly."""
+    """Return similarities or negative distances, float32 `[q, n]`.
+
+    Args:
+        queries: Queries minus `middle`.
+        blocks: Blocks of the n items.
+        middle: Vector to subtract from the items, float64 `[d]`.
+        metric: "cosine" or "l2".
+    """
     parts = []
     for block in blocks:
         items = block.astype(np.float64) - middle
@@ -233,22 +175,16 @@ def _nearness_by_numpy(
             squares = np.einsum("qd,qd->q", queries, queries)[:, None]
             squares = squares + np.einsum("nd,nd->n", items, items)
             nearness = -np.sqrt(np.maximum(squares - 2.0 * nearness, 0.0))
-        with np.errstate(over="ignore"):  # beyond float32's range all are as far
+        with np.errstate(over="ignore"):  # beyond the range of float32, all items are equally far
             parts.append(nearness.astype(np.float32))
     return np.concatenate(parts, axis=1)
 
 
-def _largest_by_numpy(
-    nearness: npt.NDArray[np.float32], copies: np.ndarray | None, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same as `_largest_by_tensorflow`."""
-    if copies is not None:
-        nearness = nearness[:, copies]
-    # Float32 numbers as integers in the same order, the row below them: no two are equal.
-    bits = (nearness + np.float32(0)).view(np.int32)
-    keys = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
-    keys = -keys * 2**32 + np.arange(nearness.shape[1])
-    first = np.argpartition(keys, count - 1, axis=1)[:, :count]
-    order = np.argsort(np.take_along_axis(keys, first, axis=1), axis=1)
+def _largest(
+    nearness: npt.NDArray[np.float32], count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return positions and values of the `count` largest numbers of each row, largest first."""
+    first = np.argpartition(-nearness, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(nearness, first, axis=1), axis=1)
     found = np.take_along_axis(first, order, axis=1)
     return found, np.take_along_axis(nearness, found, axis=1)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import pathlib
 import tempfile
-from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,8 @@ from keras_dml._common.types import Metric
 from keras_dml.retrieval.changes import Change
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.items import EMBEDDINGS, Items
-from keras_dml.retrieval.tree import RECALL_NEIGHBORS, SMALLEST, TreeAH
-from keras_dml.retrieval.tree_searcher import (
-    SCANN_MEASURES,
-    TreeSearcher,
-    recall_of_others,
-    recall_sample,
-)
+from keras_dml.retrieval.tree import SMALLEST, TreeAH
+from keras_dml.retrieval.tree_searcher import SCANN_MEASURES, TreeSearcher
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule
@@ -36,8 +31,6 @@ _logger = logging.getLogger("keras_dml")
 _QUERIES = 4096
 # Number of items beyond k to request, so that the k-th is rarely within rounding of the last.
 _SPARE = 8
-# A new tree replays at most this number of changed rows while searches wait, about ten ms.
-_FEW_ROWS = 500
 
 
 def import_scann() -> ModuleType:
@@ -217,41 +210,23 @@ class ScannIndex(Index):
             asked = self._asked
             if asked is None or not self.num_items or not asked.fits(self.num_items):
                 return
-            rows, self._changes = self._items.lent_rows(), []
+            # A copy, because items can be replaced in place during the training.
+            rows, self._changes = self._items.rows.copy(), []
         try:
             trained = ScannIndex(Items(rows), self._metric, tree=asked)._tree
-            while trained is not None:
-                with self._changing():
-                    changes, self._changes = self._changes, []
-                    if sum(len(change.rows) for change in changes) <= _FEW_ROWS:
-                        self._adopt(trained, changes)
-                        return
-                # Many changes are replayed in parallel with searches.
-                if not trained.update_all(changes):
-                    return
+            with self._changing():
+                if trained is not None and trained.update_all(self._changes):
+                    self._tree, self._stale = trained, False
         finally:
             self._changes = None
 
-    def _adopt(self, trained: TreeSearcher, changes: Sequence[Change]) -> None:
-        """Replay `changes` on `trained`, and then use it for searches."""
-        if trained.update_all(changes):
-            self._tree, self._stale = trained, False
-
     def _measure_recall(self, searcher: TreeSearcher) -> None:
-        sample = recall_sample(self._built)
-        queries, k = self._rows[sample], min(RECALL_NEIGHBORS, self._built - 1)
-        _, scores = self._exactly(queries, k + 1)
-        exact = self._nearness(scores)
-
-        def recall() -> float:
-            rows, scores = self._through_tree(searcher, queries, k + 1)
-            return recall_of_others(sample, exact, rows, self._nearness(scores))
-
-        searcher.tune(recall)
+        recall = self._recall_measure()
+        searcher.tune(lambda: recall(functools.partial(self._through_tree, searcher)))
         tree = searcher.tree
         _logger.info(
-            "tree of %d leaves, %d searched, %d reordered: finds %.2f %% of the exact %d nearest",
-            tree.num_leaves, tree.leaves_to_search, tree.reorder, 100 * (searcher.recall or 0), k,
+            "tree of %d leaves, %d searched, %d reordered: finds %.2f %% of the exact nearest",
+            tree.num_leaves, tree.leaves_to_search, tree.reorder, 100 * (searcher.recall or 0),
         )  # fmt: skip
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:

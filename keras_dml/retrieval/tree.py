@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-import numbers
-import sys
 
-from keras_dml._common.checks import check_choice, shown
+from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import ArgumentError
 
 # ScaNN's guide recommends brute force below this number of items.
@@ -20,13 +19,15 @@ RECALL_QUERIES = 1000
 # Default number of items that a search visits.
 _LOOKED_AT = 40_000
 REORDER_DTYPES = ("float32", "bfloat16", "int8")
-_COUNTS = ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", "training_sample")
-
-
-def _check(name: str, value: object, kinds: type, low: float, high: float, allowed: str) -> None:
-    right = isinstance(value, kinds) and not isinstance(value, bool)
-    if not right or not low <= value <= high:  # type: ignore[operator]
-        raise ArgumentError(f"{name} must be {allowed}. Received: {name}={shown(value)}")
+# Checks of the arguments that can be None.
+_CHECKS = {
+    **dict.fromkeys(
+        ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", "training_sample"),
+        functools.partial(check_whole, least=1),
+    ),
+    "target_recall": functools.partial(check_number, above=0, most=1),
+    "soar_lambda": check_positive,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,44 +93,30 @@ class TreeAH:
     reorder_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            if getattr(self, name) is not None:
-                allowed = "None or a whole number from 1"
-                _check(name, getattr(self, name), numbers.Integral, 1, math.inf, allowed)
+        # The checks convert NumPy scalars to Python numbers, which JSON supports.
+        numbers = {
+            name: check(name, getattr(self, name))
+            for name, check in _CHECKS.items()
+            if getattr(self, name) is not None
+        }
         block, threshold = self.dimensions_per_block, self.anisotropic_threshold
-        _check(
-            "dimensions_per_block", block, numbers.Integral, 1, math.inf, "a whole number from 1"
+        numbers["dimensions_per_block"] = check_whole("dimensions_per_block", block, least=1)
+        numbers["anisotropic_threshold"] = check_number(
+            "anisotropic_threshold", threshold, least=0, most=1
         )
-        _check("anisotropic_threshold", threshold, numbers.Real, 0, 1, "a number from 0 to 1")
-        if self.target_recall is not None:
-            allowed = "None or a share above 0, at most 1"
-            _check("target_recall", self.target_recall, numbers.Real, 5e-324, 1, allowed)
-            if self.leaves_to_search is not None:
-                raise ArgumentError(
-                    "target_recall chooses leaves_to_search: give one of them. Received: "
-                    f"target_recall={self.target_recall!r}, "
-                    f"leaves_to_search={self.leaves_to_search!r}"
-                )
-        if self.soar_lambda is not None:
-            allowed = "None or a number above 0"
-            _check(
-                "soar_lambda", self.soar_lambda, numbers.Real, 5e-324, sys.float_info.max, allowed
-            )
         check_choice("reorder_dtype", self.reorder_dtype, REORDER_DTYPES)
+        for name, number in numbers.items():
+            object.__setattr__(self, name, number)
+        if self.target_recall is not None and self.leaves_to_search is not None:
+            raise ArgumentError(
+                "target_recall chooses leaves_to_search: give one of them. Received: "
+                f"target_recall={self.target_recall}, leaves_to_search={self.leaves_to_search}"
+            )
         if self.num_leaves is not None and (self.leaves_to_search or 1) > self.num_leaves:
             raise ArgumentError(
                 f"leaves_to_search must be at most num_leaves, {self.num_leaves}. "
                 f"Received: leaves_to_search={self.leaves_to_search!r}"
             )
-        self._as_python_numbers()
-
-    def _as_python_numbers(self) -> None:
-        """Convert NumPy scalars to Python numbers, which JSON supports."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None and not isinstance(value, str):
-                whole = isinstance(value, numbers.Integral)
-                object.__setattr__(self, field.name, int(value) if whole else float(value))
 
     def fits(self, count: int) -> bool:
         """Return whether `for_items` accepts this number of items."""

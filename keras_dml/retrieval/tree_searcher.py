@@ -16,7 +16,7 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.centering import CenteringTransform
 from keras_dml.retrieval.changes import Change, Removal
-from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES, TreeAH
+from keras_dml.retrieval.tree import RECALL_NEIGHBORS, TreeAH
 
 # ScaNN's names of the metrics.
 SCANN_MEASURES = {"cosine": "dot_product", "l2": "squared_l2"}
@@ -265,7 +265,7 @@ def _projected(
         return dimensions
     if given:
         return given
-    sample = items[_sample(len(items), _SHARE_ROWS)].astype(np.float64)
+    sample = items[sample_of(len(items), _SHARE_ROWS)].astype(np.float64)
     # ScaNN's components are computed from uncentered rows. Only the difference from the mean
     # distinguishes items, however long the mean is.
     lengths = np.linalg.eigvalsh(sample.T @ sample / len(sample))
@@ -274,28 +274,6 @@ def _projected(
     return enough if 2 * enough <= dimensions else dimensions
 
 
-def _sample(count: int, size: int) -> npt.NDArray[np.int64]:
+def sample_of(count: int, size: int) -> npt.NDArray[np.int64]:
+    """Return `size` of the row numbers below `count`, or all of them, ascending."""
     return np.sort(np.random.default_rng(0).choice(count, min(size, count), replace=False))
-
-
-def recall_sample(count: int) -> npt.NDArray[np.int64]:
-    """Return the row numbers of the items that serve as queries for the recall, ascending."""
-    return _sample(count, RECALL_QUERIES)
-
-
-def recall_of_others(
-    own: np.ndarray, exact: np.ndarray, found_rows: np.ndarray, found: np.ndarray
-) -> float:
-    """Compute the fraction of each query's nearest other items that was found.
-
-    An item with an equal score counts as found.
-
-    Args:
-        own: Row number of each query, `[q]`.
-        exact: Nearness of the k + 1 nearest items, nearest first, `[q, k + 1]`. Higher is nearer.
-        found_rows: Row numbers `[q, k + 1]`.
-        found: Nearness of the found rows.
-    """
-    k = exact.shape[1] - 1
-    hits = ((found >= exact[:, -1:]) & (found_rows != own[:, None])).sum(axis=1)
-    return float(np.minimum(hits, k).sum() / (k * len(own)))

@@ -1,4 +1,4 @@
-"""Needs TensorFlow (tensorflow-datasets). Downloads of official archives.
+"""Downloads of official archives.
 
 Archives are downloaded, checked, and unpacked in hidden folders. They only get their name when they
 are complete.
@@ -12,7 +12,6 @@ import http.client
 import os
 import pathlib
 import shutil
-import ssl
 import tarfile
 import urllib.error
 import urllib.request
@@ -22,10 +21,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.extras import needing
 from pipelines.bars import Bar
 
-_SECONDS_TO_ANSWER = 10
+_SECONDS_OF_SILENCE = 10
 _CHUNK = 2**20
 _WRONG_CHECKSUM = "is not the official archive, or is incomplete: the checksum differs"
 
@@ -48,7 +46,7 @@ class Archive:
 
 
 _CARS = "ai.stanford.edu/~jkrause"
-# Addresses and checksums of tensorflow-datasets, which does not have the groceries.
+# The addresses and checksums are those of tensorflow-datasets, which does not have the groceries.
 ARCHIVES = {
     "cub": (
         Archive(
@@ -159,38 +157,34 @@ def _scratch(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _download(archive: Archive, file: pathlib.Path) -> None:
-    with needing("run", "a download"):
-        import tensorflow_datasets as tfds
-
-    # Check the address first, because the download manager retries for minutes.
-    _check_answers(archive.url)
     with _scratch(file.with_name(".downloading")) as scratch:
-        manager = tfds.download.DownloadManager(download_dir=scratch)
         try:
-            downloaded = manager.download(archive.url)
-        except tfds.core.download.download_manager.NonMatchingChecksumError as error:
-            raise ConnectionError(f"{archive.url} {_WRONG_CHECKSUM}") from error
-        except (tfds.download.DownloadError, OSError) as error:
+            _copy(archive.url, scratch / file.name)
+        except urllib.error.HTTPError as error:
+            raise ConnectionError(f"{archive.url} answers {error.code} ({error.reason})") from error
+        except urllib.error.URLError as error:
+            raise ConnectionError(f"{archive.url} does not answer ({error.reason})") from error
+        except (http.client.HTTPException, OSError) as error:
             if getattr(error, "errno", None) == errno.ENOSPC:
                 raise
             raise ConnectionError(f"the download of {archive.url} failed: {error}") from error
-        if not _is_official(pathlib.Path(downloaded), archive):
+        if not _is_official(scratch / file.name, archive):
             raise ConnectionError(f"{archive.url} {_WRONG_CHECKSUM}")
-        os.replace(downloaded, file)
+        os.replace(scratch / file.name, file)
 
 
-def _check_answers(url: str) -> None:
+def _copy(url: str, file: pathlib.Path) -> None:
+    """Write the content of an address to a file."""
     request = urllib.request.Request(url, headers={"User-Agent": "keras-dml"})
-    try:
-        with urllib.request.urlopen(request, timeout=_SECONDS_TO_ANSWER):
-            return
-    except urllib.error.HTTPError as error:
-        raise ConnectionError(f"{url} answers {error.code} ({error.reason})") from error
-    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLError):
-            return  # The server answers. The download manager has other certificates.
-        raise ConnectionError(f"{url} does not answer ({reason})") from error
+    with urllib.request.urlopen(request, timeout=_SECONDS_OF_SILENCE) as answer:
+        size = int(answer.headers.get("Content-Length") or 0)
+        with (
+            open(file, "wb") as stream,
+            Bar.wrapattr(stream, "write", total=size, desc=f"downloading {file.name}") as written,
+        ):
+            shutil.copyfileobj(answer, written, _CHUNK)
+        if file.stat().st_size < size:
+            raise ConnectionError(f"it ended after {file.stat().st_size:,} of {size:,} bytes")
 
 
 def _is_official(file: pathlib.Path, archive: Archive) -> bool:

@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from keras_dml._common.errors import ArgumentError
+from pipelines import heic
 from pipelines.datasets.files import LOGGER, checked_data_dir
 from pipelines.split import Split, split_by_class
 from pipelines.table import ImageTable
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
-"""Extensions of images, in upper or lower case."""
+EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+"""Extensions of images, in upper or lower case. They include HEIC if pillow-heif is installed."""
+if heic.can_be_read():
+    EXTENSIONS += heic.EXTENSIONS
 
 UNREAD = (
-    ".heic", ".heif", ".avif", ".tif", ".tiff", ".jfif", ".jp2", ".jxl", ".svg", ".psd", ".raw",
+    *heic.EXTENSIONS, ".avif", ".tif", ".tiff", ".jfif", ".jp2", ".jxl", ".svg", ".psd", ".raw",
     ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf",
 )  # fmt: skip
 """Extensions of images in unsupported formats, in upper or lower case."""
@@ -45,7 +48,8 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
     files and folders, `__MACOSX`, and files that are not images are ignored. These files cause a
     warning and are left out:
 
-    - images in unsupported formats, such as HEIC (one warning with their number)
+    - images in unsupported formats, such as TIFF, or HEIC without the package pillow-heif (one
+      warning with their number)
     - images directly in `data_dir`, which have no class (one warning)
     - pipes and devices with the name of an image, on which a read can block forever
     - file names that are not UTF-8, which TensorFlow does not accept
@@ -110,15 +114,18 @@ def walk_images(
 def unread_endings(names: Iterable[str]) -> list[str]:
     """Return the extensions of the names that are images in unsupported formats."""
     endings = (os.path.splitext(name)[1].lower() for name in names)
-    return [ending for ending in endings if ending in UNREAD]
+    return [ending for ending in endings if ending in UNREAD and ending not in EXTENSIONS]
 
 
 def unread_line(unread: collections.Counter[str]) -> str:
     """Return the message about images in unsupported formats."""
     count = sum(unread.values())
     kinds = ", ".join(f"{number:,} {ending}" for ending, number in unread.most_common())
-    files = "file is" if count == 1 else "files are"
-    return f"{count:,} {files} not read: {kinds}; convert {'it' if count == 1 else 'them'} to JPEG"
+    files, them = ("file is", "it") if count == 1 else ("files are", "them")
+    package = ""
+    if any(ending in heic.EXTENSIONS for ending in unread):
+        package = ", or install the package pillow-heif, which reads HEIC"
+    return f"{count:,} {files} not read: {kinds}; convert {them} to JPEG{package}"
 
 
 def _is_shown(name: str) -> bool:

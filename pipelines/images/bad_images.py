@@ -15,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dml._common.checks import as_array, check_bool, check_whole
+from keras_dml._common.errors import ArgumentError
+from pipelines import heic
 from pipelines.bars import Bar
 from pipelines.checks import as_integers
 from pipelines.images.decode import decode_image
@@ -30,8 +32,6 @@ _BAR_FROM = 1000  # rows; smaller checks are over before a bar is useful
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
 # Other formats of cameras and scanners: position of the signature, signature, name.
 _UNSUPPORTED = (
-    (4, b"ftyphe", "HEIC"),
-    (4, b"ftypmif1", "HEIC"),
     (4, b"ftypavi", "AVIF"),
     (0, b"II*\0", "TIFF or camera raw"),
     (0, b"MM\0*", "TIFF or camera raw"),
@@ -139,13 +139,21 @@ def _why_not_an_image(path: str) -> str | None:
         return str(error.strerror)
     if not head:
         return "the file is empty"
-    if head.startswith(_FIRST_BYTES) or (head[:4] == b"RIFF" and head[8:] == b"WEBP"):
-        return None
-    return _why_unsupported(head) or _NO_IMAGE
+    unsupported = why_unsupported(head)
+    webp = head[:4] == b"RIFF" and head[8:] == b"WEBP"
+    if unsupported or webp or heic.is_heic(head) or head.startswith(_FIRST_BYTES):
+        return unsupported
+    return _NO_IMAGE
 
 
-def _why_unsupported(head: bytes) -> str | None:
-    """Return the reason if a file starts like an image in an unsupported format, or None."""
+def why_unsupported(head: bytes) -> str | None:
+    """Return the reason if a file starts like an image in an unsupported format, or None.
+
+    Args:
+        head: The first 12 bytes of the file, or more.
+    """
+    if heic.is_heic(head) and not heic.can_be_read():
+        return heic.NEEDS_PACKAGE
     for start, mark, name in _UNSUPPORTED:
         if head.startswith(mark, start):
             return f"{_NO_IMAGE}: {name}, convert it to JPEG"
@@ -154,12 +162,16 @@ def _why_unsupported(head: bytes) -> str | None:
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     """Return None for the bytes of a good image, or the reason in one line."""
-    other = _why_unsupported(encoded[:12])
+    other = why_unsupported(encoded)
     if other is not None:
         return other
     costly = why_too_costly(encoded)
     if costly is not None:
         return costly
+    try:
+        encoded = heic.as_png(encoded, max_pixels)
+    except ArgumentError as error:
+        return str(error)
     try:
         _decoded_size(max_pixels)(encoded)
     except _DECODING_ERRORS:

@@ -17,7 +17,6 @@ from typing import TypeAlias, cast
 import tensorflow as tf
 
 from keras_dml._common.errors import ArgumentTypeError
-from pipelines.images import gif
 from pipelines.images.file_bytes import numbers, part
 from pipelines.images.limits import MOST_PIXELS, announced_size, check_pixels
 from pipelines.images.orientation import (
@@ -403,10 +402,7 @@ def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor, max_pixels: int) -> tf.T
         (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
         (is_webp, lambda: _decode_webp(encoded)),
         (_holds(header, 0, b"BM"), lambda: _decode_bmp(encoded, header)),
-        (
-            _holds(header, 0, b"GIF8"),
-            lambda: one_operation(lambda: _decode_gif(encoded, max_pixels)),
-        ),
+        (_holds(header, 0, b"GIF8"), lambda: _decode_gif(encoded, max_pixels)),
     ]
     # Each decoder is in its branch and only runs if the branch is taken, because an animated WebP
     # crashes the process in TensorFlow's decoder. Use nested conditions, not a switch_case: with op
@@ -448,7 +444,10 @@ def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_gif(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
-    return _opaque(tf.io.decode_gif(gif.first_image(encoded, max_pixels))[0])
+    first = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    # The header was checked before, but an image can be larger than the screen in the header.
+    with tf.control_dependencies(check_pixels(tf.shape(first)[0], tf.shape(first)[1], max_pixels)):
+        return _opaque(tf.ensure_shape(first, [None, None, 3]))
 
 
 def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipelines.images.file_bytes import numbers
 from pipelines.max_pixels import MOST_PIXELS as MOST_PIXELS
+from pipelines.max_pixels import too_large as too_large
 
 # Encoders write up to twenty scans. A scan takes only a dozen bytes, but over 1 ns per pixel.
 MOST_SCANS = 50
@@ -21,13 +22,6 @@ _HEADER = 32  # bytes
 # A marker in the data of a scan, except for stuffed 0xFF bytes and restarts.
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _SCAN, _END, _BARE = 0xDA, 0xD9, (0x01, 0xD8)
-
-
-def too_large(max_pixels: int) -> str:
-    """Return the error message for an image with too many pixels."""
-    whole, rest = divmod(max_pixels, 10**6)
-    most = f"{max_pixels:,}" if rest else f"{whole:,} million"
-    return f"an image of more than {most} pixels"
 
 
 def check_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> list[tf.Operation]:
@@ -47,10 +41,10 @@ def check_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> list[t
 
 
 def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the height and width in the header of a PNG, WebP, or BMP file, int64 scalars.
+    """Return the height and width in the header of a PNG, WebP, BMP, or GIF file, int64 scalars.
 
-    Other files have size 0. TensorFlow's decoders read the same numbers. The height of a
-    BMP can be negative.
+    Other files have size 0. TensorFlow's decoders read the same numbers, except for a GIF, whose
+    images can be larger than its header announces. The height of a BMP can be negative.
     """
     head = numbers(encoded, 0, _HEADER)
     png = _begins(head, 0, b"\x89PNG\r\n\x1a\n")
@@ -60,6 +54,7 @@ def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     lossy = [_little(head, start, 2) % 2**14 for start in (26, 28)]
     sizes = [
         (png, _big(head, 20, 4), _big(head, 16, 4)),
+        (_begins(head, 0, b"GIF8"), _little(head, 8, 2), _little(head, 6, 2)),
         (bmp, _signed(_little(head, 22, 4)), _signed(_little(head, 18, 4))),
         (webp & _begins(head, 12, b"VP8X"), 1 + _little(head, 27, 3), 1 + _little(head, 24, 3)),
         (webp & _begins(head, 12, b"VP8L"), 1 + bits // 2**14 % 2**14, 1 + bits % 2**14),

@@ -45,12 +45,13 @@ class TrainTransform:
     """Resize, color jitter, random crop, and random flip, a pure function of (source, seed).
 
     Crops:
-        "area": The crop of Inception training, as in torchvision's `RandomResizedCrop`: up to ten
-            attempts draw an area fraction uniformly in `area`, and a width/height uniformly in the
-            logarithm in `aspect`. The first that fits gets a random position. If none fits, the
-            crop is the largest central crop in `aspect`. It is resized to `image_size` squared.
-        "fixed": `image_size` squared at a random position of the resized image.
-        "none": The central `image_size` squared.
+
+    - `"area"`: The crop of Inception training, as in torchvision's `RandomResizedCrop`: up to ten
+      attempts draw an area fraction uniformly in `area`, and a width/height uniformly in the
+      logarithm in `aspect`. The first that fits gets a random position. If none fits, the crop is
+      the largest central crop in `aspect`. It is resized to `image_size` squared.
+    - `"fixed"`: `image_size` squared at a random position of the resized image.
+    - `"none"`: The central `image_size` squared.
 
     Jitter is the same as torchvision's `ColorJitter`: factors for brightness, contrast, and
     saturation, uniform in [max(0, 1 - x), 1 + x], and a hue shift, uniform in [-hue, hue] (of the

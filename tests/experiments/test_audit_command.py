@@ -191,7 +191,7 @@ def test_names_are_escaped_on_the_page_but_not_in_the_csv(tmp_path):
         (["--run=a", "--embeddings=b"], "but got both"),
         (["--run=/nowhere"], "run must be the folder of a run, with flags.txt in it"),
         (["--embeddings=/nowhere.npz"], "embeddings must be a .npz file"),
-        (["--embeddings={file}", "--split=train"], "split must be unset"),
+        (["--embeddings={file}", "--split=train"], "split has no effect on --embeddings"),
         (["--embeddings={file}", "--max_leaks=0"], "max_leaks must be unset"),
         (["--embeddings={file}", "--neighbors=0"], "neighbors"),
         (["--embeddings={file}", "--correlation=2"], "correlation"),

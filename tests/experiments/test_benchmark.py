@@ -210,6 +210,13 @@ def test_the_retrieval_benchmark_prints_two_tables(monkeypatch, capsys):
 
 @pytest.mark.thorough
 @pytest.mark.slow
+def test_the_information_benchmark_prints_the_bias_and_the_time(capsys):
+    words = ["information", "--rows=40", "--dimensions=2", "--seeds=1", "--timed_rows=40"]
+    head, row, time = table(capsys, *words)
+    assert "information_neighbors" in head and row.split()[:2] == ["40", "2"]
+    assert all(abs(float(cell)) < 3 for cell in row.split()[3:]) and "40 rows" in time
+
+
 def test_the_verification_benchmark_prints_times_and_rates(monkeypatch, capsys):
     monkeypatch.setattr(verification, "SAMPLE", 200)
     monkeypatch.setattr(verification, "SOP", (600, 60, 8))

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from photo_search import make_index
 
 from experiments import calibrate
 from experiments.evaluation.calibration import (
@@ -79,6 +80,32 @@ def test_a_run_is_calibrated_with_its_test_embeddings(tmp_path, capsys):
     assert str(tmp_path / "saved_model-calibration.json") in capsys.readouterr().out
 
 
+def test_the_recommended_rate_finds_half_of_the_pairs(tmp_path, capsys):
+    arrays = embeddings_file(tmp_path / "all.npz")
+    assert command(f"--embeddings={tmp_path / 'all.npz'}") == 0
+    out = capsys.readouterr().out
+    points = verification(arrays["embeddings"], arrays["labels"], [0.03, 0.01, 3e-3, 1e-3]).points
+    useful = [point for point in points if point.true_match_rate_interval[0] >= 0.5]
+    best = useful[-1]
+    assert f"recommended: --false_match_rate={best.false_match_rate:g}, the lowest rate" in out
+    found = json.loads((tmp_path / "all-calibration.json").read_text())
+    assert found["threshold"] == best.threshold
+    noise = np.random.default_rng(0).normal(size=(120, 8))
+    embeddings_file(tmp_path / "noise.npz", embeddings=noise)
+    assert command(f"--embeddings={tmp_path / 'noise.npz'}") == 0
+    assert "no rate is useful: with --false_match_rate=0.03, only" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_index_is_calibrated_with_its_classes(tmp_path):
+    names = [f"{label}/{number}.png" for label in range(12) for number in range(2)]
+    index = make_index(tmp_path, names)
+    assert command(f"--index={index}") == 0
+    model = tmp_path / "model"
+    found = read_calibration(model, fingerprint(model), "cosine")
+    assert found.findings["classes"] == 12 and found.findings["positive_pairs"] == 12
+
+
 def test_embeddings_without_a_model(tmp_path, capsys):
     embeddings_file(tmp_path / "all.npz")
     assert command(f"--embeddings={tmp_path / 'all.npz'}", "--false_match_rate=0.01") == 0
@@ -94,7 +121,7 @@ def test_embeddings_without_a_model(tmp_path, capsys):
         ({}, ["--false_match_rate=nan"], "false_match_rate"),
         ({}, ["--metric=dot"], "metric"),
         ({}, ["--saved_model=/no"], "saved_model must be the folder of a SavedModel"),
-        ({}, ["--run=/no"], "one of --run and --embeddings, but got both"),
+        ({}, ["--run=/no"], "one of --run, --index, and --embeddings, but got run and embeddings"),
         ({"labels": np.zeros(120)}, [], "labels must be of two classes or more"),
         ({"labels": np.arange(120)}, [], "no positive pair"),
         ({"embeddings": np.full((120, 2), np.inf)}, [], "embeddings must be finite"),
@@ -112,7 +139,7 @@ def test_invalid_input(tmp_path, capsys, arrays, arguments, message):
 
 def test_invalid_runs(tmp_path, capsys):
     for arguments, message in [
-        ([], "one of --run and --embeddings, but got none"),
+        ([], "--embeddings, but got none"),
         ([f"--run={tmp_path}"], "run must be the folder of a finished run"),
         (["--embeddings=/no.npz"], "embeddings must be a .npz file"),
         ([f"--run={tmp_path}", "--saved_model=x"], "saved_model must be unset"),

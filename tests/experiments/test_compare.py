@@ -7,8 +7,9 @@ import subprocess
 import pytest
 from tiny_run import TINY
 
-from experiments import compare, recipes
+from experiments import compare
 from experiments.options.command_line import run_command
+from experiments.pages import comparison
 from experiments.training import child_runs, run_files
 
 
@@ -44,7 +45,7 @@ def test_table_page_and_best_recipe(compared, capsys):
     assert f"best: {max(recalls, key=recalls.get)}, cosine" in printed
     assert (output / "comparison.md").read_text().strip() in printed
     page = (output / "comparison.html").read_text()
-    assert page.count("<svg") == 3  # bars, R@1, and paths, but no accuracy for unseen classes
+    assert page.count("<svg") == 2  # R@1, also over epochs, but no accuracy for unseen classes
     for name in recalls:
         assert f'<a href="{name}/report.html">{name}</a>' in page
         assert page.count(f"</span>{name}</figcaption>") == 4  # one row per query
@@ -127,15 +128,15 @@ def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, cap
         assert len(re.findall(line, text)) == 1
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert re.search(r'"row">untrained backbone</th>.*97\.4.*47\.9', page)
-    assert "untrained backbone 97.4" in page  # in the bar chart
+    assert "untrained backbone 97.4" in page  # in the figure
+    assert "untrained backbone" in (tmp_path / "out" / "comparison.tex").read_text()
 
 
 def test_a_catalog_is_a_column():
     own = {"embedding, cosine": {"recall@1": 0.75}, "embedding, l2": {"recall@1": 0.5}}
-    recipe = recipes.find_recipe("glyphs.flags")
     for more in ({}, {"photo to catalog, cosine": {"recall@1": 0.25}}):
         result = {"rows": own | more, "train_seconds": 1.0, "seconds": 2.0}
-        line = compare._line(recipe, result)
+        (line,) = comparison.comparison_lines({"a": result}, {"a": {}})
         assert line.get("photo to catalog, R@1") == (0.25 if more else None)
         assert line["R@1, cosine"] == 0.75
 
@@ -157,7 +158,8 @@ def test_the_recalls_of_a_paper_are_columns(header, cells, tmp_path, monkeypatch
     monkeypatch.setattr(compare, "run_recipe", lambda *arguments: None)
     monkeypatch.setattr(run_files, "read_finished", lambda folder: (result, []))
     monkeypatch.setattr(run_files, "note_other_images", lambda folders: None)
-    monkeypatch.setattr(compare, "_write_page", lambda *arguments: None)
+    monkeypatch.setattr(comparison, "write_comparison_page", lambda *arguments: None)
+    monkeypatch.setattr(compare, "_same_queries", lambda folders: None)
     assert command(f"--recipes={tmp_path / 'mine.flags'}", f"--output_dir={tmp_path}") == 0
     head, _, row = (tmp_path / "comparison.md").read_text().splitlines()
     shown = dict(zip(map(str.strip, head.split("|")), map(str.strip, row.split("|"))))

@@ -9,6 +9,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 from tiny_run import TINY
 
 import pipelines
@@ -134,7 +135,7 @@ def test_a_catalog_in_a_file_is_searched(tmp_path, capsys):
     assert line.split()[-5:] == [f"{100 * found[1]:.1f}", f"{100 * found[3]:.1f}", "–", "–", "–"]
     result = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())
     assert result["catalog"] == 6 and result["catalog_zero_rows"] == 0
-    assert result["catalog_recall"]["cosine"] == {"1": found[1], "3": found[3]}
+    assert result["recall"]["photo to catalog, cosine"] == {"1": found[1], "3": found[3]}
     # The catalog does not change the other scores.
     assert result["scores"] == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3, 7])
 
@@ -182,6 +183,50 @@ def refused(arguments, message, capsys):
     assert re.search(message, err), err
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a"] * 30, "The queries must have at least 2 classes, but got 1"),
+        (range(30), "The queries must have at least 2 images of a class, but got 1 of each class"),
+    ],
+)
+def test_labels_without_matches_or_without_others(labels, message, tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=labels)
+    refused([f"--embeddings={tmp_path / 'mine.npz'}"], message, capsys)
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (["a/1", "a/2", "a/3"], "The dataset must have at least 2 classes"),
+        (["a/1", "b/1", "c/1", "d/1"], "dataset must have at least 2 images of a class, but got 1"),
+    ],
+)
+def test_folders_without_matches_or_without_others(folders, message, tmp_path, capsys):
+    for name in folders:
+        path = tmp_path / "photos" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20)).save(path)
+    words = ["--backbone=small_convnet", "--weights=none", f"--data_dir={tmp_path / 'photos'}"]
+    refused([*words, f"--output_dir={tmp_path / 'out'}"], message, capsys)
+
+
+@pytest.mark.slow
+def test_an_untrained_backbone_without_a_run(photos, tmp_path, capsys):
+    words = ["--backbone=small_convnet", f"--data_dir={photos}", "--image_size=16"]
+    words += ["--weights=none", f"--output_dir={tmp_path}", "--recall_at=1,2"]
+    assert command(*words) == 0
+    printed = capsys.readouterr().out
+    scores, page = read(tmp_path)
+    embeddings = np.load(tmp_path / "evaluation.npy")
+    assert embeddings.shape == (20, 128)  # the test classes, and no projection
+    assert scores == metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
+    assert "training classes" not in printed
+    assert "<h1>untrained backbone small_convnet</h1>" in page
+    assert command(*words, "--run=x") == 2
+    assert "but got --run and --backbone" in capsys.readouterr().err
+
+
 def test_unreadable_files(tmp_path, capsys):
     np.save(tmp_path / "a.npy", EMBEDDINGS)
     np.savez(tmp_path / "whole.npz", embeddings=EMBEDDINGS, labels=LABELS)
@@ -206,6 +251,7 @@ def test_unreadable_files(tmp_path, capsys):
     refused(["--run=a", "--model=b"], "but got --run and --model", capsys)
     refused(["--model=b", "--epochs=3"], "epochs has no effect.*--epochs=3", capsys)
     refused(["--model=b", "--nodeterministic"], "deterministic has no effect", capsys)
+    refused(["--model=b", "--pooling=max"], "pooling has no effect on --model", capsys)
     assert command("--help") == 0
     assert "--saved_model=" in capsys.readouterr().out
 

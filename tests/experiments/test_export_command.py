@@ -19,7 +19,7 @@ from experiments.options.command_line import run_command
 
 # Format -> packages that it needs.
 NEEDS = {"saved_model": (), "onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino", "nncf"),
-         "litert": ("ai_edge_litert",)}  # fmt: skip
+         "litert": ("ai_edge_litert", "ai_edge_quantizer", "litert_converter")}  # fmt: skip
 
 
 def command(*arguments):

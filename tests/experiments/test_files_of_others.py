@@ -8,7 +8,8 @@ import pytest
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.pages.links import add_link
 from experiments.pages.page import write_page
-from experiments.searching.folder_embeddings import FolderEmbeddings
+from experiments.searching.folder_embeddings import embed_folder
+from experiments.searching.images import ImageFolder
 from experiments.training.manifest import Manifest
 from keras_dml.retrieval import ExactIndex, load_index
 
@@ -68,7 +69,7 @@ def test_embeddings_without_permission(tmp_path, monkeypatch):
     (tmp_path / "embeddings.npz").touch()
     monkeypatch.setattr("experiments.searching.folder_embeddings.read_npz", read_npz)
     with pytest.raises(PermissionError):
-        FolderEmbeddings(tmp_path, tmp_path, "model", 1).update([], None, 1)
+        embed_folder(tmp_path, ImageFolder(tmp_path), [], None, 1, 1)
 
 
 def test_a_report_without_permission_keeps_its_links(tmp_path, monkeypatch, caplog):

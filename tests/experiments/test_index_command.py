@@ -13,9 +13,11 @@ import tiers
 from photo_search import index_command, picture, png, save_color_model, write_photos
 from PIL import Image
 
+from experiments import search
 from experiments.evaluation import saved_model as image_embedder
 from experiments.evaluation.held_folder import held
-from experiments.searching.image_files import image_path, list_images
+from experiments.options.command_line import run_command
+from experiments.searching.images import ImageFolder
 from keras_dml import retrieval
 from keras_dml._files.checksums import write_checksums
 from keras_dml.export import export_saved_model
@@ -188,17 +190,24 @@ def test_a_moved_model(tmp_path, model, command, embedded):
     assert settings["saved_model"] == str(moved)
 
 
+def small_tree(monkeypatch):
+    """Let the command build a tree of two leaves."""
+    tree = retrieval.TreeAH(num_leaves=2, leaves_to_search=2, reorder=30)
+    monkeypatch.setattr("experiments.searching.index_building.tree_of", lambda recall: tree)
+
+
 @pytest.mark.slow
 def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
     pytest.importorskip("scann")
     write_photos(photos, [f"more/{number:02d}.png" for number in range(20)])
+    small_tree(monkeypatch)
     with monkeypatch.context() as without_scann:
         without_scann.setitem(sys.modules, "scann", None)
         retrieval.scann_loads.cache_clear()
-        assert command("--num_leaves=2", "--leaves_to_search=2") == 0
+        assert command("--approximate") == 0
     retrieval.scann_loads.cache_clear()
     assert "exact search" in capsys.readouterr().out
-    assert command("--num_leaves=2", "--leaves_to_search=2") == 0
+    assert command("--target_recall=0.9") == 0
     assert "a search looks into 2 of 2 leaves and finds" in capsys.readouterr().out
     settings = json.loads((tmp_path / "index" / "settings.json").read_text())
     assert settings["built"]["tree"]["num_leaves"] == 2
@@ -206,76 +215,29 @@ def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_tree_is_updated_without_training_again(tmp_path, photos, command, monkeypatch, capsys):
-    pytest.importorskip("scann")
-    many = [f"more/{number:02d}.png" for number in range(30)]
-    write_photos(photos, many)
-    arguments = ["--num_leaves=2", "--leaves_to_search=2", "--reorder=30"]
-    assert command(*arguments) == 0
-    capsys.readouterr()
-    (photos / many[3]).unlink()
-    picture(41).save(photos / many[7])
-    picture(42).save(photos / "new.png")
-    (photos / many[9]).touch()  # embedded again, with the same result
-    with monkeypatch.context() as without_training:
-        without_training.delattr("scann.scann_ops_pybind.builder")
-        save = ScannIndex.save
-
-        def killed(self, path):
-            raise KeyboardInterrupt
-
-        without_training.setattr(ScannIndex, "save", killed)
-        assert command(*arguments) == 130
-        assert load_index(tmp_path / "index" / "index").num_items == 36
-        without_training.setattr(ScannIndex, "save", save)
-        assert command(*arguments) == 0
-        assert "36 images, " in (out := capsys.readouterr().out)
-        assert ": added 1, changed 1, removed 1\na search looks into 2 of 2 leaves" in out
-        assert command(*arguments) == 0
-        assert ": added 0, changed 0, removed 0\n" in capsys.readouterr().out
-    saved = np.load(tmp_path / "index" / "embeddings.npz")
-    index = load_index(tmp_path / "index" / "index")
-    assert sorted(index.ids.tolist()) == saved["paths"].tolist()
-    np.testing.assert_array_equal(
-        index.embeddings_of(saved["paths"]),
-        ScannIndex(saved["embeddings"], ids=saved["paths"]).embeddings_of(saved["paths"]),
-    )
-    for name in ("new.png", many[7]):  # pictures without duplicates
-        row = saved["embeddings"][saved["paths"] == name]
-        assert index.search(row, 1)[0].tolist() == [[name]]
-    # More than a fifth of the 36 images change, so the tree is trained again.
-    for name in many[10:20]:
-        (photos / name).unlink()
-    assert command(*arguments) == 0
-    assert ": added 0, changed 0, removed 10\n" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, capsys):
-    assert command("--prefix=2", "--candidates=3") == 0
+    assert command("--prefix=2") == 0
     out = capsys.readouterr().out
-    assert "a search compares 2 of 48 numbers, then all of them with the 3 nearest, and fi" in out
-    index = load_index(tmp_path / "index" / "index")
-    assert (index.length, index.candidates) == (2, 3)
+    assert "a search compares 2 of 48 numbers, then all of them with the 200 nearest" in out
+    assert load_index(tmp_path / "index" / "index").length == 2
     before = sum(embedded)
-    assert command("--prefix=2", "--candidates=4") == 0  # a new index over the same embeddings
-    assert load_index(tmp_path / "index" / "index").candidates == 4 and sum(embedded) == before
+    assert command("--prefix=3") == 0  # a new index over the same embeddings
+    assert load_index(tmp_path / "index" / "index").length == 3 and sum(embedded) == before
 
 
 def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
     pytest.importorskip("pyarrow.fs")
-    from experiments.searching.image_files import list_images
-
     for name in ("a/1.png", "a/2.CR2", "3.heic", "4.heic", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     uri = tmp_path.as_uri()
-    assert [file.path for file in list_images(uri)] == ["a/1.png"]
-    line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG"
+    assert [file.path for file in ImageFolder(uri).files()] == ["a/1.png"]
+    line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG, or install the package "
+    line += "pillow-heif, which reads HEIC"
     assert [record.message for record in caplog.records] == [f"{uri}: {line}"]
     (tmp_path / "a" / "1.png").unlink()
     with pytest.raises(ValueError, match=f"images={uri}, which holds none, but {line}"):
-        list_images(uri)
+        ImageFolder(uri).files()
 
 
 @pytest.mark.parametrize(
@@ -291,12 +253,14 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         (["--output={photos}/0.png"], "output_dir must be a new or empty folder, or an index"),
         (["--output="], "output_dir must not be empty. Received: output_dir="),
         (["--batch_size=0"], "batch_size"),
-        (["--noapproximate", "--reorder=5"], "--noapproximate has no tree: leave out --reorder"),
+        (["--noapproximate", "--target_recall=0.9"], "target_recall must be set without --noappr"),
         (["--target_recall=1.5"], "target_recall must be"),
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
         (["--prefix=0"], "prefix must be a whole number of at least 1"),
-        (["--prefix=2", "--num_leaves=3"], "prefix must be set without --num_leaves"),
-        (["--candidates=9"], "candidates needs --prefix"),
+        (["--prefix=2", "--approximate"], "prefix must be set without --approximate"),
+        (["--backbone=x"], "Set either --saved_model or --backbone, but got both"),
+        (["--weights=none"], "weights needs --backbone"),
+        (["--class_column=x"], "class_column needs --columns"),
         (["word"], "flags start with --. Received: word"),
     ],
 )
@@ -319,12 +283,12 @@ def test_a_damaged_index_or_an_index_of_other_images_is_not_changed(
     assert command() == 0
     other = write_photos(tmp_path / "other", ["a.png"])
     assert command(f"--images={other}") == 2
-    assert f"holds an index of other images, those in {photos}" in capsys.readouterr().err
+    assert f"images must be {photos}, because the index" in capsys.readouterr().err
     retrained = save_color_model(tmp_path / "retrained")
     with open(retrained / "variables" / "variables.data-00000-of-00001", "ab") as file:
         file.write(b"other weights")
     assert command(f"--saved_model={retrained}") == 2
-    assert "holds an index made with another model" in capsys.readouterr().err
+    assert "an index of another model" in capsys.readouterr().err
     (tmp_path / "index" / "embeddings.npz").write_bytes(b"no archive")
     assert command() == 2
     assert "embeddings.npz is damaged" in capsys.readouterr().err
@@ -399,12 +363,14 @@ def test_images_deleted_one_by_one_before_their_folder_stop_the_command(
 
 
 def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, capsys):
-    def listing(folder):
-        files = list_images(folder)
+    list_files = ImageFolder.files
+
+    def listing(self):
+        files = list_files(self)
         (photos / "0.png").unlink()
         return files
 
-    monkeypatch.setattr("experiments.searching.image_files.list_images", listing)
+    monkeypatch.setattr(ImageFolder, "files", listing)
     assert command() == 0
     assert "skipped 1 files" in capsys.readouterr().out
     skipped = (tmp_path / "index" / "skipped.txt").read_text()
@@ -481,7 +447,7 @@ def test_a_model_with_another_signature(tmp_path, command, capsys):
 def test_images_are_sorted_and_linked_folders_are_followed(tmp_path, photos):
     (photos / "c" / "up").symlink_to(photos)  # a cycle
     (photos / "linked").symlink_to(write_photos(tmp_path / "elsewhere", ["x.png"]))
-    files = list_images(photos)
+    files = ImageFolder(photos).files()
     assert [file.path for file in files] == [*NAMES, "linked/x.png"]
     assert files[0].size == len((photos / "0.png").read_bytes())
 
@@ -490,9 +456,9 @@ def test_images_are_sorted_and_linked_folders_are_followed(tmp_path, photos):
     "name", ["../x.png", "a/../../x.png", "/etc/x.png", "a.txt", "", "a\0.png"]
 )
 def test_paths_outside_the_folder_are_refused(tmp_path, name):
-    with pytest.raises(ValueError, match="must be a path inside the folder"):
-        image_path(tmp_path, name)
-    assert image_path(tmp_path, "a/b.png") == tmp_path / "a" / "b.png"
+    with pytest.raises(ValueError, match="must have a path inside the folder"):
+        ImageFolder(tmp_path).path(name)
+    assert ImageFolder(tmp_path).path("a/b.png") == tmp_path / "a" / "b.png"
 
 
 def test_the_help(capsys):
@@ -513,3 +479,28 @@ def test_a_model_exported_with_an_index(tmp_path, photos, command):
     arguments = [*arguments, f"--output={tmp_path / 'found'}"]
     subprocess.run([sys.executable, "-m", "experiments.index", *arguments], check=True)
     assert load_index(tmp_path / "found" / "index").num_items == len(NAMES)
+
+
+@pytest.mark.slow
+def test_a_backbone_needs_no_training(tmp_path, photos, embedded, capsys):
+    backbone = keras.Sequential(
+        [keras.Input((16, 16, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(9, 4, 4)]
+    )
+    backbone.save(tmp_path / "backbone.keras")
+    output = tmp_path / "index"
+    given = [f"--images={photos}", f"--output_dir={output}"]
+    given += [f"--backbone={tmp_path / 'backbone.keras'}", "--image_size=16"]
+    assert index_command(*given) == 0
+    assert sum(embedded) == len(NAMES)
+    written = (output / "model" / "saved_model.pb").stat().st_mtime_ns
+    assert index_command(*given) == 0
+    assert sum(embedded) == len(NAMES)
+    assert (output / "model" / "saved_model.pb").stat().st_mtime_ns == written
+    capsys.readouterr()
+    assert index_command(*given, "--pooling=max") == 2
+    assert "pooling must be average for the index in" in capsys.readouterr().err
+    # The folder of the index can be moved.
+    shutil.move(output, tmp_path / "moved")
+    words = [f"--index={tmp_path / 'moved'}", f"--query={photos / NAMES[0]}", "--k=1"]
+    assert run_command(search.main, ["search", *words]) == 0
+    assert "1.0000  0.png" in capsys.readouterr().out

@@ -170,18 +170,6 @@ def test_without_a_network_the_groceries_repository_is_named(tmp_path, monkeypat
     assert "put GroceryStoreDataset-master.zip (github.com/marcusklasson/Grocery" in line
 
 
-def test_an_error_of_the_download_manager(tmp_path, cub_archive, monkeypatch, capsys):
-    import tensorflow_datasets as tfds
-
-    def download(self, url):
-        raise tfds.core.download.download_manager.NonMatchingChecksumError("has wrong checksum")
-
-    serve(monkeypatch, "cub", cub_archive)
-    monkeypatch.setattr(tfds.download.DownloadManager, "download", download)
-    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
-    assert "CUB_200_2011.tgz is not the official archive" in capsys.readouterr().err
-
-
 def test_without_a_network_one_line_explains_the_manual_download(
     tmp_path, cub_archive, monkeypatch, capsys
 ):

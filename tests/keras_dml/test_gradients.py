@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_dml._backend.gradients import once_differentiable
-from keras_dml._common.errors import SecondDerivativeError
+from keras_dml._backend.gradients import SecondDerivativeError, once_differentiable
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(

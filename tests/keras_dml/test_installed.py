@@ -11,7 +11,9 @@ from without import run_without
 
 import keras_dml
 from keras_dml import metrics
-from keras_dml.retrieval import ExactIndex, products
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import MissingExtraError, check_backend
+from keras_dml.retrieval import ExactIndex
 
 OTHERS = ("tensorflow", "scann", "tensorflow_datasets", "matplotlib", "sklearn", "tqdm", "PIL")
 WORKS = """
@@ -121,29 +123,8 @@ def test_optional_packages_are_detected():
         keras_dml.loses  # noqa: B018
 
 
-@pytest.mark.parametrize("metric", ["cosine", "l2"])
-@pytest.mark.parametrize("scale", [1.0, 1e-20, 3e37])
-def test_numpy_and_tensorflow_find_the_same(metric, scale, monkeypatch):
-    random = np.random.default_rng(0)
-    rows = random.integers(-2, 3, (300, 4)).astype("float32")  # many ties, copies, zeros
-    rows[:20] = -0.0
-    rows = np.concatenate([rows, random.normal(size=(100, 4))]).astype("float32") * np.float32(
-        scale
-    )
-    queries = rows[::7]
-    for k in (1, 5, len(rows)):
-        with np.errstate(over="ignore"):
-            wanted = ExactIndex(rows, metric).search(queries, k)
-            with monkeypatch.context() as patch:
-                patch.setattr(products, "_tensorflow", lambda: None)
-                found = ExactIndex(rows, metric).search(queries, k)
-        np.testing.assert_array_equal(found[0], wanted[0])
-        np.testing.assert_array_equal(found[1], wanted[1])
-
-
-def test_numpy_computes_in_float64(monkeypatch):
+def test_an_exact_search_computes_in_float64():
     """Far from the origin, float32 products would lose the differences."""
-    monkeypatch.setattr(products, "_tensorflow", lambda: None)
     rows = np.random.default_rng(1).normal(size=(50, 8)) + 1e4
     rows32 = rows.astype("float32").astype("float64")
     naive = np.linalg.norm(rows32[:, None] - rows32, axis=2).astype("float32")
@@ -154,3 +135,41 @@ def test_numpy_computes_in_float64(monkeypatch):
 def test_a_long_search_without_tqdm_has_no_bar(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert metrics.recall_at_k(np.eye(4), [0, 0, 1, 1], [1, 3])[3] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "blocked", "last"),
+    [
+        ("foo", (), "ArgumentError: KERAS_BACKEND must be tensorflow, jax, or torch, but got foo."),
+        (
+            "",
+            ("tensorflow", "jax", "torch"),
+            "MissingExtraError: Keras needs tensorflow: pip install 'keras-dml[tensorflow]', or "
+            "install the extra jax or torch and set KERAS_BACKEND",
+        ),
+        (
+            "torch",
+            ("tensorflow", "torch"),
+            "MissingExtraError: Keras needs torch: pip install 'keras-dml[torch]', or set "
+            "KERAS_BACKEND=jax",
+        ),
+    ],
+)
+def test_a_missing_backend_is_one_line(backend, blocked, last, tmp_path):
+    if "jax" not in blocked:
+        pytest.importorskip("jax")
+    words = ["-c", "import keras_dml"]
+    done = run_without(blocked, words, tmp_path, KERAS_BACKEND=backend, KERAS_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(f".{last}")
+    assert "another exception" not in done.stderr
+
+
+def test_the_backend_of_a_command_is_checked(monkeypatch):
+    check_backend("tensorflow")
+    with pytest.raises(ArgumentError, match="KERAS_BACKEND must be .* but got tf"):
+        check_backend("tf")
+    monkeypatch.setattr(importlib.util, "find_spec", {"tensorflow": "here"}.get)
+    with pytest.raises(MissingExtraError, match=r"keras-dml\[jax\]', or set KERAS_BACKEND=tens"):
+        check_backend("jax")

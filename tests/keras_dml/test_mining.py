@@ -8,9 +8,8 @@ from backend import compiled, parts, value_and_gradient
 from batches import batch
 
 from keras_dml import losses, mining
-from keras_dml._pairwise.distances import normalize
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Memory, Pairs
+from keras_dml._pairwise.pairs import Memory, Pairs, normalize
 
 pytestmark = pytest.mark.any_backend
 
@@ -63,7 +62,7 @@ def test_masks_match_the_loops(strategy, name, sizes):
     pairs = Pairs.of_batch(ids, normalize(keras.ops.convert_to_tensor(z)))
     s = np.asarray(pairs.similarities())
     expected = masks_of_loops(name, s, np.asarray(pairs.positive), np.asarray(pairs.negative))
-    left = mining.mined(pairs, (strategy,), unit=True)
+    left = pairs.mined((strategy,), unit=True)
     np.testing.assert_array_equal(left.positive, expected[0])
     np.testing.assert_array_equal(left.negative, expected[1])
 
@@ -78,7 +77,7 @@ def test_distance_weighted_keeps_about_as_many_negatives_and_by_their_weights():
     ids, z = np.repeat(np.arange(60), 4), np.random.default_rng(0).normal(size=(240, 8))
     pairs = Pairs.of_batch(ids, normalize(keras.ops.convert_to_tensor(z)))
     kept = [
-        np.asarray(mining.mined(pairs, (mining.DistanceWeighted(seed),), unit=True).negative)
+        np.asarray(pairs.mined((mining.DistanceWeighted(seed),), unit=True).negative)
         for seed in (0, 0, 1)
     ]
     np.testing.assert_array_equal(kept[0], kept[1])

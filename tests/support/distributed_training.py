@@ -19,7 +19,7 @@ import pipelines
 from experiments.evaluation.table_embedder import TableEmbedder
 from keras_dml import losses, models, optimizers
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._pairwise import pairs, reductions
+from keras_dml._pairwise import pairs
 from keras_dml.metrics import LossPart
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -269,11 +269,11 @@ def embedded(strategy):
 
 def train_without_gathering(strategy):
     """Train so that each replica only sees the pairs among its own images."""
-    pairs.gather_candidates = reductions.gather_candidates = lambda x: (x, 0)
+    pairs.gather_candidates = lambda x: (x, 0)
     try:
         return train(strategy, *CASES[first_of("contrastive")])
     finally:
-        pairs.gather_candidates = reductions.gather_candidates = gather_candidates
+        pairs.gather_candidates = gather_candidates
 
 
 def devices(count):

@@ -102,6 +102,12 @@ def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None)
     return np.array(tightness), np.array(contrastive)
 
 
+def others_of(i, class_ids):
+    """Return the other images that are positives or negatives of image i."""
+    related = [j for j in range(len(class_ids)) if j != i]
+    return [j for j in related if class_ids[j] == class_ids[i] or class_ids[j] != class_ids[i]]
+
+
 def unit(z):
     return z / np.sqrt((z**2).sum(axis=1, keepdims=True))
 
@@ -134,13 +140,27 @@ def center(class_ids, z, normalize=False):
     return np.array(tightness), np.zeros(len(z))
 
 
+@oracle("pairwise_sigmoid", {"scale": 4.0, "bias": -2.0})
+def pairwise_sigmoid(class_ids, z, scale=10.0, bias=-10.0):
+    f, n = unit(z), len(z)
+    tightness, contrastive = np.zeros(n), np.zeros(n)
+    for i in range(n):
+        for j in others_of(i, class_ids):
+            logit = scale * float(f[i] @ f[j]) + bias
+            if class_ids[j] == class_ids[i]:
+                tightness[i] += math.log(1 + math.exp(-logit))
+            else:
+                contrastive[i] += math.log(1 + math.exp(logit))
+    return tightness, contrastive
+
+
 @oracle("snca", {"temperature": 0.3})
 def snca(class_ids, z, temperature=0.05):
     f, n = unit(z), len(z)
     tightness, contrastive, kept = [], [], 0
     for i in range(n):
         positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
-        others = [k for k in range(n) if k != i]
+        others = others_of(i, class_ids)
         if positives:
             kept += 1
             tightness.append(-math.log(sum(math.exp(f[i] @ f[j] / temperature) for j in positives)))
@@ -222,9 +242,7 @@ def fastap(class_ids, z, num_bins=10):
     ranked = 0
     for i in range(len(f)):
         near, everyone, num_positives = [0.0] * (num_bins + 1), [0.0] * (num_bins + 1), 0
-        for j in range(len(f)):
-            if j == i:
-                continue
+        for j in others_of(i, class_ids):
             squared = float(sum((f[i] - f[j]) ** 2))
             num_positives += int(class_ids[j] == class_ids[i])
             for b in range(num_bins + 1):
@@ -454,7 +472,7 @@ def supcon(class_ids, z, temperature=0.1):
             continue
         kept += 1
         tightness[i] = -sum(f[i] @ f[j] / temperature for j in positives) / len(positives)
-        everyone = sum(math.exp(f[i] @ f[j] / temperature) for j in range(n) if j != i)
+        everyone = sum(math.exp(f[i] @ f[j] / temperature) for j in others_of(i, class_ids))
         contrastive[i] = math.log(everyone)
     return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
 
@@ -466,13 +484,12 @@ def nt_xent(class_ids, z, temperature=0.07):
     for i in range(n):
         negatives = [k for k in range(n) if class_ids[k] != class_ids[i]]
         for p in range(n):
-            if p == i or class_ids[p] != class_ids[i] or not negatives:
-                continue
-            num_pairs += 1
-            logit = f[i] @ f[p] / temperature
-            rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
-            tightness[i] -= logit
-            contrastive[i] += math.log(math.exp(logit) + rivals)
+            if p != i and class_ids[p] == class_ids[i] and negatives:
+                num_pairs += 1
+                logit = f[i] @ f[p] / temperature
+                rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
+                tightness[i] -= logit
+                contrastive[i] += math.log(math.exp(logit) + rivals)
     return tightness * n / max(num_pairs, 1), contrastive * n / max(num_pairs, 1)
 
 
@@ -499,10 +516,10 @@ def threshold_consistent_margin(
     for i in range(n):
         for j in range(n):
             s = float(f[i] @ f[j])
-            if j != i and class_ids[i] == class_ids[j] and s <= positive_margin:
+            if j != i and class_ids[j] == class_ids[i] and s <= positive_margin:
                 sums[0, i] += positive_margin - s
                 numbers[0] += 1
-            if class_ids[i] != class_ids[j] and s >= negative_margin:
+            if class_ids[j] != class_ids[i] and s >= negative_margin:
                 sums[1, i] += s - negative_margin
                 numbers[1] += 1
     weights = positive_weight, negative_weight
@@ -580,8 +597,8 @@ def smooth_ap(class_ids, z, temperature=0.01, query_in_database=False):
     f, n = unit(z), len(z)
     tightness, values, kept = np.zeros(n), np.zeros(n), 0
     for q in range(n):
-        database = [j for j in range(n) if j != q or query_in_database]
-        positives = [j for j in database if class_ids[j] == class_ids[q]]
+        database = others_of(q, class_ids) + [q] * query_in_database
+        positives = [j for j in database if j == q or class_ids[j] == class_ids[q]]
         if not [j for j in positives if j != q]:
             continue
         kept += 1
@@ -607,7 +624,7 @@ def recall_at_k(
     tightness, values, kept = np.zeros(n), np.zeros(n), 0
     for q in range(n):
         positives = [j for j in range(n) if j != q and class_ids[j] == class_ids[q]]
-        database = [j for j in range(n) if j != q or query_in_database]
+        database = others_of(q, class_ids) + [q] * query_in_database
         if not positives:
             continue
         kept += 1
@@ -615,7 +632,7 @@ def recall_at_k(
         for result, among in ((tightness, positives), (values, database)):
             recall = 0.0
             for k in ks:
-                k = min(k, n)
+                k = min(k, 1 + len(others_of(q, class_ids)))
                 found = sum(
                     1
                     / (1 + math.exp((smooth_rank(i, among, s, rank_temperature) - k) / temperature))
@@ -703,3 +720,84 @@ def proxy_anchor(class_ids, cosines, scale=32.0, margin=0.1):
         pushed.append(math.log(1 + sum(math.exp(scale * (cosines[i, k] + margin)) for i in others)))
     tightness = [n / len(pulled) * pulled[y] for y in class_ids]
     return np.array(tightness), np.full(n, sum(pushed) / num_classes)
+
+
+@oracle("angular", {"angle": 36.0})
+def angular(class_ids, z, angle=45.0):
+    f, tangent = unit(z), math.tan(math.radians(angle)) ** 2
+    tightness, contrastive, num_pairs = np.zeros(len(f)), np.zeros(len(f)), 0
+    for i in range(len(f)):
+        apart = [k for k in range(len(f)) if class_ids[k] != class_ids[i]]
+        for j in range(len(f)):
+            if j == i or class_ids[j] != class_ids[i] or not apart:
+                continue
+            num_pairs += 1
+            pulled = 2 * (1 + tangent) * float(f[i] @ f[j])
+            pushed = sum(math.exp(4 * tangent * float((f[i] + f[j]) @ f[k])) for k in apart)
+            tightness[i] -= pulled
+            contrastive[i] += math.log(math.exp(pulled) + pushed)
+    weight = len(f) / max(num_pairs, 1)
+    return weight * tightness, weight * contrastive
+
+
+@oracle("binomial_deviance", {"scale": 3.0, "base": 0.2, "negative_cost": 4.0})
+def binomial_deviance(class_ids, z, scale=2.0, base=0.5, negative_cost=25.0):
+    f, n = unit(z), len(z)
+    sums, numbers = np.zeros((2, n)), [0, 0]
+    for i in range(n):
+        for j in range(n):
+            s = float(f[i] @ f[j])
+            if j != i and class_ids[j] == class_ids[i]:
+                sums[0, i] += math.log(1 + math.exp(-scale * (s - base)))
+                numbers[0] += 1
+            elif class_ids[j] != class_ids[i]:
+                sums[1, i] += math.log(1 + math.exp(scale * negative_cost * (s - base)))
+                numbers[1] += 1
+    return tuple(n * part / max(number, 1) for part, number in zip(sums, numbers))
+
+
+@oracle("histogram", {"num_bins": 9})
+def histogram(class_ids, z, num_bins=150):
+    f, n = unit(z), len(z)
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    positive = [(i, j) for i, j in pairs if class_ids[i] == class_ids[j]]
+    negative = [(i, k) for i, k in pairs if class_ids[i] != class_ids[k]]
+
+    def counts(i, j):
+        nodes = 2 * np.arange(num_bins + 1) / num_bins - 1
+        return np.maximum(1 - abs(float(f[i] @ f[j]) - nodes) * num_bins / 2, 0)
+
+    together = sum((counts(i, j) for i, j in positive), np.zeros(num_bins + 1))
+    reached = np.cumsum(together) / max(len(positive), 1)
+    tightness, loss = np.zeros(n), np.zeros(n)
+    for i, j in positive:
+        tightness[i] += (1 - float(f[i] @ f[j])) / 2 * n / len(positive)
+    for i, k in negative:
+        loss[i] += sum(counts(i, k) * reached) * n / len(negative)
+    return tightness, loss - tightness
+
+
+@oracle(
+    "ranked_list",
+    {"negative_margin": 1.5, "margin": 0.9, "temperature": 3.0, "balance": 0.3},
+    {"temperature": 0.0},
+    sets_gradient=lambda given: given.get("temperature") != 0.0,
+)
+def ranked_list(class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5):
+    f = unit(z)
+    tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
+    for i in range(len(f)):
+        far, near, weights = [], [], []
+        for j in range(len(f)):
+            distance = math.sqrt(sum((f[i] - f[j]) ** 2))
+            if j != i and class_ids[j] == class_ids[i] and distance > negative_margin - margin:
+                far.append(distance - (negative_margin - margin))
+            elif class_ids[j] != class_ids[i] and distance < negative_margin:
+                near.append(negative_margin - distance)
+                weights.append(math.exp(temperature * (negative_margin - distance)))
+        if far:
+            tightness[i] = (1 - balance) * sum(far) / len(far)
+        if near:
+            total = sum(w * gap for w, gap in zip(weights, near))
+            contrastive[i] = balance * total / sum(weights)
+    return tightness, contrastive

@@ -10,11 +10,25 @@ WITH_POSTGRES = pytest.param("pgvector", marks=[pytest.mark.slow, pytest.mark.th
 PATHS = [f"{folder}/{number}.png" for folder in ("a", "b/c", "b") for number in range(8)]
 
 
+def stand_in_for_qdrant(monkeypatch, folder):
+    """Let the client of Qdrant keep the collections of all servers in a folder."""
+    qdrant_client = pytest.importorskip("qdrant_client")
+    made = qdrant_client.QdrantClient
+    # The stand-in has no payload indexes, and warns of them.
+    monkeypatch.setattr(made, "create_payload_index", lambda *arguments: None)
+    monkeypatch.setattr(
+        qdrant_client,
+        "QdrantClient",
+        lambda url, **more: made(path=str(folder), force_disable_check_same_thread=True),
+    )
+
+
 class MemoryStore(Store):
     """A store in a dictionary; like the others, it ranks in float32."""
 
     kind = "memory"
     batch = 5
+    errors = (OSError,)
 
     def __init__(self):
         super().__init__("here")
@@ -22,10 +36,6 @@ class MemoryStore(Store):
         self.finished = False
         self.images = {}
         self.written = []  # number of images per call
-        self.asked = []
-
-    def _errors(self):
-        return (OSError,)
 
     def description(self):
         return self.described
@@ -58,7 +68,6 @@ class MemoryStore(Store):
             del self.images[one]
 
     def nearest(self, query, k, metric, where):
-        self.asked.append(k)
         fits = [one for one in self.images.values()
                 if all(one[name] in values for name, values in where.items())]  # fmt: skip
         vectors = np.array([one["vector"] for one in fits], np.float32).reshape(-1, len(query))

@@ -8,9 +8,9 @@ import keras
 import tensorflow as tf
 
 from experiments.evaluation.evaluators import (
-    CatalogScores,
     ClassMeanAccuracy,
     Evaluator,
+    InformationScores,
     PairSimilarities,
     RawPixels,
     RetrievalScores,
@@ -125,7 +125,7 @@ class Objective(abc.ABC):
         """Return the evaluators, in their order."""
         return [
             RetrievalScores(self.prefixes()[:-1]),
-            CatalogScores(),
+            InformationScores(self.options.information),
             self.accuracy(),
             UntrainedBackbone(),
             RawPixels(),

@@ -6,28 +6,16 @@ figure 3 (cost of a pair of each kind by its distance).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from experiments.evaluation.evaluators import (
-    Embeddings,
-    EvaluatedRun,
-    Evaluator,
-    Findings,
-    Finished,
-    Progress,
-)
-from experiments.evaluation.pairs import (
-    BINS,
-    DistancePanels,
-    LogCurve,
-    PairCosts,
-    rows_of_some_classes,
-)
-from experiments.evaluation.table_embedder import TableEmbedder
+from experiments.evaluation.evaluators import EvaluatedRun, Evaluator, Finished, Start
+from experiments.evaluation.figures import Curves, Histograms, over_epochs
+from experiments.evaluation.pairs import BINS, rows_of_some_classes
+from experiments.evaluation.result import Findings
 from experiments.options.errors import UsageError
 from experiments.training.run_files import RANKMI
 from keras_dml.metrics import DistanceHistograms, distance_histograms
@@ -39,17 +27,11 @@ class PairDistances(Evaluator):
     def __init__(self) -> None:
         self._before: dict[str, Any] | None = None
 
-    def before(
-        self,
-        run: EvaluatedRun,
-        state: Progress,
-        embedder: TableEmbedder,
-        untrained: Callable[[], Embeddings] = dict,
-    ) -> None:
+    def before(self, run: EvaluatedRun, start: Start) -> None:
         """Store the distances before the first step, once for a run."""
         test, folder = run.data.test, run.folder
         self._before = folder.read_json(RANKMI)
-        if state.step:
+        if start.step:
             if folder.writes and self._before is None:
                 raise UsageError(
                     f"{folder.file(RANKMI)} is missing or damaged: "
@@ -58,7 +40,7 @@ class PairDistances(Evaluator):
             return
         rows = rows_of_some_classes(test.labels)
         # Every worker takes part in the embedding.
-        embeddings = embedder(test.select(rows), "distances before training")
+        embeddings = start.embedder(test.select(rows), "distances before training")
         if self._before is None:
             self._before = {"before": _histograms(embeddings, test.labels[rows])}
             folder.write_json(RANKMI, self._before)
@@ -70,7 +52,7 @@ class PairDistances(Evaluator):
         grid = np.linspace(0, 2, 201)
         values = model.statistics_network(ops.convert_to_tensor(grid[:, None], dtype="float32"))
         seen = (self._before or {}) | {
-            "after": _histograms(end.embeddings[rows], labels[rows]),
+            "after": _histograms(end.embeddings["test"][rows], labels[rows]),
             "values": ops.convert_to_numpy(values).astype(float)[:, 0].tolist(),
             "beta": float(ops.convert_to_numpy(model.beta)),
             "alpha": model.alpha,
@@ -89,14 +71,31 @@ def _shown(seen: Mapping[str, Any], history: Sequence[Mapping[str, float]]) -> F
         ("… before training", f"{2 * before.divergence():.3f} nats"),
         ("β", f"{seen['beta']:.3f}"),
     ]
+    values = np.array(seen["values"])
+    distances = np.linspace(0, 2, len(values))
+    costs = {
+        "positive pair": np.logaddexp(0, -values) - np.log(2),
+        "negative pair": np.logaddexp(0, values) - np.log(2),
+    }
+    beta, alpha = seen["beta"], seen["alpha"]
+    bound = over_epochs(history, "train/mutual_information")
     figures = {
-        "Mutual-information bound of the training batches": LogCurve(
-            "bound", history, "train/mutual_information", "nats"
+        "Mutual-information bound of the training batches": Curves({"bound": bound}, "nats"),
+        "Distances of unseen pairs": Histograms(
+            {
+                f"{when}, divergence {each.divergence():.3f} nats": (each.positive, each.negative)
+                for when, each in (("before training", before), ("after training", after))
+            },
+            before.edges,
+            "distance",
         ),
-        "Distances of unseen pairs": DistancePanels(
-            {"before training": before, "after training": after}
+        "Cost of a pair": Curves(
+            {name: list(zip(distances, cost)) for name, cost in costs.items()},
+            "cost, nats",
+            "distance",
+            places={"β, ± α": beta},
+            band=(max(beta - alpha, 0), min(beta + alpha, 2)),
         ),
-        "Cost of a pair": PairCosts(np.array(seen["values"]), seen["beta"], seen["alpha"]),
     }
     return Findings(figures=figures, summary=summary)
 

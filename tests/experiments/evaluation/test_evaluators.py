@@ -1,6 +1,5 @@
 """Evaluators: their scores after an epoch and their findings at the end."""
 
-import re
 from types import SimpleNamespace
 
 import keras
@@ -10,20 +9,18 @@ import pytest
 from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
 from experiments.evaluation.evaluators import (
-    CatalogScores,
     ClassifierAccuracy,
     ClassMeanAccuracy,
     Evaluator,
-    Findings,
     Finished,
     PairSimilarities,
     RawPixels,
     RetrievalScores,
+    Start,
     UntrainedBackbone,
 )
+from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R
-from experiments.pages.pair_figures import drawn
-from experiments.training.checkpoint import State
 from experiments.training.kept import score
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics
@@ -62,12 +59,12 @@ def test_unseen_classes_have_no_accuracy():
     for evaluator in (ClassifierAccuracy(), ClassMeanAccuracy()):
         assert list(evaluator.measure(run, None, {})) == []
         assert not evaluator.sides(data)
-    end = Finished(None, None, None, [], {"epoch": 1})
+    end = Finished(None, {}, [], {"epoch": 1})
     assert ClassMeanAccuracy().finish(run, end) == Findings()
 
 
 def test_findings_have_the_accuracy_of_the_best_model():
-    end = Finished(None, None, None, [], {"epoch": 1, ACCURACY: 0.875})
+    end = Finished(None, {}, [], {"epoch": 1, ACCURACY: 0.875})
     findings = ClassifierAccuracy().finish(SimpleNamespace(), end)
     assert findings.printed == ["accuracy on the training classes: 87.5 %"]
     assert findings.result == {"accuracy": 0.875}
@@ -90,7 +87,7 @@ def test_scores_equal_metrics_evaluate_with_and_without_a_gallery(patience):
         assert set(row) == names | ({MAP_AT_R} if patience else set())
         for name, share in row.items():
             assert share == pytest.approx(expected[name.removeprefix("test/")])
-        end = Finished(None, queries, None if gallery is None else items, [row], row)
+        end = Finished(None, embeddings, [row], row)
         findings = RetrievalScores().finish(run, end)
         assert findings.rows["embedding, l2"]["recall@2"] == row["test/recall@2/l2"]
         assert findings.rows["embedding, cosine"]["map@r"] == pytest.approx(
@@ -104,28 +101,22 @@ def test_a_catalog_has_separate_scores():
     rng = np.random.default_rng(0)
     photos, pictures, labels = rng.normal(size=(6, 3)), rng.normal(size=(2, 3)), [0, 1] * 3
     data = Split(table([0, 1]), table(labels), catalog=table([1, 0], seed=2))
-    run = SimpleNamespace(data=data, ks=[1, 2, 4])
+    run = SimpleNamespace(data=data, ks=[1, 2, 4], options=SimpleNamespace(patience=0))
     embeddings = {"test": photos, "catalog": pictures}
-    assert set(CatalogScores().sides(data)) == set(embeddings)
-    assert set(RetrievalScores().sides(data)) == {"test"}
-    row = dict(CatalogScores().measure(run, None, embeddings))
+    assert set(RetrievalScores().sides(data)) == set(embeddings)
+    row = dict(RetrievalScores().measure(run, None, embeddings))
     # K = 4 exceeds the two pictures of the catalog.
-    assert set(row) == {f"catalog/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
+    of_catalog = {key for key in row if key.startswith("catalog/")}
+    assert of_catalog == {f"catalog/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
     unit = photos / np.linalg.norm(photos, axis=1, keepdims=True)
     nearest = np.argmax(unit @ (pictures / np.linalg.norm(pictures, axis=1, keepdims=True)).T, 1)
     assert row["catalog/recall@1/cosine"] == np.mean(np.array([1, 0])[nearest] == labels)
     assert row["catalog/recall@2/l2"] == 1.0
-    end = Finished(None, photos, None, [row], row, pictures)
-    rows = CatalogScores().finish(run, end).rows
+    rows = RetrievalScores().finish(run, Finished(None, embeddings, [row], row)).rows
     assert rows["photo to catalog, cosine"] == {
         "recall@1": row["catalog/recall@1/cosine"],
         "recall@2": 1.0,
     }
-
-    without = SimpleNamespace(data=Split(table([0, 1]), table(labels)), ks=[1])
-    assert not CatalogScores().sides(without.data)
-    assert dict(CatalogScores().measure(without, None, {"test": photos})) == {}
-    assert CatalogScores().finish(without, Finished(None, photos, None, [], {})) == Findings()
 
 
 def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, monkeypatch, capsys):
@@ -133,20 +124,20 @@ def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, monkeypatch, ca
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     options = SimpleNamespace(raw_pixels=False, eval_batch_size=2)
     run = SimpleNamespace(data=data, ks=[1], folder=folder, options=options)
-    RawPixels().before(run, State(), None)
+    RawPixels().before(run, Start(0, None))
     assert RawPixels().finish(run, None) == Findings()
     assert not folder.file(RAW_PIXELS).exists()
 
     options.raw_pixels = True
     evaluator = RawPixels()
-    evaluator.before(run, State(), None)
+    evaluator.before(run, Start(0, None))
     said = capsys.readouterr().out
     rows = evaluator.finish(run, None).rows
     assert set(rows) == {"raw pixels, cosine", "raw pixels, l2"}
     share = rows["raw pixels, cosine"]["recall@1"]
     assert f"raw pixels, cosine: R@1 {100 * share:.1f} %" in said
     folder.write_json(RAW_PIXELS, {"cosine": {"recall@1": 0.5}})
-    RawPixels().before(run, State(), None)
+    RawPixels().before(run, Start(0, None))
     assert "R@1 50.0 %" in capsys.readouterr().out
 
 
@@ -164,7 +155,7 @@ def started(tmp_path):
 def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys):
     run, embeddings = started
     evaluator = UntrainedBackbone()
-    evaluator.before(run, State(), None, lambda: embeddings)
+    evaluator.before(run, Start(0, None, lambda: embeddings))
     findings = evaluator.finish(run, None)
     labels = run.data.test.labels
     scores = metrics.evaluate(embeddings["test"], labels, [1, 2], clustering=False)
@@ -173,9 +164,10 @@ def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys)
         assert row["recall@2"] == scores[f"recall@2/{metric}"]
         assert row["map@r"] == scores[f"map@r/{metric}"]
         assert row["r_precision"] == scores[f"r_precision/{metric}"]
-    end = Finished(None, embeddings["test"], None, [], {}, embeddings["catalog"])
-    for name, row in CatalogScores().finish(run, end).rows.items():
-        assert findings.rows[f"untrained backbone, {name}"] == row
+    end = Finished(None, embeddings, [], {})
+    for name, row in RetrievalScores().finish(run, end).rows.items():
+        shown = name.removeprefix("embedding, ")
+        assert findings.rows[f"untrained backbone, {shown}"] == row
     assert findings.baselines["untrained backbone"]["l2"]["map@r"] == scores["map@r/l2"]
     assert "untrained backbone, " in capsys.readouterr().out
 
@@ -183,13 +175,13 @@ def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys)
 def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
     run, embeddings = started
     first, continued = UntrainedBackbone(), UntrainedBackbone()
-    first.before(run, State(), None, lambda: embeddings)
-    continued.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
+    first.before(run, Start(0, None, lambda: embeddings))
+    continued.before(run, Start(3, None, lambda: pytest.fail("it is trained now")))
     assert continued.finish(run, None) == first.finish(run, None)
     # A run of an earlier version lacks the file.
     run.folder.file(UNTRAINED).unlink()
     old = UntrainedBackbone()
-    old.before(run, State(epoch=1, step=3), None, lambda: pytest.fail("it is trained now"))
+    old.before(run, Start(3, None, lambda: pytest.fail("it is trained now")))
     assert old.finish(run, None) == Findings()
 
 
@@ -197,24 +189,22 @@ def test_random_weights_are_not_a_baseline(started):
     run, _ = started
     run.options.weights = "none"
     evaluator = UntrainedBackbone()
-    evaluator.before(run, State(), None, lambda: pytest.fail("nothing to measure"))
+    evaluator.before(run, Start(0, None, lambda: pytest.fail("nothing to measure")))
     assert evaluator.finish(run, None) == Findings()
     assert not run.folder.file(UNTRAINED).exists()
 
 
 def test_pairs_before_training_use_the_untrained_backbone(started):
     run, embeddings = started
-    end = Finished(None, embeddings["test"], None, [], {})
-    title = "Similarities of unseen pairs before and after training"
-    assert "before, raw pixels: matching" in drawn(
-        PairSimilarities().finish(run, end).figures[title]
-    )
-    UntrainedBackbone().before(run, State(), None, lambda: embeddings)
-    figure = drawn(PairSimilarities().finish(run, end).figures[title])
-    before, after = re.findall(
-        r"(?:backbone|embeddings): (matching -?[\d.]+, others -?[\d.]+)", figure
-    )[:2]
-    assert before == after and "raw pixels" not in figure
+    end = Finished(None, embeddings, [], {})
+    (figure,) = PairSimilarities().finish(run, end).figures.values()
+    assert next(iter(figure.panels)).startswith("before, raw pixels: matching")
+    UntrainedBackbone().before(run, Start(0, None, lambda: embeddings))
+    (figure,) = PairSimilarities().finish(run, end).figures.values()
+    (name, before), (other, after) = figure.panels.items()
+    assert name.partition(": ")[0] == "before, untrained backbone"
+    assert name.partition(": ")[2] == other.partition(": ")[2]
+    np.testing.assert_array_equal(before, after)
 
 
 def test_findings_are_concatenated():
@@ -232,7 +222,7 @@ def test_every_method_of_an_evaluator_is_optional():
     data = Split(table([0, 1]), table([0, 1]))
     one = Evaluator()
     assert not one.sides(data)
-    assert one.before(None, State(), None) is None
+    assert one.before(None, Start(0, None)) is None
     assert dict(one.measure(None, None, {})) == {}
     assert one.finish(None, None) == Findings()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.evaluation.intervals import differences, mean_interval
+from experiments.evaluation.intervals import Interval, differences, mean_interval
 
 
 @pytest.mark.parametrize("count", [2, 5, 30])
@@ -21,6 +21,8 @@ def test_an_interval_equals_scipy(count):
 def test_one_score_has_no_interval():
     assert mean_interval([3.0])[0] == 3
     assert math.isnan(mean_interval([3.0]).half_width)
+    assert str(mean_interval([3.0])) == "3.0"
+    assert str(Interval(-0.01, 0.25)) == "0.0 ± 0.2"
 
 
 def test_differences_are_paired_and_corrected():
@@ -37,11 +39,29 @@ def test_differences_are_paired_and_corrected():
     assert raw["far"] < raw["near"]
     assert found[1].p == pytest.approx(2 * raw["far"])  # Holm's correction of two comparisons
     assert found[0].p == pytest.approx(max(raw["near"], 2 * raw["far"]))
-    assert found[1].beyond_chance
-    gap = scores["best"] - scores["far"]
-    assert found[1].interval == mean_interval(gap)
+    assert found[1].verdict.startswith("larger than chance (p = ")
+    assert found[1].mean == pytest.approx(np.mean(scores["best"] - scores["far"]))
     # Without pairing, the variance of the seeds hides the difference.
     assert stats.ttest_ind(scores["best"], scores["far"]).pvalue > found[1].p
+
+
+def test_the_verdict_is_one_statement_of_the_corrected_p():
+    """The interval of the first difference excludes 0 before the correction."""
+    gaps = [1.0, 2.0, 3.0, 0.5, 2.0]
+    scores = {"best": [9.0] * 5} | {f"other {n}": [9.0 - gap for gap in gaps] for n in range(9)}
+    low = np.subtract(*mean_interval(gaps))
+    first = differences(scores)[0]
+    assert low > 0 and first.p > 0.05
+    assert str(first) == (
+        f"best leads other 0 by 1.7 points: no more than chance may give (p = {first.p:.2g})"
+    )
+
+
+def test_two_seeds_are_too_few_to_conclude():
+    (found,) = differences({"a": [9.0, 9.1], "b": [1.0, 1.1]})
+    assert str(found) == (
+        "a leads b by 8.0 points: too few seeds to conclude, at least 3 are needed"
+    )
 
 
 @pytest.mark.parametrize(("gap", "p"), [(0.0, 1.0), (1.0, 0.0)])
@@ -49,7 +69,6 @@ def test_constant_differences(gap, p):
     scores = {"a": [5.0, 7.0, 6.0], "b": [5.0 - gap, 7.0 - gap, 6.0 - gap]}
     (found,) = differences(scores)
     assert found.p == p
-    assert found.beyond_chance == (gap > 0)
 
 
 def test_one_recipe_has_no_differences():

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation.pairs import pair_rows, similarities
-from experiments.pages.pair_figures import similarities_svg
+from experiments.evaluation.pairs import (
+    pair_rows,
+    rows_of_some_classes,
+    similarities,
+    similarity_histograms,
+)
+from experiments.pages.figures import svg
 
 
 def test_each_pair_of_a_set_is_counted_once():
@@ -36,14 +41,22 @@ def test_each_query_is_paired_with_the_whole_gallery():
 def test_the_figure_shows_means_and_omits_sets_without_pairs():
     near = similarities(np.array([[1, 0], [1, 0.1], [0, 1]]), np.array([5, 5, 2**40]))
     alone = similarities(np.eye(3), np.arange(3))
-    figure = similarities_svg({"before": alone, "after": near})
+    figure = svg("Pairs", similarity_histograms({"before": alone, "after": near}))
     assert "after: matching 1.00, others 0.05" in figure and "before" not in figure
-    assert similarities_svg({"before": alone}) == ""
+    assert svg("Pairs", similarity_histograms({"before": alone})) == ""
     assert np.isnan(alone.matching_mean)
 
 
 def test_rows_of_a_large_set_are_sampled_with_their_gallery():
     labels = np.repeat([3, 8], 5000)
-    rows, items = pair_rows(labels, np.array([8, 1, 3]))
+    rows, items = pair_rows({"test": labels, "gallery": np.array([8, 1, 3])}).values()
     assert len(rows) == 1000 and set(labels[rows]) == {3, 8} and items.tolist() == [0, 2]
-    np.testing.assert_array_equal(rows, pair_rows(labels)[0])
+    np.testing.assert_array_equal(rows, pair_rows({"test": labels})["test"])
+
+
+def test_a_large_set_is_reduced_by_whole_classes():
+    labels = np.repeat(np.arange(1000), 9)
+    rows = rows_of_some_classes(labels)
+    _, sizes = np.unique(labels[rows], return_counts=True)
+    assert set(sizes) == {9} and 3900 < len(rows) <= 4000
+    assert len(rows_of_some_classes(np.repeat([0, 1], 5000))) == 10000

@@ -8,6 +8,7 @@ from tiny_run import TINY, finished_run, history
 
 from experiments import compare, evaluate, study
 from experiments.evaluation import scores
+from experiments.evaluation.information import INFORMATION
 from experiments.evaluation.scores import Embeddings, Score
 from experiments.options.command_line import run_command
 from keras_dml import metrics
@@ -104,3 +105,42 @@ def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, 
     assert "Spread" in capsys.readouterr().out
     kept = json.loads((tmp_path / "study" / "study.json").read_text())
     assert kept["scores"]["Spread"] == {"tiny": [0.25, 0.25]}
+
+
+def test_scores_of_information_are_in_the_files_of_an_evaluation(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(5), 8)
+    z = 2 * rng.normal(size=(5, 3))[labels] + rng.normal(size=(40, 3))
+    np.savez(tmp_path / "mine.npz", embeddings=z, labels=labels)
+    words = ["evaluate", f"--embeddings={tmp_path}/mine.npz"]
+    assert run_command(evaluate.main, words) == 0
+    said = capsys.readouterr().out
+    assert "Mutual information, nearest neighbors (nats): " in said
+    assert "Images of the entropies and of the information: 40" in said
+    folder = tmp_path / "mine-evaluation"
+    found = json.loads((folder / "evaluation.json").read_text())["scores"]
+    names = [name for name in INFORMATION if not INFORMATION[name].fitted]
+    expected = metrics.information(z.astype("float32"), labels, names)
+    assert {name: found[name] for name in names} == pytest.approx(expected)
+    assert not [name for name in found if "probe" in name]
+    page = (folder / "evaluation.html").read_text()
+    assert "Entropy index H(Z), all pairs (nats)" in page
+    assert run_command(evaluate.main, [*words, "--information", "--noclustering"]) == 0
+    assert "lower bound by a linear probe (nats): " in capsys.readouterr().out
+    found = json.loads((folder / "evaluation.json").read_text())["scores"]
+    assert found.keys() >= INFORMATION.keys()
+
+
+def test_scores_of_information_need_two_classes_with_two_rows(tmp_path):
+    alone = Embeddings(np.eye(4), np.arange(4))
+    assert scores.information_scores(alone) == {}
+    collapsed = Embeddings(np.ones((4, 2)), np.array([0, 0, 1, 1]))
+    found = scores.information_scores(collapsed)
+    assert found["entropy_within/l2"] == -np.inf
+    assert scores.as_json(found)["entropy_within/l2"] is None
+
+
+def test_scores_of_information_use_at_most_4096_rows():
+    rng = np.random.default_rng(0)
+    many = Embeddings(rng.normal(size=(5000, 2)), np.arange(5000) % 50)
+    assert scores.information_scores(many, at_end=False)["information_rows"] == 4000

@@ -21,7 +21,7 @@ PACKAGES = {
     "saved_model": (),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "openvino": ("openvino", "nncf"),
-    "litert": ("ai_edge_litert.interpreter",),
+    "litert": ("ai_edge_litert.interpreter", "ai_edge_quantizer.quantizer", "litert_converter"),
 }
 IMAGES = np.random.default_rng(0).uniform(0, 255, (6, 16, 16, 3)).astype(np.float32)
 

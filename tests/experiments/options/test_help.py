@@ -91,10 +91,10 @@ def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
 
 def test_the_help_of_the_index_command_names_its_files():
     from experiments import index
-    from experiments.searching import index_settings
+    from experiments.searching import index_folder
 
-    names = (index_settings.INDEX, index_settings.SETTINGS, index_settings.SKIPPED)
-    for name in (*names, index_settings.EMBEDDINGS):
+    names = (index_folder.INDEX, index_folder.SETTINGS, index_folder.SKIPPED)
+    for name in (*names, index_folder.EMBEDDINGS):
         assert name in index.IndexOptions.intro
 
 

@@ -1,97 +1,65 @@
+"""Figures: their lines, their words for screen readers, and their use of the page's colors."""
+
 import math
 import re
+import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from experiments.pages import figures
+from experiments.evaluation.figures import Curves, Means, Trials, over_epochs
+from experiments.pages.figures import svg, svgs
 
-
-def history(epochs):
-    return [
-        {
-            "epoch": epoch,
-            "train/loss": 2 / epoch,
-            "test/recall@1/cosine": 0.6 - 0.1 * abs(epoch - 3),
-            "test/recall@1/l2": 0.5 - 0.1 * abs(epoch - 3),
-        }
-        for epoch in range(1, epochs + 1)
-    ]
+LINE = [(1, 0.4), (2, 0.5), (3, 0.6), (4, 0.5)]
 
 
-def line(svg, color):
+def points(text, color):
     """Return the points of the longest path in `color`."""
-    paths = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {color}', svg)
-    points = [re.findall(r"[ML] (\S+) (\S+)", path) for path in paths]
-    return np.array(max(points, key=len), dtype=float)
+    paths = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {color}', text)
+    return np.array(
+        max((re.findall(r"[ML] (\S+) (\S+)", path) for path in paths), key=len), dtype=float
+    )
 
 
-def test_curves_show_the_history():
-    rows = history(6)
-    rows[2].pop("train/loss")
-    rows[4]["train/loss"] = math.nan
-    rows[5]["train/loss"] = None
-    recall = line(figures.recall_svg(rows, rows[2], "raw pixels", 0.2), "#3b82d0")
-    expected = [row["test/recall@1/cosine"] for row in rows]
-    assert len(recall) == 6
+def test_curves_show_their_points_and_describe_them():
+    text = svg("Recall", Curves({"cosine": LINE, "l2": []}, "R@1, %", levels={"pixels": 0.2}))
+    drawn = points(text, "#3b82d0")
+    assert len(drawn) == 4
     # The y axis of SVG points down, so y is a decreasing linear function of the value.
-    slope, offset = np.polyfit(expected, recall[:, 1], 1)
+    values = [value for _, value in LINE]
+    slope, offset = np.polyfit(values, drawn[:, 1], 1)
     assert slope < 0
-    np.testing.assert_allclose(slope * np.array(expected) + offset, recall[:, 1], atol=1e-3)
-    svg = figures.loss_svg(rows)
-    assert "loss from 2 at epoch 1 to 0.5 at epoch 4" in svg
-    loss = line(svg, "#3b82d0")
-    assert len(loss) == 3
-    np.testing.assert_allclose(np.diff(loss[:, 0])[1] / np.diff(loss[:, 0])[0], 2, rtol=1e-4)
+    np.testing.assert_allclose(slope * np.array(values) + offset, drawn[:, 1], atol=1e-3)
+    label = ElementTree.fromstring(text).attrib["aria-label"]
+    assert label == "Recall: cosine from 0.4 at epoch 1 to 0.5 at epoch 4; pixels 0.2"
+    assert ">pixels<" in text and ">l2<" not in text
+    assert "currentColor" in text and "#010203" not in text
 
 
-def test_curves_use_the_color_of_the_page_and_list_their_metrics():
-    svg = figures.loss_svg([{"epoch": e, "train/learning_rate": 0.1} for e in (1, 2)])
-    assert "currentColor" in svg
-    assert "#010203" not in svg
-    assert ">training loss<" not in svg
-    assert ">learning rate<" in svg
-    assert figures.loss_svg([{"epoch": 1}]) == ""
-    assert figures.recall_svg([{"epoch": 1}], {}) == ""
-    svg = figures.recall_svg(history(2), {}, "raw pixels, l2", 0.25)
-    assert ">raw pixels, l2<" in svg
-    assert "kept" not in svg
-    assert ">raw pixels" not in figures.recall_svg(history(2), {})
-
-
-def test_each_path_has_a_panel_and_labels_its_ends():
-    path = [{"train/tightness": 3.0 - n, "train/contrastive": 0.5 + n} for n in range(3)]
-    nan = [{"train/tightness": float("nan"), "train/contrastive": 1.0}]
-    text = figures.paths_svg({"one": path, "none": [{"train/loss": 1.0}], "nan": nan, "two": path})
-    assert text.count("from tightness 3, contrastive 0.5 to 1, 2.5") == 2
-    assert "nan" not in text.lower().replace("instance", "")
-    assert figures.paths_svg({"none": [{"train/loss": 1.0}]}) == ""
+def test_values_that_are_not_finite_are_left_out():
+    rows = [{"epoch": n, "loss": value} for n, value in enumerate((2.0, math.nan, None, 1.0, 0.5))]
+    assert over_epochs([*rows, {"loss": 3.0}], "loss", 2) == [(0, 4.0), (3, 2.0), (4, 1.0)]
 
 
 @pytest.mark.parametrize(
-    ("labels", "lines"),
-    [
-        (["cosine", "l2"], 1),
-        (["loss", "tightness", "contrastive"], 1),
-        (["false matches", "missed matches", "threshold, 95 %"], 2),
-        (["cosine", "l2", "kept, epoch 2", "raw pixels, cosine"], 2),
-        (["x" * 60, "y" * 60], 2),
-    ],
+    "empty", [Curves({"loss": []}), Curves({}), Trials([{"margin": 0.5}], [None], 0, (), "")]
 )
-def test_a_long_legend_wraps(labels, lines):
-    axes = Figure().add_subplot()
-    for label in labels:
-        axes.plot([0, 1], label=label)
-    figures.legend(axes)
-    assert -(-len(labels) // axes.get_legend()._ncols) == lines
+def test_figures_without_numbers_are_left_out(empty):
+    assert svgs({"empty": empty, "full": Curves({"loss": LINE})}).keys() == {"full"}
 
 
-def test_the_longest_baseline_fits_into_the_legend():
-    figure = Figure(figsize=(5.2, 3.4))
-    axes = figure.add_subplot()
-    for label in ("cosine", "l2", "kept, epoch 10", "untrained backbone, cosine"):
-        axes.plot([0, 1], label=label)
-    figures.legend(axes)
-    figure.draw_without_rendering()
-    assert axes.get_legend().get_window_extent().x1 <= figure.bbox.x1
+def test_means_have_their_interval_in_words():
+    text = svg("Scores", Means({"best": [80.0, 82.0], "<one>": [70.0]}, "R@1, %"))
+    label = ElementTree.fromstring(text).attrib["aria-label"]
+    assert label == "Scores: best 81.0 ± 12.7; <one> 70.0"
+
+
+def test_each_hyperparameter_has_a_panel():
+    values = [{"learning_rate": 10.0**-n, "optimizer": "ab"[n % 2]} for n in range(6)]
+    scores = [40.0, 41.0, 42.0, 43.0, None, 45.0]
+    trials = Trials(values, scores, 5, ["learning_rate"], "MAP@R, %")
+    text = svg("Trials", trials)
+    assert "6 trials, MAP@R, % from 40.0 to 45.0; best: learning_rate 1e-05, optimizer b" in text
+    for word in ("learning_rate", "optimizer", "MAP@R, %"):
+        assert f">{word}<" in text
+    assert text == svg("Trials", trials)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.evaluation.pairs import LogCurve
+from experiments.evaluation.figures import Curves
 from experiments.evaluation.result import Result
 from experiments.evaluation.scores import score_table
 from experiments.pages.report import write_report
@@ -119,7 +119,7 @@ def test_the_page_is_self_contained(tmp_path):
 
 def test_tags_pair_and_ids_are_unique(tmp_path):
     page = Page(written(tmp_path, sample()))
-    assert len(page.all("svg")) == 2
+    assert len(page.all("svg")) == 3
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids)) > 0
     for _, attributes in page.elements:
@@ -165,7 +165,7 @@ def test_the_headline_compares_with_the_better_raw_pixel_score(cosine, better, t
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["50.0", str(value)]
     assert f">raw pixels, {better}, for comparison<" in text
     labels = [svg["aria-label"] for svg in Page(text).all("svg")]
-    assert f"raw pixels, {better} {value} %" in labels[0]
+    assert f"raw pixels, {better} {value:.3g}" in labels[0]
 
 
 def test_the_headline_prefers_the_untrained_backbone_to_raw_pixels(tmp_path):
@@ -178,7 +178,7 @@ def test_the_headline_prefers_the_untrained_backbone_to_raw_pixels(tmp_path):
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["96.7", "97.4"]
     assert ">untrained backbone, cosine, for comparison<" in text
     labels = [svg["aria-label"] for svg in Page(text).all("svg")]
-    assert "untrained backbone, cosine 97.4 %" in labels[0]
+    assert "untrained backbone, cosine 97.4" in labels[0]
     assert '<th scope="row">raw pixels, cosine</th>' in text
 
 
@@ -193,7 +193,7 @@ def test_accuracy_is_shown_if_it_was_measured(tmp_path):
     text = written(tmp_path, sample(history=rows, best=rows[2]))
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["60.0", "93.0", "15.8"]
     labels = [svg["aria-label"] for svg in Page(text).all("svg")]
-    assert len(labels) == 3
+    assert len(labels) == 4
     assert "accuracy from 91 at epoch 1 to 94 at epoch 4" in labels[1]
 
 
@@ -214,7 +214,7 @@ def test_each_neighbor_has_a_frame_and_a_mark_in_addition_to_color(tmp_path):
     assert "6 of the 15 neighbors" in text
     assert len(page.all("img")) == 18
     assert all(attributes["alt"] for attributes in page.all("img"))
-    similarities = [text for text in page.texts if re.fullmatch(r"0\.\d{3}", text)]
+    similarities = [text for text in page.texts if re.fullmatch(r"0\.\d00", text)]
     assert similarities == ["0.900", "0.800", "0.700", "0.600", "0.500"] * 3
 
 
@@ -252,8 +252,9 @@ def test_the_report_does_not_depend_on_matplotlib_settings(tmp_path):
 def test_pyplot_is_not_imported():
     code = (
         "import sys\n"
-        "from experiments.pages import figures\n"
-        "figures.loss_svg([{'epoch': 1, 'train/loss': 2.0}])\n"
+        "from experiments.evaluation.figures import Curves\n"
+        "from experiments.pages.figures import svg\n"
+        "svg('Loss', Curves({'loss': [(1, 2.0)]}))\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -302,11 +303,8 @@ def test_a_name_that_is_not_unicode_is_shown(tmp_path):
 def test_a_single_evaluation_is_described(tmp_path):
     text = written(tmp_path, sample(history=history(1), best=history(1)[0]))
     assert "There was one evaluation" in text
-    recall, loss = Page(text).all("svg")
-    assert (
-        "R@1 cosine 40 % at epoch 1; R@1 l2 30 % at epoch 1; kept: epoch 1"
-        in (recall["aria-label"])
-    )
+    recall, loss, _ = Page(text).all("svg")
+    assert "cosine 40 at epoch 1; l2 30 at epoch 1; kept, epoch 1 40" in recall["aria-label"]
     assert "loss 2 at epoch 1" in loss["aria-label"]
 
 
@@ -337,7 +335,7 @@ def test_other_scores_follow_the_recall_columns(tmp_path):
         "embedding, cosine  60.0  90.0   25.0            –",
         "raw                70.0     –      –            –",
     ]
-    curve = LogCurve("mine", history(2), "train/loss", "")
+    curve = Curves({"mine": [(1, 2.0), (2, 1.0)]})
     text = written(tmp_path, sample(rows=recall, history=None, figures={"Mine": curve}))
     assert re.findall(r'<th scope="col">(.*?)</th>', text) == [
         "R@1", "R@10", "MAP@R", "R-precision"

@@ -60,30 +60,28 @@ def test_unicode_normal_forms_are_equal():
 
 def test_conditions_as_text():
     known = columns()
-    assert known.parsed("class=Milk", "=", "where") == ("class", "Milk")
-    assert known.parsed("a=b=1=2", "=", "where") == ("a=b", "1=2")
-    assert known.parsed("brand: Arla ", ":", "where") == ("brand", "Arla")
+    assert known.parsed("class=Milk", "=") == ("class", "Milk")
+    assert known.parsed("a=b=1=2", "=") == ("a=b", "1=2")
+    assert known.parsed("brand: Arla ", ":") == ("brand", "Arla")
     for text, message in [
         ("class", "where must be COLUMN=VALUE, with a column of class, folder, brand, a=b"),
-        ("colour=red", "no column 'colour': it has class, folder, brand, a=b. Received: where="),
-        ("=x", "no column ''"),
-        ("x" * 10_000, "x{100}…$"),
+        ("color=red", "with a column of class, folder, brand, a=b, but got where=color=red"),
+        ("x" * 10_000, "x{100}….$"),
     ]:
         with pytest.raises(ValueError, match=message) as error:
-            known.parsed(text, "=", "where")
+            known.parsed(text, "=")
         assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("class", "milky", "no image has class=milky; the nearest: Milk$|x/Milk"),
-        ("brand", "ARLA", "no image has brand=ARLA; the nearest: Arla"),
-        ("folder", "juce", "the nearest: Juice"),
-        ("class", "aple", "the nearest: Juice/Apple"),
-        ("brand", "zzzzzz", "no image has brand=zzzzzz$"),
-        ("brand", "q" * 100_000, "q{100}…$"),
-        ("price", "1", "the index has no column 'price': class, folder, brand"),
+        ("class", "milky", "no image has class=milky. Did you mean Milk"),
+        ("brand", "ARLA", "no image has brand=ARLA. Did you mean Arla?"),
+        ("folder", "juce", "Did you mean Juice"),
+        ("class", "aple", "Did you mean Apple"),
+        ("brand", "zzzzzz", "no image has brand=zzzzzz.$"),
+        ("brand", "q" * 100_000, "q{100}….$"),
     ],
 )
 def test_unknown_values(name, value, message):
@@ -112,7 +110,7 @@ def test_rows_are_stored_by_path_also_for_missing_images(tmp_path, imported):
         "columns: brand, of 3 of 5 images",
         f"1 paths in {tmp_path / 'known.csv'} are not images: later.jpg",
         f"2 images have no row in {tmp_path / 'known.csv'}: Juice/Orange/c.jpg, x/Milk/e.jpg",
-        f"1 duplicate rows in {tmp_path / 'known.csv'} are ignored",
+        f"1 repeated rows in {tmp_path / 'known.csv'} are ignored",
     ]
     assert read_columns(tmp_path, PATHS).counts("brand") == [("Arla", 1), ("Bravo", 1), ("Åre", 1)]
     assert rows_of(read_columns(tmp_path, ["later.jpg", "new.jpg"]), ("brand", "Arla")) == [0]
@@ -123,14 +121,10 @@ def test_rows_are_stored_by_path_also_for_missing_images(tmp_path, imported):
 @pytest.mark.parametrize(
     ("text", "class_column", "message"),
     [
-        ("path,folder\nd.jpg,x\n", None, "a column 'folder', which every index has"),
-        ("path,brand\nd.jpg,x\n", "label", "class_column must be one of brand. Received: .*=label"),
-        ("path,class,label\nd.jpg,x,y\n", "label", "has a column 'class' itself"),
-        (
-            "path,brand\nx/y.jpg,x\n",
-            None,
-            "none of the 1 paths .* first: x/y.jpg; an image's: Milk",
-        ),
+        ("path,folder\nd.jpg,x\n", None, "a column 'folder', which the index has"),
+        ("path,brand\nd.jpg,x\n", "label", "class_column must be one of brand, but got label"),
+        ("path,class,label\nd.jpg,x,y\n", "label", "a column 'class', which the index has"),
+        ("path,brand\nx/y.jpg,x\n", None, "none of the 1 paths .* first path is x/y.jpg"),
     ],
 )
 def test_csv_files_that_are_refused(tmp_path, imported, text, class_column, message):
@@ -142,7 +136,7 @@ def test_csv_files_that_are_refused(tmp_path, imported, text, class_column, mess
 def test_damage_is_named(tmp_path, imported):
     imported("path,brand\nd.jpg,Arla\n")
     whole = (tmp_path / COLUMNS).read_text()
-    for text in (whole.replace("Arla", "Bravo"), whole[:50], "", "[]", '{"names": [], "rows": 3}'):
+    for text in (whole.replace("Arla", "Bravo"), whole[:50], "", "[]"):
         (tmp_path / COLUMNS).write_text(text)
         with pytest.raises(
             ValueError, match="columns.json is damaged: python -m experiments.index"

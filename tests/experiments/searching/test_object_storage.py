@@ -131,7 +131,7 @@ def test_a_lancedb_table_in_a_bucket_can_be_searched(made, storage, tmp_path, ca
     assert run_command(search.main, [*words, "--images=s3://photos/moved"]) == 0
     capsys.readouterr()
     assert run_command(search.main, [*words, "--images=s3://photos/gone"]) == 2
-    assert "images is gone: s3://photos/gone. Give --images=FOLDER" in capsys.readouterr().err
+    assert "images is gone: s3://photos/gone. If it has moved, set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,26 +13,27 @@ def test_written_files(tmp_path, monkeypatch):
     from experiments.searching import parquet_files
 
     folder, rows = tmp_path / "files", stores.rows()
-    monkeypatch.setattr(parquet_files, "_ROWS", 10)
-    assert parquet_files.write_parquet(folder, stores.description(), rows)
+    monkeypatch.setattr(parquet_files, "ROWS", 10)
+    target = parquet_files.ParquetFiles(folder)
+    assert target.write(stores.description(), rows)
     names = sorted(path.name for path in folder.glob("part-*"))
     assert names == [f"part-0000{number}.parquet" for number in range(3)]
     table = pq.read_table(folder)
     assert table.column_names == ["id", "path", "class", "folder", "brand", "digest", "vector"]
     assert table["path"].to_pylist() == rows.columns["path"] and table["id"].to_pylist() == rows.ids
     np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), "f4"), rows.vectors)
-    assert not parquet_files.write_parquet(folder, stores.description(), rows)
+    assert not target.write(stores.description(), rows)
     (folder / names[1]).unlink()
-    assert parquet_files.write_parquet(folder, stores.description(), rows)
+    assert target.write(stores.description(), rows)
     fewer = stores.rows(stores.PATHS[:5])
-    assert parquet_files.write_parquet(folder, stores.description(), fewer)
+    assert target.write(stores.description(), fewer)
     assert pq.read_table(folder)["path"].to_pylist() == stores.PATHS[:5]
 
 
 def test_other_files_are_not_replaced(tmp_path):
-    from experiments.searching.parquet_files import check_parquet
+    from experiments.searching.parquet_files import ParquetFiles
 
     (tmp_path / "theirs").mkdir()
     for place in ("theirs", "none/files"):
         with pytest.raises(UsageError, match="to=parquet:FOLDER must be a new folder"):
-            check_parquet(tmp_path / place)
+            ParquetFiles(tmp_path / place)

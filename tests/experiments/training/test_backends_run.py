@@ -89,7 +89,7 @@ def test_a_run_is_exported_to_every_format(backend, photos, tmp_path):
     command = ["experiments.run", *TINY, "--loss=contrastive", f"--data_dir={photos}"]
     finish(start(backend, *command, f"--output_dir={folder}"))
     packages = {"saved_model": "tensorflow", "onnx": "tf2onnx", "openvino": "nncf"}
-    packages["litert"] = "ai_edge_litert"
+    packages["litert"] = "litert_converter"
     for name, package in packages.items():
         if importlib.util.find_spec(package) is None:
             continue

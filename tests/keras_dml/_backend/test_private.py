@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pathlib
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -15,8 +16,42 @@ ROOT = pathlib.Path(private.__file__).parents[2]
 FOREIGN = {"keras", "ops", "tf", "tensorflow", "tfds", "absl", "flags"}
 
 
+class Needed(NamedTuple):
+    """A private name and its use in this package.
+
+    Attributes:
+        name: Full name, including the package.
+        parameters: Parameters of the function, at least the used ones. None if it is not a
+            function.
+        of_instance: Whether only instances have the attribute.
+    """
+
+    name: str
+    parameters: tuple[str, ...] | None = None
+    of_instance: bool = False
+
+
+NEEDED = (
+    Needed("keras.src.models.functional.Functional", ("inputs", "outputs", "name")),
+    Needed("keras.src.backend.common.stateless_scope.in_stateless_scope", ()),
+    Needed("keras.Model._make_function", ("self", "step_function")),
+    Needed("keras.Model._maybe_symbolic_build", ("self", "iterator", "data_batch")),
+    Needed("keras.Model._distribute_strategy", of_instance=True),
+    Needed("keras.optimizers.Optimizer._get_variable_index", ("self", "variable")),
+    Needed("keras.optimizers.Optimizer._clip_gradients", ("self", "grads")),
+    Needed("keras.optimizers.Optimizer._all_reduce_sum_gradients", ("self", "grads_and_vars")),
+    Needed("keras.layers.Layer._flatten_layers", ("self",)),
+    Needed("keras.layers.Lambda._output_shape", of_instance=True),
+    Needed("keras.layers.Layer._remat_mode", of_instance=True),
+    Needed(
+        "tensorflow.__internal__.distribute.interim.maybe_merge_call",
+        ("fn", "strategy", "args", "kwargs"),
+    ),
+)
+
+
 def _value(needed):
-    """Return the object for a name of `private.NEEDED`."""
+    """Return the object for a name of `NEEDED`."""
     owner, _, attribute = needed.name.rpartition(".")
     if needed.of_instance:
         made = {
@@ -37,7 +72,7 @@ def _value(needed):
     raise ImportError(needed.name)
 
 
-@pytest.mark.parametrize("needed", private.NEEDED, ids=lambda needed: needed.name)
+@pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
 def test_private_names_exist(needed):
     versions = f"Keras {keras.__version__}"
     try:

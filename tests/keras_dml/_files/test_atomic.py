@@ -1,7 +1,6 @@
 """Files that are written completely or not at all."""
 
 import concurrent.futures
-import contextlib
 import errno
 import os
 import pathlib
@@ -224,10 +223,7 @@ def test_writing_works_without_locks(tmp_path, monkeypatch):
         assert (tmp_path / "a.txt").read_text() == name and os.listdir(tmp_path) == ["a.txt"]
 
 
-@pytest.mark.parametrize("pinned", [True, False])
-def test_a_folder_replaced_while_it_is_read_is_read_consistently(pinned, tmp_path, monkeypatch):
-    if not pinned:
-        monkeypatch.setattr(atomic, "_DESCRIPTORS", tmp_path / "nowhere")
+def test_a_folder_replaced_while_it_is_read_is_read_consistently(tmp_path):
     index, done = tmp_path / "index", threading.Event()
 
     def write(content):
@@ -273,8 +269,8 @@ def test_an_unchanged_folder_is_read_once(tmp_path):
     assert len(seen) == 2
 
 
-def test_a_constant_writer_must_wait_for_readers(tmp_path):
-    index, turns = tmp_path / "index", []
+def test_a_writer_waits_for_a_reader(tmp_path):
+    index = tmp_path / "index"
 
     def write():
         with replacing_folder(index, "a.json", "it") as folder:
@@ -283,13 +279,19 @@ def test_a_constant_writer_must_wait_for_readers(tmp_path):
 
     def read(folder):
         # In a thread, because the write waits during the reader's turn.
-        writing = pool.submit(write)
-        with contextlib.suppress(concurrent.futures.TimeoutError):
-            writing.result(0.2)
-            turns.append(folder)
+        writing.append(pool.submit(write))
+        with pytest.raises(concurrent.futures.TimeoutError):
+            writing[0].result(0.2)
         return (folder / "a.json").read_text()
 
     write()
+    writing = []
     with concurrent.futures.ThreadPoolExecutor() as pool:
         assert read_folder(index, read) == "whole"
-    assert len(turns) == atomic._HURRIED_READS
+        writing[0].result(20)
+    assert os.listdir(tmp_path) == ["index"]
+
+
+def test_the_old_folder_of_a_killed_replacement_is_read(tmp_path):
+    (tmp_path / ".index.old").mkdir()
+    assert read_folder(tmp_path / "index", lambda folder: folder.name) == ".index.old"

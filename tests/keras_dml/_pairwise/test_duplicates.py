@@ -8,7 +8,7 @@ from backend import compiled, value_and_gradient
 from keras import ops
 
 from keras_dml import losses
-from keras_dml._pairwise.distances import normalize
+from keras_dml._pairwise.pairs import normalize
 from keras_dml.losses import Pairs
 from keras_dml.models import UnitLength
 

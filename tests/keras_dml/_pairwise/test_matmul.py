@@ -9,7 +9,7 @@ import pytest
 
 import keras_dml
 from keras_dml import losses
-from keras_dml._pairwise.matmul import matmul
+from keras_dml._pairwise.arithmetic import matmul
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only TensorFlow's products are split"
@@ -44,7 +44,7 @@ def on_gpu(x, y):
 @pytest.fixture
 def rounding_gpu(monkeypatch):
     """Simulate TF32 in every product; the argument is whether the library knows."""
-    module = pytest.importorskip("keras_dml._pairwise.matmul")
+    module = pytest.importorskip("keras_dml._pairwise.arithmetic")
 
     def becomes(known):
         monkeypatch.setattr(module, "_product", on_gpu)
@@ -119,7 +119,7 @@ def test_a_loss_is_as_exact_as_without_tf32(rounding_gpu, name):
 
 
 def test_tf32_is_detected(monkeypatch):
-    module = pytest.importorskip("keras_dml._pairwise.matmul")
+    module = pytest.importorskip("keras_dml._pairwise.arithmetic")
     assert not module._is_rounded() or tf.config.list_physical_devices("GPU")
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
     assert module._is_rounded() == tf.config.experimental.tensor_float_32_execution_enabled()
@@ -132,7 +132,7 @@ def test_the_library_uses_no_other_product_of_embeddings():
     others = {"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer"}
     for path in rooms:
         for node in ast.walk(ast.parse(path.read_text())):
-            if path.name == "matmul.py":  # defines the product
+            if path.name == "arithmetic.py":  # defines the product
                 continue
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "ops":
                 assert node.attr not in others, f"{path.name}: ops.{node.attr}"

@@ -6,7 +6,7 @@ import tiers
 from backend import compiled
 from keras import ops
 
-from keras_dml._pairwise.search import places_in
+from keras_dml._pairwise.arithmetic import places_in
 
 pytestmark = pytest.mark.any_backend
 

@@ -8,7 +8,7 @@ from backend import parts, value_and_gradient
 from batches import batch, small_model, softmax
 
 from keras_dml import losses
-from keras_dml._pairwise.matmul import matmul
+from keras_dml._pairwise.arithmetic import matmul
 
 pytestmark = pytest.mark.any_backend
 

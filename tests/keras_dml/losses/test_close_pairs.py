@@ -8,7 +8,7 @@ from keras import ops
 from loss_cases import CASES, each
 
 from keras_dml import losses
-from keras_dml._pairwise.distances import normalize, safe_sqrt, squared_distances
+from keras_dml._pairwise.pairs import normalize, safe_sqrt, squared_distances
 
 pytestmark = pytest.mark.any_backend
 

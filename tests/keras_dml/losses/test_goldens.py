@@ -15,9 +15,8 @@ from peers.goldens import (
 )
 
 from keras_dml import losses, models
-from keras_dml._pairwise.distances import normalize, safe_sqrt
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Pairs
+from keras_dml._pairwise.pairs import Pairs, normalize, safe_sqrt
 from keras_dml.losses.base import EmbeddingLoss
 
 pytestmark = pytest.mark.any_backend

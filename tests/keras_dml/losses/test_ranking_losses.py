@@ -80,6 +80,33 @@ def test_the_gradient_of_the_circle_loss_matches_the_paper():
     np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("temperature", [2.0, 10.0])
+def test_the_gradient_of_the_ranked_list_loss_treats_its_weights_as_constants(temperature):
+    ids, z = batch(seed=9)
+    f = oracles.unit(z)
+    distance = np.sqrt(((f[:, None] - f) ** 2).sum(axis=2))
+    same = ids[:, None] == ids
+    far, near = same & (distance > 0.8), ~same & (distance < 1.2)
+    slopes = 0.5 * far / np.maximum(far.sum(axis=1, keepdims=True), 1)
+    weights = near * np.exp(temperature * (1.2 - distance))
+    slopes -= 0.5 * weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+    slopes = (slopes + slopes.T) / len(ids) / np.where(distance > 0, distance, 1)
+    expected = projected(slopes.sum(axis=1, keepdims=True) * f - slopes @ f, z)
+    loss = losses.RankedListLoss(temperature=temperature, dtype="float64")
+    np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
+
+
+def test_the_histogram_loss_is_the_share_of_pairs_in_the_wrong_order():
+    ids, z = batch(seed=9)
+    f = oracles.unit(z)
+    s, same = f @ f.T, ids[:, None] == ids
+    positive, negative = s[same & ~np.eye(len(ids), dtype=bool)], s[~same]
+    share = np.mean(positive[:, None] < negative)
+    loss = losses.HistogramLoss(num_bins=20000, dtype="float64")
+    # A tie with itself is half of a wrong order; its share goes to 0 with the bins.
+    assert float(loss(ids, z)) == pytest.approx(share, abs=1e-3)
+
+
 @pytest.mark.parametrize("far_class", [False, True])
 @pytest.mark.parametrize(("margin", "beta"), [(0.2, 1.1), (0.2, 1.2), (0.4, 1.5)])
 def test_the_gradient_of_the_margin_loss_treats_its_weights_as_constants(margin, beta, far_class):

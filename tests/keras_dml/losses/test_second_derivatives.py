@@ -8,13 +8,13 @@ from batches import batch
 from loss_cases import DEFAULTS, each
 
 from keras_dml import losses
-from keras_dml._common.errors import SecondDerivativeError
-from keras_dml._pairwise.distances import normalize, squared_distances
+from keras_dml._backend.gradients import SecondDerivativeError
+from keras_dml._pairwise.pairs import normalize, squared_distances
 
 pytestmark = pytest.mark.any_backend
 
 STEP = 1e-5
-REFUSED = {"circle", "ice", "margin", "pce", "rankmi", "smooth_ap", "recall_at_k"}
+REFUSED = {"circle", "ice", "margin", "pce", "rankmi", "ranked_list", "smooth_ap", "recall_at_k"}
 
 
 def product(loss, ids, z, direction, compile_it=False):
@@ -67,6 +67,8 @@ def refuses(loss):
             return config["reweight"]
         case "margin" | "rankmi":
             return config["sampling"] == "distance_weighted"
+        case "ranked_list":
+            return config["temperature"] > 0
         case name:
             fused = getattr(loss, "fused", False)
             return fused or name in ("circle", "pairwise_cross_entropy")

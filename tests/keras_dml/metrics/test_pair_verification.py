@@ -88,19 +88,14 @@ def naive_results(metric):
     return results
 
 
-@pytest.mark.parametrize("path", ["all", "windows", "empty window"])
+@pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("metric", METRICS)
-def test_it_agrees_with_a_loop_over_the_pairs(metric, path, monkeypatch):
-    monkeypatch.setattr(ranks, "_BLOCK", 7 if path == "all" else 32)
-    if path != "all":
-        monkeypatch.setattr(pair_verification, "_FEW", 1)
-        monkeypatch.setattr(pair_verification, "_LOOKED_AT", 300)
+def test_it_agrees_with_a_loop_over_the_pairs(metric, few, monkeypatch):
+    monkeypatch.setattr(ranks, "_BLOCK", 7 if few else 32)
+    if not few:
+        monkeypatch.setattr(pair_counts, "_FEW", 1)
         monkeypatch.setattr(pair_counts, "_PENDING", 20)
         monkeypatch.setattr(pair_counts, "_OF_A_PART", 5)
-    if path == "empty window":
-        nowhere = (np.float32(-99), np.float32(-98))
-        monkeypatch.setattr(pair_verification, "_window_of_rate", lambda *_: nowhere)
-        monkeypatch.setattr(pair_verification, "_window_of_equal_errors", lambda *_: nowhere)
     for (embeddings, labels), expected in zip(sets(), naive_results(metric), strict=True):
         negative, positive, thresholds, (error, error_threshold) = expected
         found = verification(embeddings, labels, RATES, metric, replicates=2)
@@ -166,7 +161,13 @@ def labeled_rows(embeddings, labels, metric="cosine"):
     return pair_verification._labeled_rows(rows, np.unique(labels, return_inverse=True)[1], metric)
 
 
+def sample_of(rows):
+    every = (np.float32(-np.inf), np.float32(np.inf))
+    return pair_counts.count_windows(rows, [every], pair_counts.count_bins(rows), 0)[1]
+
+
 def test_the_sample_represents_all_pairs(monkeypatch):
+    monkeypatch.setattr(pair_counts, "_FEW", 1)
     monkeypatch.setattr(pair_counts, "_OF_A_PART", 200)
     monkeypatch.setattr(pair_counts, "_OF_THE_REST", 3000)
     monkeypatch.setattr(pair_counts, "_OF_POSITIVES", 1000)
@@ -176,8 +177,7 @@ def test_the_sample_represents_all_pairs(monkeypatch):
     scores = rows.scores.block(slice(0, 400), slice(0, 400))[np.triu_indices(400, 1)]
     same = (rows.codes[:, None] == rows.codes)[np.triu_indices(400, 1)]
     kinds = [np.sort(scores[same == kind])[::-1] for kind in (False, True)]
-    tail = pair_verification._falling(rows.random_scores(0, 50_000, 0))
-    sampled = pair_counts.count_pairs(rows, [pair_counts.EVERYTHING], tail, 0).sample
+    sampled = sample_of(rows)
     for pairs, kept in zip(kinds, sampled, strict=True):
         assert len(kept.scores) < len(pairs) / 4
         assert (np.diff(kept.scores) <= 0).all()
@@ -196,12 +196,9 @@ def test_the_class_bootstrap_matches_a_loop():
     rng = np.random.default_rng(3)
     labels = rng.integers(0, 6, 40)
     rows = labeled_rows(rng.normal(size=(40, 4)), labels)
-    counts = pair_counts.count_pairs(rows, [pair_counts.EVERYTHING], None, 0)
     thresholds = np.array([0.5, 0.8], np.float32)
     rates = (0.2, 0.05)
-    found = class_bootstrap.resampled(
-        *counts.sample, rows.sizes, 2.0, rates, thresholds, 4, 9, lambda _: None
-    )
+    found = class_bootstrap.resampled(*sample_of(rows), rows.sizes, 2.0, rates, thresholds, 4, 9)
     scores = rows.scores.block(slice(0, 40), slice(0, 40))
     for replicate in range(4):
         drawn = np.random.default_rng((9, replicate)).multinomial(6, np.full(6, 1 / 6))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set, naive_search
 
-from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, ScannIndex, TreeAH, products
+from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, ScannIndex, TreeAH
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -79,14 +79,6 @@ def test_custom_ids(ids):
     np.testing.assert_array_equal(
         index.embeddings_of([*more, ids[0], ids[0]]), index.embeddings_of([ids[0]] * 3)
     )
-
-
-def test_without_tensorflow(monkeypatch):
-    items, _ = awkward_set()
-    wanted = ExactIndex(items, "l2").search(items, 7, allowed=range(20, 60))
-    monkeypatch.setattr(products, "_tensorflow", lambda: None)
-    for one, other in zip(ExactIndex(items, "l2").search(items, 7, allowed=range(20, 60)), wanted):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from keras_dml.retrieval import (
     ScannIndex,
     TreeAH,
     load_index,
-    scann_index,
 )
 from keras_dml.retrieval.items import Items
 from keras_dml.retrieval.tree_searcher import TreeSearcher
@@ -392,7 +391,6 @@ def test_search_and_change_while_a_tree_trains(monkeypatch, fails):
 @needs_scann
 @pytest.mark.parametrize("during", ["emptied", "many"])
 def test_removals_and_large_changes_while_a_tree_trains(monkeypatch, during):
-    monkeypatch.setattr(scann_index, "_FEW_ROWS", 3)
     rows = random_rows(50)
     index = ScannIndex(rows, "l2", np.arange(50), WHOLE)
     train = TreeSearcher.trained.__func__

@@ -11,7 +11,7 @@ import tiers
 from retrieval_sets import naive_search
 
 from keras_dml import retrieval
-from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, build_index, products
+from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, build_index
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -113,12 +113,9 @@ def brute_force(rows, queries, metric):
 )
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("index_class", INDEXES)
-@tiers.parametrize("tensorflow", [True, False], [False])
 def test_near_copies_in_clusters_far_from_their_mean(
-    count, copies, length, gap, metric, index_class, tensorflow, monkeypatch
+    count, copies, length, gap, metric, index_class
 ):
-    if not tensorflow:
-        monkeypatch.setattr(products, "_tensorflow", lambda: None)
     embeddings = clusters(count, copies, length, gap)
     index = index_class(embeddings, metric)
     rows_of_index = index.embeddings_of(index.ids)
@@ -203,8 +200,8 @@ def test_invalid_items(index_class, embeddings, metric, message):
 @pytest.mark.parametrize(
     ("queries", "k", "message"),
     [
-        (np.zeros((1, 2)), 3.0, "k must be a whole number from 1 to the .*, 9. Received: k=3.0"),
-        (np.zeros((1, 2)), 0, "k must be .*from 1 to the number of items, 9. Received: k=0"),
+        (np.zeros((1, 2)), 3.0, "k must be a whole number from 1 to 9. Received: k=3.0"),
+        (np.zeros((1, 2)), 0, "k must be a whole number from 1 to 9. Received: k=0"),
         (np.zeros((1, 2)), 10, "k must be .* Received: k=10"),
         (np.zeros((1, 2)), np.nan, "k must be .* Received: k=nan"),
         (np.zeros((1, 3)), 1, r"queries must have the index's 2 dimensions.*\(1, 3\)"),

@@ -44,7 +44,8 @@ def test_extensions_in_any_case_and_nothing_else(tmp_path):
 def test_unsupported_images_are_counted_in_one_line(tmp_path, caplog):
     write(tmp_path, "a/1.jpg", "a/1.HEIC", "a/2.heic", "b/3.tiff", "b/.4.tiff", "b/notes.txt")
     assert folder(tmp_path).class_names == ("a",)
-    line = "3 files are not read: 2 .heic, 1 .tiff; convert them to JPEG"
+    line = "3 files are not read: 2 .heic, 1 .tiff; convert them to JPEG, or install the package "
+    line += "pillow-heif, which reads HEIC"
     assert [record.message for record in caplog.records] == [f"{tmp_path}: {line}"]
     (tmp_path / "a" / "1.jpg").unlink()
     with pytest.raises(ValueError, match=f"Found none, and {line}"):

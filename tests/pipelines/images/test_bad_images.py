@@ -22,7 +22,10 @@ FILES = {
     "good.png": (encode("PNG"), None),
     "empty.jpg": (b"", "the file is empty"),
     "text.jpg": (b"<html>404</html>", "not a JPEG, PNG, WebP, BMP or GIF image"),
-    "phone.jpg": (b"\0\0\0\x18ftypheic\0\0", "BMP or GIF image: HEIC, convert it to JPEG"),
+    "phone.jpg": (
+        b"\0\0\0\x18ftypheic\0\0",
+        "HEIC, which the package pillow-heif reads",
+    ),
     "png_by_another.jpg": (encode("PNG"), None),
     "missing.jpg": (None, "no such file"),
     "animated.webp": (

@@ -17,7 +17,7 @@ from experiments.training.objectives.classifier import BesideClassifier, Classif
 from experiments.training.objectives.pairs import OverPairs
 from experiments.training.objectives.proxies import OverProxies
 from keras_dml import losses
-from keras_dml._pairwise.reductions import masked_sum
+from keras_dml._pairwise.arithmetic import masked_sum
 
 OTHERS = {"ce": Classifier, "center": BesideClassifier, "rankmi": Alternating}
 OVER_PROXIES = [name for name, loss in losses.LOSSES.items() if issubclass(loss, losses.ProxyLoss)]

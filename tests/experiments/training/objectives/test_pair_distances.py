@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.evaluation.evaluators import Finished
-from experiments.pages.pair_figures import drawn
-from experiments.training.checkpoint import State
+from experiments.evaluation.evaluators import Finished, Start
+from experiments.pages.figures import svgs
 from experiments.training.objectives.pair_distances import PairDistances
 from experiments.training.run_files import RANKMI
 from experiments.training.run_folder import RunFolder
@@ -36,14 +35,14 @@ def test_distances_before_and_after_training_and_costs(tmp_path):
     folder.open()
     run = SimpleNamespace(folder=folder, data=SimpleNamespace(test=before))
     evaluator = PairDistances()
-    evaluator.before(run, State(), lambda table, text: table.z)
+    evaluator.before(run, Start(0, lambda table, text: table.z))
     # A resumed run keeps the distances from its start, with and without a checkpoint.
-    evaluator.before(run, State(), lambda table, text: 0 * table.z)
-    evaluator.before(run, State(epoch=1, step=3), None)
+    evaluator.before(run, Start(0, lambda table, text: 0 * table.z))
+    evaluator.before(run, Start(3, None))
     network = StatisticsNetwork(hidden=4, seed=0)
     model = SimpleNamespace(statistics_network=network, beta=1.1, alpha=0.25)
     history = [{"epoch": 1, "train/mutual_information": 0.2}]
-    findings = evaluator.finish(run, Finished(model, after, None, history, history[0]))
+    findings = evaluator.finish(run, Finished(model, {"test": after}, history, history[0]))
 
     seen = json.loads(folder.file(RANKMI).read_text())
     start = DistanceHistograms(*map(np.array, seen["before"]))
@@ -52,11 +51,11 @@ def test_distances_before_and_after_training_and_costs(tmp_path):
     assert sum(map(sum, seen["after"])) == 30 * 29 // 2
     assert seen["values"][100] == pytest.approx(float(network(np.array([[1.0]]))[0, 0]), abs=1e-6)
 
-    pictures = {title: drawn(data) for title, data in findings.figures.items()}
+    pictures = svgs(findings.figures)
     summary = findings.summary
     assert len(pictures) == 3
     assert all(text.startswith("<svg") for text in pictures.values())
-    assert "the costs meet at the distance 1.100, margins 0.25" in pictures["Cost of a pair"]
+    assert "β, ± α 1.1" in pictures["Cost of a pair"]
     assert ("β", "1.100") in summary
     divergence = 2 * distance_histograms(after, labels, bins=80).divergence()
     assert f"{divergence:.3f} nats" in summary[0][1]

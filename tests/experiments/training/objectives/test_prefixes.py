@@ -23,7 +23,7 @@ def test_loss_and_scores_have_the_prefixes_of_the_flag(objective):
 def test_recall_of_prefixes():
     rng = np.random.default_rng(0)
     embeddings, labels = rng.normal(size=(30, 6)).astype("float32"), np.arange(30) % 5
-    data = SimpleNamespace(test=SimpleNamespace(labels=labels), gallery=None)
+    data = SimpleNamespace(tables={"test": SimpleNamespace(labels=labels)}, catalog=None)
     run = SimpleNamespace(data=data, ks=[1, 2], options=SimpleNamespace(patience=0))
     scores = RetrievalScores((2,))
     measured = dict(scores.measure(run, None, {"test": embeddings}))
@@ -31,7 +31,7 @@ def test_recall_of_prefixes():
     assert measured["test/recall@2/cosine/first 2"] == pytest.approx(expected[2])
     whole = metrics.recall_at_k(embeddings, labels, ks=[1, 2])
     assert measured["test/recall@1/cosine"] == pytest.approx(whole[1])
-    findings = scores.finish(run, Finished(None, embeddings, None, [], {}))
+    findings = scores.finish(run, Finished(None, {"test": embeddings}, [], {}))
     assert findings.rows["first 2, cosine"]["recall@1"] == pytest.approx(expected[1])
     assert findings.result["scores"]["recall@1/cosine/first 2"] == pytest.approx(expected[1])
 

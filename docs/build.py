@@ -1,0 +1,169 @@
+"""Build the site from `docs/pages` and the docstrings: `python docs/build.py` (extra `docs`).
+
+Writes `site/`. A warning fails the build. Pages load no fonts, scripts, or pictures from other
+hosts. Generated pages: the files of the repository's root, one page for each loss, and all flags.
+"""
+
+import ast
+import importlib
+import os
+import pathlib
+import re
+import shutil
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SOURCE, SITE = ROOT / "build" / "pages", ROOT / "site"
+REPOSITORY = {
+    "BUILD.md": "building",
+    "CONTRIBUTING.md": "contributing",
+    "SECURITY.md": "security",
+    "CHANGELOG.md": "changes",
+}
+# Sections of the navigation: page, title, and subpages.
+SECTIONS = {
+    "guides": ("Guides", [
+        "guides/photographs", "guides/keras", "guides/custom_data", "guides/losses",
+        "guides/custom_loss", "guides/training_loop", "guides/evaluation", "guides/finetuning",
+        "guides/devices", "guides/backends", "guides/serving", "guides/exporting",
+        "guides/stores", "guides/datasets", "guides/runs", "guides/migrating", "guides/errors",
+    ]),
+    "reference": ("Reference", [
+        "api/losses", "api/addons", "api/mining", "api/metrics", "api/relations", "api/models", "api/callbacks",
+        "api/optimizers", "api/retrieval", "api/export", "api/pipelines", "flags",
+    ]),
+    "measured": ("Results", [
+        "results", "recipes_fidelity", "results/tuning", "results/evaluation", "results/serving",
+        "results/benchmarks", "results/faults",
+    ]),
+    "project": ("Project", list(REPOSITORY.values())),
+}  # fmt: skip
+# Modules of the reference pages whose name differs from the page.
+MODULES = {"pipelines": "pipelines"}
+
+
+def main() -> int:
+    """Write the pages to the source folder, and run Sphinx."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.path.insert(0, str(ROOT))
+    import keras  # noqa: F401  # first, so that keras_dml imports its losses
+
+    for folder in (SOURCE, SITE):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs" / "pages", SOURCE)
+    for name, page in REPOSITORY.items():
+        _write(page, (ROOT / name).read_text("utf-8").replace("](docs/pages/", "]("))
+    for page, (title, subpages) in SECTIONS.items():
+        _write(page, f"# {title}\n\n{_toctree(subpages)}")
+    _write("flags", _flags())
+    _write_reference()
+    index = SOURCE / "index.md"
+    _write("index", index.read_text("utf-8") + _toctree(["start", *SECTIONS], ":hidden:"))
+    for path in SOURCE.rglob("*.md"):
+        path.write_text(_with_links_of_the_site(path), "utf-8")
+    from sphinx.cmd import build
+
+    return build.main(
+        ["-W", "--keep-going", "-q", "-j", "2", "-c", str(ROOT / "docs"), str(SOURCE), str(SITE)]
+    )
+
+
+def _write(page: str, text: str) -> None:
+    path = SOURCE / f"{page}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+
+
+def _toctree(pages: list[str], *options: str) -> str:
+    return "\n".join(["", "```{toctree}", *options, "", *(f"/{page}" for page in pages), "```", ""])
+
+
+def _with_links_of_the_site(path: pathlib.Path) -> str:
+    """Return a page whose links to losses and to the repository's files lead to pages."""
+    up = "../" * (len(path.relative_to(SOURCE).parts) - 1)
+    text = re.sub(
+        r"\]\([./]*api/losses\.md#keras_dml\.losses\.(\w+)\)",
+        rf"]({up}api/losses/\1.md)",
+        path.read_text("utf-8"),
+    )
+    for name, page in {**REPOSITORY, "README.md": "index"}.items():
+        text = re.sub(rf"\]\([./]*{re.escape(name)}", f"]({up}{page}.md", text)
+    return text
+
+
+def _write_reference() -> None:
+    """Add the docstrings to the pages in `api`, and write a page for each loss."""
+    for path in (SOURCE / "api").glob("*.md"):
+        module = MODULES.get(path.stem, f"keras_dml.{path.stem}")
+        if path.stem == "losses":
+            added = _losses()
+        else:
+            added = _directive(f"automodule:: {module}", ":members:", ":imported-members:")
+        path.write_text(f"{path.read_text('utf-8')}\n{added}", "utf-8")
+
+
+def _losses() -> str:
+    """Write a page for each public name, which the package imports as `X as X`.
+
+    Returns:
+        A table of the names, and the navigation.
+    """
+    package = importlib.import_module("keras_dml.losses")
+    tree = ast.parse(pathlib.Path(package.__file__).read_text("utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = {alias.name for node in imports for alias in node.names if alias.asname == alias.name}
+    rows = []
+    for name in sorted(names):
+        # All losses have the methods of their base classes.
+        members = [] if name.endswith("Loss") and name != "EmbeddingLoss" else [":members:"]
+        entry = _directive(f"autoclass:: keras_dml.losses.{name}", *members)
+        _write(f"api/losses/{name}", f"# {name}\n\n{entry}")
+        first = (getattr(package, name).__doc__ or "").strip().split("\n")[0]
+        rows.append(f"| [`{name}`](losses/{name}.md) | {first} |\n")
+    pages = [f"api/losses/{name}" for name in sorted(names)]
+    return f"| name | |\n| --- | --- |\n{''.join(rows)}{_toctree(pages, ':hidden:')}"
+
+
+def _directive(name: str, *options: str) -> str:
+    return "\n".join(["```{eval-rst}", f".. {name}", *(f"   {each}" for each in options), "```\n"])
+
+
+def _flags() -> str:
+    """Return a page with the flags of all commands."""
+    from experiments.options.declaration import declarations
+    from experiments.options.help import shown
+
+    for path in sorted((ROOT / "experiments").rglob("*.py")):
+        if re.search(r"^    command = ", path.read_text("utf-8"), re.MULTILINE):
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    found: dict[str, dict[str, list[str]]] = {}
+    for options in _subclasses(importlib.import_module("experiments.options.declaration").Options):
+        if not options.command or options.__name__.startswith("_"):
+            continue
+        command = options.command.removeprefix("experiments.")
+        for name, (_, _, flag) in declarations(options).items():
+            text = flag.text if isinstance(flag.text, str) else flag.text()
+            default = shown(flag.default)
+            entry = f"{text.strip()}\n\nDefault: {f'`{default}`' if default else 'none'}."
+            if flag.choices:
+                entry += f" One of {', '.join(f'`{word}`' for word in flag.choices)}."
+            commands = found.setdefault(name, {}).setdefault(entry, [])
+            if command not in commands:
+                commands.append(command)
+    lines = [
+        "# Flags\n\nThe flags of all commands, as in `--helpfull`. `--NAME=none` unsets a flag "
+        "whose default is none.\n"
+    ]
+    for name, entries in sorted(found.items()):
+        lines.append(f"## `--{name}`\n")
+        for entry, commands in entries.items():
+            lines.append(f"{entry} Commands: {', '.join(f'`{each}`' for each in commands)}.\n")
+    return "\n".join(lines)
+
+
+def _subclasses(parent: type) -> list[type]:
+    return [each for child in parent.__subclasses__() for each in (child, *_subclasses(child))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

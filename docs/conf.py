@@ -1,0 +1,67 @@
+"""Sphinx's settings. `python docs/build.py` builds the site."""
+
+import re
+
+project = "keras_dml"
+author = "the authors of keras_dml"
+project_copyright = author
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+
+# Docstrings and pages write code in single backticks, as in Markdown.
+default_role = "literal"
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "keras_dml"
+html_show_sourcelink = False
+html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_sidebars = {"index": [], "start": [], "flags": []}
+html_theme_options = {
+    "footer_start": [],
+    "footer_end": [],
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], "api/losses/*": []},
+    "show_prev_next": True,
+}
+
+
+def setup(app):
+    """Connect the conversion of docstrings."""
+    app.connect("autodoc-process-docstring", _as_restructured_text, priority=1)
+
+
+def _as_restructured_text(app, what, name, obj, options, lines):
+    """Convert a docstring's Markdown: indented code, and code in single backticks."""
+    converted, section, code = [], "", None
+    for number, line in enumerate(lines):
+        if line and not line.startswith(" "):
+            section, code = line if re.fullmatch(r"[A-Z][\w ]*:", line) else "", None
+        elif code is None and not section and line.startswith("    ") and not lines[number - 1]:
+            code = ""
+            converted += [".. code-block:: text", ""]  # most are formulas
+        if code is not None:
+            converted.append(code + line if line else "")
+        elif line == "Examples:":
+            first = next(filter(str.strip, lines[number + 1 :]), "")
+            converted.append(line)
+            if not first.lstrip().startswith(">>>"):
+                code = "    "
+                converted += ["    .. code-block:: python", ""]
+        elif line.lstrip().startswith((">>>", "...")):
+            converted.append(line)
+        else:
+            parts = re.split(r"(`[^`]+`)", line)
+            parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+            converted.append("".join(parts))
+    lines[:] = converted

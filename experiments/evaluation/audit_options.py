@@ -1,0 +1,136 @@
+"""The options of `experiments.audit`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+from experiments.options import Options, RunOptions, UsageError, option, refuse_unused
+from experiments.options.run_options import EvaluationOptions
+
+__all__ = ["AuditOptions"]
+
+_WHAT, _FOUND = "Audited run or file, one of", "What counts as found"
+_LIMITS, _HOW = "How much is allowed, for an exit code", "How"
+_ANY = " Default: any number."
+# Flags of the audited run that have no effect on a file of embeddings.
+_OF_A_RUN = {"split", *(field.name for field in dataclasses.fields(EvaluationOptions))} - {
+    "max_pixels", *(field.name for field in dataclasses.fields(Options))
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditOptions(EvaluationOptions):
+    """Options of the command."""
+
+    command = "experiments.audit"
+    intro = """Find errors in a set of labeled images by the embeddings of a model.
+
+  python -m experiments.audit --run=runs/folder-seed0
+  python -m experiments.audit --embeddings=FILE.npz
+
+Finds near-duplicates within and across training and test images, labels that are probably wrong,
+outliers, and the most confused classes. Writes audit.html, with pictures if the images are
+available, and findings.csv with all findings.
+
+Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both files are written.
+1: the audit had to stop. 2: a flag is wrong.
+"""
+
+    run: str | None = option(
+        None,
+        _WHAT,
+        "Folder of experiments.run: its images and its kept model. A model that was trained on "
+        "wrong labels agrees with some of them.",
+    )
+    embeddings: str | None = option(
+        None,
+        _WHAT,
+        "File of numpy.savez with the arrays embeddings [n, d] and labels [n]. train_ or gallery_ "
+        "before these names adds sets, and paths (train_paths, gallery_paths) of image files add "
+        "pictures. Without pictures, near-duplicates are found by the embeddings.",
+    )
+    split: str = option(
+        "all", _HOW, "With --run: which of its images.", choices=("all", "train", "test")
+    )
+    neighbors: int = option(20, _FOUND, "Number of neighbors that vote on a label.", lower_bound=1)
+    correlation: float = option(
+        0.92,
+        _FOUND,
+        "Least correlation of the gray levels of two near-duplicates, at 32x32 pixels. One of them "
+        "may be mirrored or cut by up to a sixth.",
+        lower_bound=0,
+        upper_bound=1,
+    )
+    similarity: float = option(
+        0.97,
+        _FOUND,
+        "Without pictures: least cosine similarity of two near-duplicates. The right value depends "
+        "on the model.",
+        lower_bound=-1,
+        upper_bound=1,
+    )
+    label_ratio: float = option(
+        0.1,
+        _FOUND,
+        "A label is probably wrong if its share of the neighbors' votes is below this part of the "
+        "average share in its class.",
+        lower_bound=0,
+        upper_bound=1,
+    )
+    outlier_score: float = option(
+        1.5,
+        _FOUND,
+        "An outlier's distance to its neighbors is above the upper quartile of all images by this "
+        "multiple of the distance of the quartiles.",
+        lower_bound=0,
+    )
+    max_leaks: int | None = option(
+        None,
+        _LIMITS,
+        f"Test and gallery images that are near-duplicates of training images.{_ANY}",
+        lower_bound=0,
+    )
+    max_duplicates: int | None = option(
+        None,
+        _LIMITS,
+        f"Images after the first of each group of near-duplicates.{_ANY}",
+        lower_bound=0,
+    )
+    max_label_errors: int | None = option(
+        None, _LIMITS, f"Labels that are probably wrong.{_ANY}", lower_bound=0
+    )
+    max_outliers: int | None = option(None, _LIMITS, f"Outliers.{_ANY}", lower_bound=0)
+    shown: int = option(20, _HOW, "Findings of each kind on the page.", lower_bound=1)
+    output_dir: str | None = option(
+        None, _HOW, "Folder of the results. Default: RUN/audit, or NAME-audit next to the file."
+    )
+
+    @classmethod
+    def of_flag_files(cls) -> type[Options]:
+        """Return the options of the audited run, whose flags the others override."""
+        return RunOptions
+
+    @property
+    def source(self) -> pathlib.Path:
+        """The path of the audited run or file."""
+        if bool(self.run) == bool(self.embeddings):
+            both = "both" if self.run else "neither"
+            raise UsageError(f"Set one of --run and --embeddings, but got {both}.")
+        return pathlib.Path(self.run or self.embeddings or "").expanduser()
+
+    @property
+    def output(self) -> pathlib.Path:
+        """The folder of the results."""
+        if self.output_dir:
+            return pathlib.Path(self.output_dir).expanduser()
+        if self.run:
+            return self.source / "audit"
+        source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
+        return source.with_name(f"{source.stem}-audit")
+
+    def check_effect(self) -> None:
+        """Raise `UsageError` for flags on the command line without effect on a file."""
+        if self.embeddings:
+            refuse_unused(self, sorted(_OF_A_RUN), "--embeddings")

@@ -1,0 +1,149 @@
+"""The options of `experiments.evaluate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+from experiments.options import (
+    Options,
+    RunOptions,
+    UsageError,
+    declarations,
+    option,
+    refuse_unused,
+)
+from experiments.options.run_options import (
+    BackboneOptions,
+    EvaluationOptions,
+    ImageSizeOptions,
+)
+
+__all__ = ["SOURCES", "EvaluateOptions"]
+
+_WHAT, _HOW = "Evaluated model or file, one of", "How"
+SOURCES = ("run", "model", "saved_model", "embeddings")
+# Flags that have an effect on a file of embeddings.
+_OF_A_FILE = {
+    "embeddings",
+    "recall_at",
+    "matryoshka",
+    "clustering",
+    "information",
+    "output_dir",
+} | {field.name for field in dataclasses.fields(Options)}
+_OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "backbone"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(EvaluationOptions, BackboneOptions):
+    """Options of the command: the model or file, and the flags of a run that apply to it."""
+
+    command = "experiments.evaluate"
+    intro = """Score embeddings in retrieval and clustering: a table, a page, and a JSON file.
+
+  python -m experiments.evaluate --run=runs/glyphs-seed0
+  python -m experiments.evaluate --backbone=efficientnet_lite0 --weights=packaged --data_dir=photos
+  python -m experiments.evaluate --model=FILE.keras --dataset=cub --data_dir=FOLDER --resize=256
+  python -m experiments.evaluate --saved_model=FOLDER --data_dir=photos
+  python -m experiments.evaluate --embeddings=FILE.npz
+
+--backbone evaluates an untrained backbone with its pooling, without any run. With --data_dir, the
+default of --dataset is a folder of class folders. The same command resumes after a stop. From a
+--flagfile, only the flags of the dataset, the image size, the backbone, and the evaluation apply.
+"""
+
+    run: str | None = option(
+        None,
+        _WHAT,
+        "Folder of experiments.run: its kept model on its dataset. Other flags override the run's.",
+    )
+    model: str | None = option(
+        None,
+        _WHAT,
+        "Keras model from images [n, size, size, 3], RGB in 0..255, to embeddings [n, d].",
+    )
+    saved_model: str | None = option(
+        None,
+        _WHAT,
+        "SavedModel from the bytes of image files to embeddings. It contains the preprocessing, so "
+        "image_size and resize have no effect. It runs code with your rights: use only models that "
+        "you trust.",
+    )
+    embeddings: str | None = option(
+        None,
+        _WHAT,
+        "File of numpy.savez with the arrays embeddings [n, d] and labels [n]. gallery_embeddings "
+        "and gallery_labels are searched instead of the other rows, and catalog_embeddings and "
+        "catalog_labels as a second task. With paths of image files (also gallery_paths and "
+        "catalog_paths), the page shows neighbors.",
+    )
+    split: str = option(
+        "test",
+        _HOW,
+        "Images of the dataset. A model that was trained on it has seen the classes of train and "
+        "all.",
+        choices=("test", "train", "all"),
+    )
+    clustering: bool = option(True, _HOW, "Compute NMI and AMI, which need k-means.")
+    float16: bool = option(False, _HOW, "Store the embeddings in half the size.")
+    output_dir: str | None = option(
+        None,
+        _HOW,
+        "Folder of the results. Default: NAME-evaluation next to the file or model, or evaluation "
+        "in the folder of a run.",
+    )
+
+    @classmethod
+    def of_flag_files(cls) -> type[Options]:
+        """Return the options of a recipe or of a run."""
+        return RunOptions
+
+    @classmethod
+    def refusal(cls, name: str | None, received: str) -> str | None:
+        """Return a message for a flag of training."""
+        known = declarations(RunOptions, registries=False)
+        if name is None or not {name, name.removeprefix("no")} & known.keys():
+            return None
+        return f"{name} has no effect on an evaluation, but got {received}."
+
+    @property
+    def kind(self) -> str:
+        """The flag that is set: one of `SOURCES`, or else "backbone"."""
+        given = [name for name in SOURCES if getattr(self, name)]
+        if "backbone" in (self.on_command_line if given else self.given):
+            given.append("backbone")
+        if len(given) != 1:
+            raise UsageError(
+                f"Set one of {', '.join(f'--{name}' for name in (*SOURCES, 'backbone'))}, but got "
+                f"{' and '.join(f'--{name}' for name in given) or 'none of them'}."
+            )
+        return given[0]
+
+    @property
+    def source(self) -> pathlib.Path:
+        """The path of the evaluated model, run, or file, or the name of the backbone."""
+        return pathlib.Path(getattr(self, self.kind)).expanduser()
+
+    @property
+    def output(self) -> pathlib.Path:
+        """The folder of the results."""
+        if self.output_dir:
+            return pathlib.Path(self.output_dir).expanduser()
+        name = "evaluation" if self.split == "test" else f"evaluation-{self.split}"
+        if self.kind == "run":
+            return self.source / name
+        if self.kind == "backbone":
+            return pathlib.Path("runs", f"{self.source.stem.replace(':', '_')}-{name}")
+        source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
+        return source.with_name(f"{source.name if source.is_dir() else source.stem}-{name}")
+
+    def check_effect(self) -> None:
+        """Raise `UsageError` for flags on the command line without effect on the model or file."""
+        kind = self.kind
+        if kind == "embeddings":
+            refuse_unused(self, sorted(self.on_command_line - _OF_A_FILE), "--embeddings")
+        elif kind != "backbone":
+            sizes = ImageSizeOptions.__annotations__ if kind == "saved_model" else ()
+            refuse_unused(self, [*_OF_A_BACKBONE, *sizes], f"--{kind}")

@@ -1,0 +1,139 @@
+"""The table and the page of a comparison of runs."""
+
+from __future__ import annotations
+
+import pathlib
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from markupsafe import Markup
+
+from experiments.evaluation.baselines import distinct_baselines
+from experiments.evaluation.figures import Curves, Means, over_epochs
+from experiments.evaluation.result import REPORT
+from experiments.evaluation.scores import (
+    ACCURACY,
+    CATALOG,
+    DISTANCES,
+    PAPER,
+    RECALL,
+    Rows,
+    Score,
+    compared,
+    label_of,
+    rows_of,
+)
+from experiments.pages.figures import svgs
+from experiments.pages.page import write_page
+from experiments.pages.retrieval import Grid
+
+#: A line of the table: column -> value.
+Line: TypeAlias = dict[str, Any]
+#: Column of the scores that order the runs.
+MAIN = "R@1, cosine"
+
+
+def comparison_lines(
+    results: Mapping[str, Mapping[str, Any]], papers: Mapping[str, Mapping[str, float]]
+) -> list[Line]:
+    """Return a line for each run, the best first, and a line for each baseline.
+
+    Args:
+        results: Run -> its `result.json`.
+        papers: Run -> the scores in the recipe's paper, from `recipes.paper_scores`.
+    """
+    lines = [_line(run, result, papers[run]) for run, result in results.items()]
+    lines.sort(key=lambda line: -line[MAIN])
+    baselines = distinct_baselines(results)
+    return lines + [{"recipe": name, **_scores(rows)} for name, rows in baselines.items()]
+
+
+def table_of(lines: Sequence[Line]) -> list[list[str]]:
+    """Return the head and the lines as text."""
+    columns = list(dict.fromkeys(column for line in lines for column in line))
+    return [columns, *([_text(column, line.get(column)) for column in columns] for line in lines)]
+
+
+def _line(run: str, result: Mapping[str, Any], paper: Mapping[str, float]) -> Line:
+    rows = {name.removeprefix("embedding, "): row for name, row in result["rows"].items()}
+    line = {"recipe": run, **_scores({**rows, "": result.get("scores", {})})}
+    if "accuracy" in result:
+        line["accuracy"] = 100 * result["accuracy"]
+    line |= {"training, s": result["train_seconds"], "whole run, s": result["seconds"]}
+    for name, row in rows_of(paper, PAPER).items():
+        if RECALL.at_1 in row:
+            line[f"R@1, {name}"] = 100 * row[RECALL.at_1]
+    return line
+
+
+def _scores(rows: Rows) -> Line:
+    """Return the columns of the scores that the rows have."""
+    found = {
+        column: rows.get(row, {}).get(score.at_1) for column, (row, score) in _columns().items()
+    }
+    return {column: value for column, value in found.items() if value is not None}
+
+
+def _columns() -> dict[str, tuple[str, Score]]:
+    """Return column -> (its row in the table of a run, its score)."""
+    found = {
+        f"{label_of(score.at_1)}, {distance}": (str(distance), score)
+        for score in compared()
+        for distance in (DISTANCES if score.at_k else DISTANCES[:1])
+        if score.of_distance
+    }
+    found |= {score.label: ("", score) for score in compared() if not score.of_distance}
+    return found | {f"{CATALOG}, R@1": (f"{CATALOG}, cosine", RECALL)}
+
+
+def _text(column: str, value: str | float | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "–"
+    columns = _columns()
+    return columns[column][1].text(value) if column in columns else f"{value:z.1f}"
+
+
+def write_comparison_page(
+    page: pathlib.Path,
+    forwarded: Sequence[str],
+    lines: Sequence[Line],
+    histories: Mapping[str, Sequence[Mapping[str, float]]],
+    grid: Grid | None,
+) -> None:
+    """Write the page.
+
+    Args:
+        page: The file; the folder of each run is next to it.
+        forwarded: Flags of every run.
+        lines: The lines, from `comparison_lines`.
+        histories: Run -> the objects of its `metrics.jsonl`.
+        grid: The same queries by each run, if the images are available.
+    """
+    figures: dict[str, Means | Curves] = {
+        MAIN: Means({line["recipe"]: [100 * line[MAIN]] for line in lines}, "R@1, %")
+    }
+    for score in compared():
+        curves = {run: over_epochs(history, f"test/{score.key}", score.scale)
+                  for run, history in histories.items()}  # fmt: skip
+        figures[f"{label_of(score.at_1)} over epochs"] = Curves(curves, score.axis)
+    accuracies = {run: over_epochs(history, ACCURACY, 100) for run, history in histories.items()}
+    figures["Accuracy over epochs"] = Curves(accuracies, "accuracy, %")
+    columns, *rows = table_of(lines)
+    write_page(
+        page,
+        "Comparison",
+        template="comparison.html",
+        forwarded=" ".join(forwarded),
+        columns=columns,
+        rows=[(_linked(page, name), cells) for name, *cells in rows],
+        pictures=svgs(figures),
+        grid=grid,
+    )
+
+
+def _linked(page: pathlib.Path, name: str) -> str:
+    if not (page.parent / name / REPORT).is_file():
+        return name
+    address = urllib.parse.quote(f"{name}/{REPORT}")
+    return Markup('<a href="{}">{}</a>').format(address, name)

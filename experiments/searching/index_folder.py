@@ -1,0 +1,144 @@
+"""The folder of an index: its files and its settings."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.held_folder import held
+from experiments.options.errors import UsageError
+
+Settings: TypeAlias = dict[str, Any]
+INDEX = "index"
+MODEL = "model"
+EMBEDDINGS = "embeddings.npz"
+SKIPPED = "skipped.txt"
+SETTINGS = "settings.json"
+_NAMES = {"saved_model", "fingerprint", "images", "built", "search"}
+
+
+@contextlib.contextmanager
+def locked_folder(folder: pathlib.Path) -> Iterator[None]:
+    """Create the folder of an index if it is missing, and lock it.
+
+    Raises:
+        UsageError: The folder has other files, or another process uses it.
+    """
+    _check_free(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder, "output_dir"):
+        # Check again, because another process could have written before the lock.
+        _check_free(folder)
+        yield
+
+
+def _check_free(folder: pathlib.Path) -> None:
+    """Check that a folder is an index, or new, or only has the model of an index."""
+    if folder.is_dir():
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+        is_free = SETTINGS in names or names <= {MODEL}
+    else:
+        is_free = not folder.exists()
+    if not is_free:
+        raise UsageError(
+            "output_dir must be a new or empty folder, or an index of the same images, but got "
+            f"output_dir={folder}."
+        )
+
+
+def opened_settings(
+    folder: pathlib.Path, saved_model: pathlib.Path, fingerprint: str, images: str
+) -> Settings:
+    """Read the settings of an index folder, or write the settings of a new index.
+
+    Args:
+        folder: The locked folder.
+        saved_model: The model's folder.
+        fingerprint: The fingerprint of the model's files.
+        images: The folder or address of the images.
+
+    Returns:
+        `saved_model` (relative to `folder` if it is inside), `fingerprint`, `images`, `built` (how
+        the index was built, or None), and `search` (a line about the search).
+
+    Raises:
+        UsageError: The folder has an index of another model or other images.
+    """
+    place = MODEL if saved_model == folder / MODEL else str(saved_model)
+    if not (folder / SETTINGS).is_file():
+        settings = {"saved_model": place, "fingerprint": fingerprint, "images": images}
+        settings |= {"built": None, "search": ""}
+        write_settings(folder, settings)
+        return settings
+    saved = read_settings(folder)
+    if saved["images"] != images:
+        raise UsageError(
+            f"images must be {saved['images']}, because the index in {folder} has these images, "
+            f"but got images={images}. Use another --output_dir."
+        )
+    if saved["fingerprint"] != fingerprint:
+        raise UsageError(
+            f"output_dir must be an index of the model {saved_model}, but got {folder}, an index "
+            "of another model. Use another --output_dir, or delete the folder."
+        )
+    settings = saved | {"saved_model": place}
+    if settings != saved:  # the model was moved
+        write_settings(folder, settings)
+    return settings
+
+
+def read_settings(folder: pathlib.Path) -> Settings:
+    """Read the settings of an index folder.
+
+    Raises:
+        UsageError: The folder has no settings, or they are damaged.
+    """
+    path = folder / SETTINGS
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} has no {SETTINGS}, so it is not an index. python -m experiments.index "
+            "makes one"
+        )
+    settings = read_checked(path)
+    if settings is None or not settings.keys() >= _NAMES:
+        raise UsageError(
+            f"{path} is damaged, or was not written by experiments.index. Delete {folder}, and its "
+            "python -m experiments.index command makes it again"
+        )
+    return settings
+
+
+def write_settings(folder: pathlib.Path, settings: Settings) -> None:
+    """Write the settings of an index folder."""
+    from keras_dml._files.atomic import replacing  # imports Keras
+
+    with replacing(folder / SETTINGS) as path:
+        path.write_text(checked_text(settings))
+
+
+def write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
+    """List the bad images and the reasons in a file, or delete the file if all images are good."""
+    from experiments.options.data import bad_image_line
+    from keras_dml._files.atomic import replacing
+
+    if not bad:
+        path.unlink(missing_ok=True)
+        return
+    lines = [f"{bad_image_line(name, reason)}\n" for name, reason in sorted(bad.items())]
+    with replacing(path) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def how_to_search(index: object, images: str = "") -> str:
+    """Return a line with the command that searches an index.
+
+    Args:
+        index: The folder or the store.
+        images: The images' folder. A search opens an address only if the command line sets it.
+    """
+    words = [f"--index={index}", *([f"--images={images}"] if "://" in images else [])]
+    return f"search it: python -m experiments.search {shlex.join(words)} --query=IMAGE (or --serve)"

@@ -1,0 +1,241 @@
+"""Sums, logarithms, and matrix products that keep the dtype and the digits of their inputs.
+
+NVIDIA GPUs since 2020 can multiply float32 matrices as "TF32", which keeps 11 of the 24 significant
+bits. TensorFlow and JAX allow it. That suits a network's layers. A similarity, however, is the
+difference between two images. With 11 bits, a tenth of the squared distance of a close pair is
+noise, and so is a tenth of the exponent at a temperature of 1/50.
+"""
+
+import keras
+from keras import ops
+from keras.backend import standardize_dtype
+
+from keras_dml._backend.gradients import Backward, with_gradient
+from keras_dml._common.types import Tensor
+
+__all__ = [
+    "are_finite",
+    "count",
+    "cumsum",
+    "gram",
+    "log_add_exp",
+    "log_one_plus_sum_exp",
+    "log_sum_exp",
+    "masked_max",
+    "masked_min",
+    "masked_sum",
+    "matmul",
+    "maximum",
+    "mean",
+    "minimum",
+    "places_in",
+    "segment_sum",
+]
+
+# Stands for minus infinity in exponents, without its NaN gradients.
+_LEFT_OUT = -1e30
+# Number of the 23 mantissa bits of a float32 that TF32 drops.
+_DROPPED_BITS = 13
+
+
+def maximum(numbers: Tensor, least: Tensor | float) -> Tensor:
+    """Return `max(numbers, least)` in the dtype of `numbers`.
+
+    `ops.maximum` changes dtypes: float64 becomes float32 on PyTorch, and int32 becomes float32 on
+    JAX if floatx is bfloat16.
+    """
+    least = ops.convert_to_tensor(least, dtype=numbers.dtype)
+    return ops.where(numbers < least, least, numbers)
+
+
+def minimum(numbers: Tensor, most: Tensor | float) -> Tensor:
+    """Return `min(numbers, most)` in the dtype of `numbers`."""
+    most = ops.convert_to_tensor(most, dtype=numbers.dtype)
+    return ops.where(numbers > most, most, numbers)
+
+
+def count(mask: Tensor, dtype: str) -> Tensor:
+    """Count the true entries of a mask along the last axis, as `dtype`."""
+    return ops.sum(ops.cast(mask, dtype), axis=-1)
+
+
+def mean(values: Tensor) -> Tensor:
+    """Average all numbers of a tensor in its dtype. `ops.mean` computes in float32 on JAX."""
+    return ops.sum(values) / ops.cast(ops.size(values), values.dtype)
+
+
+def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum the `values` under a mask over the last axis."""
+    return ops.sum(ops.where(mask, values, 0.0), axis=-1)
+
+
+def masked_max(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the largest value under a mask in each row, `[a, 1]`. Minus infinity for no mask."""
+    return ops.max(ops.where(mask, values, -float("inf")), axis=-1, keepdims=True)
+
+
+def masked_min(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the smallest value under a mask in each row, `[a, 1]`. Infinity for no mask."""
+    return ops.min(ops.where(mask, values, float("inf")), axis=-1, keepdims=True)
+
+
+def log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
+    """Compute `log Σ exp(e)` under a mask over the last axis, and 0 for an empty mask."""
+    return ops.where(ops.any(mask, axis=-1), _log_sum_exp(exponents, mask), 0.0)
+
+
+def log_one_plus_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
+    """Compute `log(1 + Σ exp(e))` under a mask over the last axis, and 0 for an empty mask."""
+    return ops.softplus(_log_sum_exp(exponents, mask))
+
+
+def _log_sum_exp(exponents: Tensor, mask: Tensor) -> Tensor:
+    return ops.logsumexp(ops.where(mask, exponents, _LEFT_OUT), axis=-1)
+
+
+def log_add_exp(a: Tensor, b: Tensor) -> Tensor:
+    """Compute `log(exp(a) + exp(b))` in the dtype of `a`. `ops.logaddexp` is float32 on JAX."""
+    return a + ops.softplus(b - a)
+
+
+def cumsum(x: Tensor) -> Tensor:
+    """Compute the running sums of a tensor along its last axis, in its dtype."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.cumsum(ops.convert_to_tensor(x), dim=-1)  # ops.cumsum is float32 of float64
+    return ops.cumsum(x, axis=-1)
+
+
+def segment_sum(x: Tensor, segments: Tensor, number: Tensor | int) -> Tensor:
+    """Sum the rows of `x` `[n, ...]` in each of a number of segments, in its dtype."""
+    if keras.backend.backend() == "torch":  # ops.segment_sum is float32 of float64
+        return x.new_zeros((number, *x.shape[1:])).index_add(0, segments, x)  # type: ignore[attr-defined]
+    return ops.segment_sum(x, segments, number)
+
+
+def places_in(in_order: Tensor, values: Tensor) -> Tensor:
+    """Return how many entries of a sorted vector are at most each of `values`, int32.
+
+    `searchsorted(side="right")` by bisection. XLA would build a table of all comparisons for
+    TensorFlow's operation.
+    """
+    size = ops.convert_to_tensor(ops.shape(in_order)[0], "int32")
+    low = ops.zeros_like(values, dtype="int32")
+
+    def halve(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        middle = (low + high) // 2
+        entry = ops.take(in_order, ops.minimum(middle, size - 1))
+        passed = ops.logical_and(low < high, entry <= values)
+        return ops.where(passed, middle + 1, low), ops.where(passed, high, middle)
+
+    low, _ = ops.while_loop(lambda low, high: ops.any(low < high), halve, (low, low + size))
+    return low
+
+
+def matmul(x: Tensor, y: Tensor) -> Tensor:
+    """Compute `x y` in full float32 or in float64.
+
+    On TensorFlow, if a GPU rounds to TF32, each factor is the sum of two TF32 numbers,
+    `x = x₁ + x₂`, and the product is `x₁ y₁ + (x₁ y₂ + x₂ y₁)`, with a relative error of about 2⁻²³
+    instead of 2⁻¹¹. On JAX, each product requests full precision. PyTorch rounds only on request
+    (`torch.set_float32_matmul_precision`).
+
+    Args:
+        x: `[..., a, d]`, float32 or float64.
+        y: `[..., d, b]`, with the same number of axes and dtype, without broadcasting.
+
+    Returns:
+        `[..., a, b]`, which is differentiable twice.
+
+    Reference: Markidis et al. 2018, "NVIDIA Tensor Core programmability, performance and
+    precision" (the split into parts).
+    """
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax.numpy as jnp
+
+        return jnp.matmul(ops.convert_to_tensor(x), ops.convert_to_tensor(y), precision="highest")
+    if backend == "torch":
+        import torch
+
+        # ops.matmul computes float64 in float32.
+        return torch.matmul(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
+    if backend == "tensorflow" and standardize_dtype(x.dtype) == "float32" and _is_rounded():
+        return _in_parts(ops.convert_to_tensor(x), ops.convert_to_tensor(y))
+    return _product(x, y)
+
+
+def gram(x: Tensor) -> Tensor:
+    """Compute the inner products `x xᵀ` `[n, n]` of the rows of `x` `[n, d]`.
+
+    On TensorFlow, the gradient takes one product instead of two: `(u + uᵀ) x` for the upstream u.
+    The other backends would lose forward-mode derivatives.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return _gram(x)
+    return matmul(x, ops.transpose(x))
+
+
+@with_gradient
+def _gram(x: Tensor) -> tuple[Tensor, Backward]:
+    def backward(upstream: Tensor, x: Tensor) -> Tensor:
+        return matmul(upstream + ops.transpose(upstream), x)
+
+    return matmul(x, ops.transpose(x)), backward
+
+
+def are_finite(embeddings: Tensor) -> Tensor:
+    """Return whether all numbers of embeddings `[n, d]` are finite, as a bool tensor."""
+    # A sum of finite numbers is finite if it does not overflow. A product with a column of small
+    # numbers reads the rows once and takes a fifth of the time of testing each number.
+    small = ops.full_like(embeddings[:1], 1e-10)
+    return ops.all(ops.isfinite(matmul(embeddings, ops.transpose(small))))
+
+
+def _is_rounded() -> bool:
+    """Return whether TensorFlow may round factors to TF32. Called when a graph is built."""
+    import tensorflow as tf
+
+    allowed = tf.config.experimental.tensor_float_32_execution_enabled()
+    return allowed and bool(tf.config.list_physical_devices("GPU"))
+
+
+@with_gradient
+def _in_parts(x: Tensor, y: Tensor) -> tuple[Tensor, Backward]:
+    def backward(upstream: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        to_x = _in_parts(upstream, ops.swapaxes(y, -1, -2))
+        return to_x, _in_parts(ops.swapaxes(x, -1, -2), upstream)
+
+    return _sum_of_parts(x, y), backward
+
+
+def _sum_of_parts(x: Tensor, y: Tensor) -> Tensor:
+    (x_high, x_low), (y_high, y_low) = _parts(x), _parts(y)
+    small = _product(x_high, y_low) + _product(x_low, y_high)
+    return _product(x_high, y_high) + small
+
+
+def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Split `x` into the nearest numbers with 11 significant bits and the exact remainder."""
+    import tensorflow as tf
+
+    # Computed on bits, because differences of large multiples would overflow, and a compiler may
+    # simplify them.
+    bits = tf.bitcast(x, tf.int32) + (1 << _DROPPED_BITS - 1)
+    high = tf.bitcast(tf.bitwise.bitwise_and(bits, -(1 << _DROPPED_BITS)), tf.float32)
+    finite = tf.math.is_finite(x)
+    return tf.where(finite, high, x), tf.where(finite, x - high, 0.0)
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """Multiply with the device's default precision."""
+    return ops.matmul(x, y)
+
+
+def are_finite(embeddings: Tensor) -> Tensor:
+    """Return whether all embeddings `[n, d]` are finite, as a bool tensor."""
+    # A sum of finite numbers is finite if it does not overflow. A product with a column of small
+    # numbers reads the rows once and takes a fifth of the time of testing each number.
+    small = ops.full_like(embeddings[:1], 1e-10)
+    return ops.all(ops.isfinite(matmul(embeddings, ops.transpose(small))))

@@ -1,0 +1,186 @@
+"""Entropies of embeddings, and mutual information with the classes, from distances of all pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dml._common.extras import needing
+from keras_dml.metrics.bar import long_work_bar
+
+Floats = npt.NDArray[np.float64]
+
+# Numbers in a block of squared distances, 32 MiB.
+_BLOCK = 2**22
+# Squared distances below this fraction of their mean are floored, before the logarithm.
+_FLOOR = 1e-12
+# Gram products lose the digits of distances below this fraction of the root mean square.
+_CLOSE = 1e-3
+_EQUAL = 1 + 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """An estimate, and how much it changes with the weight of each row.
+
+    Attributes:
+        value: The estimate in nats.
+        influence: `[n]`, 0 in the mean. If row i has the weight w_i, the estimate is about
+            `value + Σ w_i influence_i / Σ w_i`.
+    """
+
+    value: float
+    influence: Floats
+
+    @classmethod
+    def of(cls, value: float, rows: Floats, factor: float = 1.0) -> Estimate:
+        """Create an estimate from the values of rows. A mean over pairs has the factor 2."""
+        if not np.isfinite(rows).all():
+            return cls(value, np.zeros(len(rows)))
+        return cls(value, factor * (rows - rows.mean()))
+
+
+@dataclasses.dataclass(frozen=True)
+class PairStatistics:
+    """Statistics of the distances of each row to the other rows. NaN where there is no other row.
+
+    Attributes:
+        log_distance: Mean of log D over all other rows, `[n]`.
+        distance: Mean of D over all other rows, `[n]`.
+        class_log_distance: Mean of log D over the other rows of the class, `[n]`.
+        neighbors: ψ(n) + ψ(a) − ψ(m) − ψ(n_class) of each row, as in `information`, `[n]`.
+        floored: Number of ordered pairs whose distance was floored.
+    """
+
+    log_distance: Floats
+    distance: Floats
+    class_log_distance: Floats
+    neighbors: Floats
+    floored: int
+
+
+def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairStatistics:
+    """Compute the statistics in one pass over all pairs: n²d time, memory for one block.
+
+    Args:
+        rows: `[n, d]`, in the order of the classes.
+        codes: Class number of each row, `[n]`, increasing.
+        k: Neighbor of the same class whose distance is the radius, at most n_class − 1.
+    """
+    with needing("run", "information"):
+        from scipy.special import digamma
+
+    n = len(rows)
+    rows = rows - rows.mean(axis=0)
+    squares = np.einsum("nd,nd->n", rows, rows)
+    mean_square = 2 * squares.sum() / max(n - 1, 1)
+    starts = np.flatnonzero(np.r_[True, codes[1:] != codes[:-1]])
+    stops = np.r_[starts[1:], n]
+    log_distance, distance, class_log, neighbors = (np.full(n, np.nan) for _ in range(4))
+    floored = 0
+    step = max(1, _BLOCK // n)
+    with long_work_bar("distances of pairs", n) as bar:
+        for first in range(0, n, step):
+            block = slice(first, min(first + step, n))
+            squared = _squared_distances(rows, squares, block, _CLOSE**2 * mean_square)
+            floored += int((squared <= _FLOOR * mean_square).sum()) - len(squared)
+            log_distance[block] = _mean_log(squared, _FLOOR * mean_square)
+            distance[block] = np.sqrt(squared).sum(axis=1) / max(n - 1, 1)
+            for start, stop in zip(starts, stops):
+                part = slice(max(start, block.start), min(stop, block.stop))
+                size = stop - start
+                if part.start >= part.stop or size < 2:
+                    continue
+                everyone = squared[part.start - first : part.stop - first]
+                own = everyone[:, start:stop]
+                centered = rows[start:stop] - rows[start:stop].mean(axis=0)
+                class_log[part] = _mean_log(own, _FLOOR * 2 * (centered**2).sum() / (size - 1))
+                # The row itself is the nearest, at 0.
+                nearest = min(k, size - 1)
+                radius = np.partition(own, nearest, axis=1)[:, nearest, None] * _EQUAL**2
+                of_class, of_all = ((each <= radius).sum(axis=1) - 1 for each in (own, everyone))
+                neighbors[part] = digamma(of_class) - digamma(of_all) - digamma(size) + digamma(n)
+            bar.update(block.stop - first)
+    return PairStatistics(log_distance, distance, class_log, neighbors, floored)
+
+
+def _squared_distances(rows: Floats, squares: Floats, block: slice, close: float) -> Floats:
+    """Return squared distances `[b, n]`, exact also for close pairs, 0 on the diagonal."""
+    squared = squares[block, None] + squares - 2 * rows[block] @ rows.T
+    for row, distances in enumerate(squared):
+        near = np.flatnonzero(distances <= close)
+        distances[near] = ((rows[near] - rows[block.start + row]) ** 2).sum(axis=1)
+    return squared
+
+
+def _mean_log(squared: Floats, floor: float) -> Floats:
+    """Return the mean of log D over all columns but the diagonal; −inf if all rows coincide."""
+    others = squared.shape[1] - 1
+    if others == 0:
+        return np.full(len(squared), np.nan)
+    if floor == 0:
+        return np.full(len(squared), -np.inf)
+    logs = 0.5 * np.log(np.maximum(squared, floor))
+    # The diagonal is 0, so it is floored.
+    return (logs.sum(axis=1) - 0.5 * np.log(floor)) / others
+
+
+def ball_volume_term(dimensions: int) -> float:
+    """Return (d/2) log π − log Γ(d/2 + 1) + 1, which the entropy index adds to d · mean log D."""
+    from scipy.special import gammaln
+
+    half = dimensions / 2
+    return float(half * np.log(np.pi) - gammaln(half + 1) + 1)
+
+
+def uniform_log_distance(dimensions: int) -> float:
+    """Return the mean of log D of uniform unit vectors in d dimensions; NaN below d = 2."""
+    from scipy.special import digamma
+
+    if dimensions < 2:
+        return float("nan")
+    one_less = dimensions - 1
+    return float(np.log(2) + digamma(one_less / 2) / 2 - digamma(one_less) / 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithinClassEntropy:
+    """Gaussian bounds on the entropy within classes, in nats.
+
+    Attributes:
+        per_class: H_k = (d/2) log(2πe·v_k/d) of each class, `[K]`.
+        sizes: Number of rows of each class, `[K]`.
+        pooled: (d/2) log(2πe·v/d), at least the average of `per_class`.
+        unit_variance: v/2 + (d/2) log 2π, the form of the paper, at least `pooled`.
+    """
+
+    per_class: Floats
+    sizes: npt.NDArray[np.int64]
+    pooled: float
+    unit_variance: float
+
+    @property
+    def average(self) -> float:
+        """The mean of `per_class`, weighted by the sizes: the tightest of the three bounds."""
+        return float(np.average(self.per_class, weights=self.sizes))
+
+
+def within_class_entropy(rows: Floats, codes: npt.NDArray[np.int64]) -> WithinClassEntropy:
+    """Compute the bounds in nd time.
+
+    Args:
+        rows: `[n, d]`.
+        codes: Class numbers 0 to K − 1, `[n]`, each at least twice.
+    """
+    sizes = np.bincount(codes)
+    sums = np.zeros((len(sizes), rows.shape[1]))
+    np.add.at(sums, codes, rows)
+    spread = ((rows - (sums / sizes[:, None])[codes]) ** 2).sum(axis=1)
+    totals, half = np.bincount(codes, spread), rows.shape[1] / 2
+    pooled = totals.sum() / (len(rows) - len(sizes))
+    with np.errstate(divide="ignore"):
+        per_class = half * np.log(np.pi * np.e * totals / (sizes - 1) / half)
+        of_all = float(half * np.log(np.pi * np.e * pooled / half))
+    return WithinClassEntropy(per_class, sizes, of_all, pooled / 2 + half * np.log(2 * np.pi))

@@ -1,0 +1,288 @@
+"""Two encoders, whose embeddings a loss compares: photo and catalog, or image and text."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_dml._backend.replicas import place_among_replicas
+from keras_dml._common.checks import check_bool, check_positive, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.models.head import check_embedding_model
+
+__all__ = ["DualEncoder"]
+
+_LARGEST_SCALE = 100.0
+
+
+class Sets(NamedTuple):
+    """The two sets of a batch: labels and embeddings of the queries and of the candidates."""
+
+    query_labels: TensorLike
+    queries: Tensor
+    candidate_labels: TensorLike
+    candidates: Tensor
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class DualEncoder(DistributedModel):
+    """A model of two encoders that are trained to bring matching inputs together.
+
+    Batches are `((queries, candidates), labels)`, or `((queries, candidates),)` without labels.
+    With the loss L of queries against candidates (`PairLoss.between`), training minimizes
+
+        (L(queries → candidates) + L(candidates → queries)) / 2
+
+    or only the first part with `symmetric=False`. Candidates of all replicas are compared.
+
+    Labels are one set for both sides, or a tuple (query labels, candidate labels), which need not
+    have the same number of rows. The loss's relation decides which pairs match. Without labels, row
+    i of the queries matches row i of the candidates and nothing else. Triplets are labels, too: the
+    candidates are the positives and then the hard negatives, with labels −1 for the latter.
+
+    With `NTXentLoss(temperature=1.0)` and `scale=14.3`, this is CLIP. Wrap the model in
+    `CachedGradients` for large batches, or in `CrossBatchMemory` for candidates of earlier batches.
+
+    Examples:
+        >>> encoder = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
+        >>> model = DualEncoder(encoder, encoder)  # the same encoder for both: a siamese network
+        >>> model.compile("adam", keras_dml.losses.NTXentLoss(temperature=0.07))
+        >>> photos, catalog = np.random.default_rng(0).normal(size=(2, 16, 8)).astype("float32")
+        >>> history = model.fit([photos, catalog], epochs=1, verbose=0)
+        >>> model.encode_queries(photos).shape
+        (16, 4)
+
+    Args:
+        query_encoder: A built `keras.Model` from inputs to embeddings `[n, d]`.
+        candidate_encoder: The same for the candidates. It can be the same object.
+        scale: Start of a learned factor of the cosines, above 0 and at most 100, or None for no
+            factor. A step never makes the factor larger than 100. For losses of similarities.
+        symmetric: Whether the candidates are compared with the queries, too.
+        name: Name of the model.
+
+    Raises:
+        TypeError: In `compile`, the loss is not a loss over pairs that can compare two sets.
+        ValueError: An encoder is not built or its output is not `[n, d]`, the lengths of the
+            embeddings differ, or `scale` is out of range.
+
+    References: Radford et al., "Learning Transferable Visual Models From Natural Language
+    Supervision", ICML 2021, figure 3 and section 2.5 (the scale). Zhai et al., "Sigmoid Loss for
+    Language Image Pre-Training", ICCV 2023.
+    """
+
+    def __init__(
+        self,
+        query_encoder: keras.Model,
+        candidate_encoder: keras.Model,
+        *,
+        scale: float | None = None,
+        symmetric: bool = True,
+        name: str = "dual_encoder",
+        **kwargs: Any,
+    ) -> None:
+        # No autocast, because the encoders cast their inputs under mixed precision.
+        super().__init__(name=name, autocast=False, **kwargs)
+        lengths = (
+            check_embedding_model("query_encoder", query_encoder),
+            check_embedding_model("candidate_encoder", candidate_encoder),
+        )
+        if None not in lengths and lengths[0] != lengths[1]:
+            raise ArgumentError(
+                "query_encoder and candidate_encoder must have embeddings of the same length. "
+                f"Received: {lengths[0]} and {lengths[1]}"
+            )
+        self.query_encoder = query_encoder
+        self.candidate_encoder = candidate_encoder
+        self.symmetric = check_bool("symmetric", symmetric)
+        self.scale = None if scale is None else check_positive("scale", scale)
+        self.log_scale = None
+        if self.scale is not None:
+            if self.scale > _LARGEST_SCALE:
+                raise ArgumentError(
+                    f"scale must be at most {_LARGEST_SCALE:g}. Received: scale={scale}"
+                )
+            self.log_scale = self.add_weight(
+                name="log_scale",
+                shape=(),
+                dtype="float32",
+                initializer=keras.initializers.Constant(float(np.log(self.scale))),
+                constraint=_AtMost(float(np.log(_LARGEST_SCALE))),
+                autocast=False,
+            )
+        self.built = True
+
+    @property
+    def output_shape(self) -> Any:
+        """Output shape of the queries' encoder. The candidates' encoder has the same."""
+        return self.query_encoder.output_shape
+
+    def call(self, inputs: Sequence[Tensor], training: bool = False) -> tuple[Tensor, Tensor]:
+        """Compute the embeddings of (queries, candidates)."""
+        queries, candidates = inputs
+        return (
+            self.query_encoder(queries, training=training),
+            self.candidate_encoder(candidates, training=training),
+        )
+
+    def encode_queries(self, x: Any, batch_size: int = 128) -> np.ndarray:
+        """Compute the embeddings of queries, `[n, d]`, batch by batch."""
+        return self.query_encoder.predict(x, batch_size=batch_size, verbose=0)
+
+    def encode_candidates(self, x: Any, batch_size: int = 128) -> np.ndarray:
+        """Compute the embeddings of candidates, `[n, d]`, batch by batch."""
+        return self.candidate_encoder.predict(x, batch_size=batch_size, verbose=0)
+
+    def compile(
+        self,
+        optimizer: keras.optimizers.Optimizer | str = "rmsprop",
+        loss: EmbeddingLoss | None = None,
+        *,
+        symmetric: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Compile as in `keras.Model.compile`, with one loss over pairs.
+
+        Args:
+            optimizer: As in Keras.
+            loss: A loss whose `takes_memory` is True.
+            symmetric: As in the constructor. None leaves it unchanged.
+            kwargs: As in Keras, without `metrics` and `loss_weights`. Evaluate the embeddings with
+                `keras_dml.metrics.recall_at_k(queries, labels, gallery=candidates)`.
+        """
+        check_loss(loss)
+        for name in ("metrics", "weighted_metrics", "loss_weights"):
+            if kwargs.pop(name, None) is not None:
+                raise ArgumentError(
+                    f"{name} cannot be set for two sets of embeddings: evaluate them with "
+                    f"keras_dml.metrics. Received: {name} in compile()"
+                )
+        if symmetric is not None:
+            self.symmetric = check_bool("symmetric", symmetric)
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def compile_from_config(self, config: Config) -> None:
+        """Compile with the arguments from `get_compile_config`."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: TensorLike | None = None,
+        training: bool = True,
+    ) -> Tensor:
+        """Compute the loss of a batch, and the encoders' weight regularizers.
+
+        Args:
+            x: Unused. y: Labels, a tuple of labels, or None. y_pred: (queries, candidates).
+            sample_weight: Weight of each query, `[n]`, or None. With `symmetric`, also of each
+                candidate.
+            training: Unused.
+        """
+        return self.compute_loss_with(self.loss, y, y_pred, sample_weight)
+
+    def compute_loss_with(
+        self, loss: EmbeddingLoss, y: Any, y_pred: Any, sample_weight: TensorLike | None
+    ) -> Tensor:
+        """Compute the value of a loss for a batch, and the encoders' weight regularizers."""
+        sets = self.sets_of(y, y_pred)
+        value = self.between(loss, sets, sample_weight)
+        if self.symmetric:
+            labels, queries, candidate_labels, candidates = sets
+            back = Sets(candidate_labels, candidates, labels, queries)
+            value = 0.5 * (value + self.between(loss, back, sample_weight))
+        # Regularizers are equal on every replica, and the losses of the replicas are summed.
+        _, replicas = place_among_replicas()
+        for regularizer in self.losses:
+            value = value + ops.cast(ops.sum(regularizer), value.dtype) / replicas
+        return value
+
+    def between(self, loss: EmbeddingLoss, sets: Sets, sample_weight: TensorLike | None) -> Tensor:
+        """Compute the loss of queries against candidates, with the learned scale."""
+        labels, queries, candidate_labels, candidates = sets
+        return loss.between(
+            labels, queries, candidate_labels, candidates, sample_weight, scale=self.factor()
+        )
+
+    def factor(self) -> Tensor | None:
+        """Return the learned factor of the similarities, or None."""
+        return None if self.log_scale is None else ops.exp(self.log_scale.value)
+
+    def sets_of(self, y: Any, y_pred: Any, first: Tensor | int = 0) -> Sets:
+        """Return labels and embeddings of both sets.
+
+        Args:
+            y: Labels, a tuple (query labels, candidate labels), or None.
+            y_pred: Embeddings (queries, candidates).
+            first: Label of the first row of the global batch, without labels.
+        """
+        queries, candidates = y_pred
+        if y is None:
+            rows = ops.shape(queries)[0]
+            if isinstance(rows, int) and rows != ops.shape(candidates)[0]:
+                raise ArgumentError(
+                    "queries and candidates must have the same number of rows without labels. "
+                    f"Received: {rows} and {ops.shape(candidates)[0]} rows"
+                )
+            replica, _ = place_among_replicas()
+            y = ops.arange(rows, dtype="int32") + ops.cast(replica * rows + first, "int32")
+        labels = tuple(y) if isinstance(y, (tuple, list)) else (y, y)
+        if len(labels) != 2:
+            raise ArgumentError(
+                "y must be labels for both sets, or a tuple (query labels, candidate labels). "
+                f"Received: a tuple of {len(labels)}"
+            )
+        return Sets(labels[0], queries, labels[1], candidates)
+
+    def get_config(self) -> Config:
+        """Return the constructor's arguments."""
+        same = self.candidate_encoder is self.query_encoder
+        other = None if same else keras.saving.serialize_keras_object(self.candidate_encoder)
+        return {
+            "name": self.name,
+            "query_encoder": keras.saving.serialize_keras_object(self.query_encoder),
+            "candidate_encoder": other,
+            "scale": self.scale,
+            "symmetric": self.symmetric,
+        }
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
+        """Create a model from its configuration."""
+        load = keras.saving.deserialize_keras_object
+        queries = load(config["query_encoder"], custom_objects)
+        other = config["candidate_encoder"]
+        candidates = queries if other is None else load(other, custom_objects)
+        return cls(**{**config, "query_encoder": queries, "candidate_encoder": candidates})
+
+
+def check_loss(loss: object) -> None:
+    """Raise `TypeError` unless the loss can compare two sets."""
+    if not isinstance(loss, EmbeddingLoss):
+        raise ArgumentTypeError(
+            "loss must be a loss over pairs of keras_dml.losses, as an object and not by name. "
+            f"Received: loss={shown(loss)}"
+        )
+    loss.check_memory()
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class _AtMost(keras.constraints.Constraint):
+    """A constraint: weights of at most a number."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def __call__(self, w: Tensor) -> Tensor:
+        return ops.minimum(w, self.most)
+
+    def get_config(self) -> Config:
+        return {"most": self.most}

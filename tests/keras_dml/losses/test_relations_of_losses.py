@@ -1,0 +1,173 @@
+"""Losses with a relation, and between two sets, against the loops of the class-id losses."""
+
+import inspect
+
+import backend
+import keras
+import numpy as np
+import pytest
+from label_objects import label_objects
+from loss_cases import NON_DEFAULT
+from oracles import mean_loss, numeric_gradient
+
+from keras_dml import losses, mining, relations
+
+pytestmark = pytest.mark.any_backend
+
+CASES = [
+    case
+    for case in NON_DEFAULT
+    if "relation" in inspect.signature(type(losses.get(case.name))).parameters
+    and case.numeric
+    and not case.arguments.get("boundaries")
+]
+RNG = np.random.default_rng(5)
+TAGS = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]])
+PATHS = np.array([[0, 0], [0, 0], [0, 1], [1, 0], [1, 0], [1, 1], [1, 1]])
+Z = RNG.normal(size=(7, 4))
+
+
+def tags_of(row):
+    return set(np.flatnonzero(row))
+
+
+def overlap(a, b):
+    a, b = tags_of(a), tags_of(b)
+    return len(a & b) / len(a | b)
+
+
+RELATIONS = {
+    "tags": (relations.SharesLabel(), TAGS, lambda a, b: overlap(a, b) > 0,
+             lambda a, b: overlap(a, b) == 0),
+    "half": (relations.SharesLabel(0.5), TAGS, lambda a, b: overlap(a, b) >= 0.5,
+             lambda a, b: overlap(a, b) == 0),
+    "levels": (relations.Hierarchy(), PATHS, lambda a, b: tuple(a) == tuple(b),
+               lambda a, b: a[0] != b[0]),
+}  # fmt: skip
+
+
+def make(case, **more):
+    return type(losses.get(case.name))(**case.arguments, dtype="float64", **more)
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_relation_matches_the_loops(case, name):
+    relation, labels, *kinds = RELATIONS[name]
+    value, gradient = backend.value_and_gradient(make(case, relation=relation), labels, Z)
+    objects = label_objects(labels, *kinds)
+    assert value == pytest.approx(mean_loss(case.oracle, objects, Z, **case.arguments), abs=1e-9)
+    expected = numeric_gradient(case.oracle, objects, Z, **case.arguments)
+    np.testing.assert_allclose(gradient, expected, atol=2e-5)
+
+
+def expected_between(case, labels, queries, candidate_labels, candidates, kinds):
+    """Return the mean loss of the queries by the loops over one set with both."""
+    both = np.concatenate([queries, candidates])
+    objects = np.concatenate(
+        [
+            label_objects(labels, *kinds, of_set="queries"),
+            label_objects(candidate_labels, *kinds, of_set="candidates"),
+        ]
+    )
+    total = np.sum(case.oracle(objects, both, **case.arguments))
+    # Some losses have the mean over the anchors or pairs that count, whatever else is in the set.
+    alone = label_objects(labels, *kinds)
+    more = np.concatenate([alone, label_objects(labels[:1], *kinds, of_set="nothing")])
+    means = [
+        mean_loss(case.oracle, of, z, **case.arguments)
+        for of, z in ((alone, queries), (more, np.concatenate([queries, queries[:1]])))
+    ]
+    return total / (len(both) if np.isclose(*means) else len(queries))
+
+
+TWO_SETS = [case for case in CASES if not case.arguments.get("query_in_database")]
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+@pytest.mark.parametrize("case", TWO_SETS, ids=str)
+def test_two_sets_match_the_loops(case, name):
+    relation, labels, *kinds = RELATIONS[name]
+    of_queries, of_candidates = labels[[0, 1, 3, 2, 6]], labels[[0, 1, 3, 4]]
+    queries, candidates = Z[:5], Z[3:] + 0.5
+    value = make(case, relation=relation).between(of_queries, queries, of_candidates, candidates)
+    expected = expected_between(case, of_queries, queries, of_candidates, candidates, kinds)
+    assert float(value) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("case", TWO_SETS, ids=str)
+def test_a_row_of_the_other_set_is_not_the_anchor_itself(case):
+    ids = np.array([0, 0, 1, 1, 2, 2, 2])
+    kinds = (lambda a, b: a == b), (lambda a, b: a != b)
+    expected = expected_between(case, ids, Z, ids, Z, kinds)
+    assert float(make(case).between(ids, Z, ids, Z)) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients_reach_both_sets(case):
+    ids = np.array([0, 0, 1, 1, 2, 2, 2])
+    loss = make(case)
+
+    def value(labels, candidates):
+        return loss.between(ids[:4], Z[:4], labels, candidates)
+
+    _, gradient = backend.value_and_gradient(value, ids, Z + 0.3)
+    direction = RNG.normal(size=Z.shape)
+    ahead, behind = (float(value(ids, Z + 0.3 + step * direction)) for step in (1e-6, -1e-6))
+    assert np.sum(gradient * direction) == pytest.approx((ahead - behind) / 2e-6, abs=2e-5)
+
+
+def test_sample_weights_weight_the_queries():
+    loss = losses.NTXentLoss(reduction=None, dtype="float64")
+    ids = np.array([0, 1, 2])
+    values = np.asarray(keras.ops.convert_to_numpy(loss.between(ids, Z[:3], ids, Z[3:6])))
+    weighted = losses.NTXentLoss(reduction="sum", dtype="float64").between(
+        ids, Z[:3], ids, Z[3:6], sample_weight=np.array([0.0, 2.0, 1.0])
+    )
+    assert float(weighted) == pytest.approx(2 * values[1] + values[2])
+
+
+def test_mining_sees_the_pairs_of_the_relation():
+    relation = relations.SharesLabel()
+    hard = losses.ContrastiveLoss(relation=relation, mining=mining.Hard(), dtype="float64")
+    positive, negative = (np.array(mask) for mask in relation(TAGS, TAGS))
+    distances = np.linalg.norm(Z[:, None] - Z[None], axis=-1)
+    expected = []
+    for i in range(7):
+        positives = [j for j in range(7) if positive[i, j] and j != i]
+        negatives = [j for j in range(7) if negative[i, j]]
+        pulled = max(distances[i, positives], default=0.0) ** 2
+        pushed = max(0.0, 1 - min(distances[i, negatives], default=9.0)) ** 2
+        expected.append(pulled + pushed)
+    assert float(hard(TAGS, Z)) == pytest.approx(np.mean(expected))
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+def test_a_loss_with_a_relation_is_saved_and_loaded(name):
+    relation, labels, *_ = RELATIONS[name]
+    loss = losses.SupConLoss(0.3, relation=relation)
+    again = losses.get(keras.saving.serialize_keras_object(loss))
+    assert float(again(labels, Z)) == float(loss(labels, Z))
+    assert "relation" not in losses.SupConLoss().get_config()
+
+
+def test_a_graph_gives_nan_for_a_row_without_a_tag():
+    loss = losses.SupConLoss(relation=relations.SharesLabel())
+    tags = TAGS.copy()
+    tags[2] = 0
+    with pytest.raises(ValueError, match="row 2"):
+        loss(tags, Z)
+    if keras.backend.backend() == "torch":
+        return  # PyTorch has no graphs
+    run = backend.compiled(lambda labels: loss(labels, Z))
+    assert np.isnan(float(run(keras.ops.convert_to_tensor(tags))))
+    assert np.isfinite(float(run(keras.ops.convert_to_tensor(TAGS))))
+
+
+def test_losses_that_compare_candidates_with_each_other_have_no_two_sets():
+    with pytest.raises(TypeError, match="loss must compare only anchors with candidates"):
+        losses.LiftedStructureLoss().between([0], Z[:1], [0], Z[:1])
+    with pytest.raises(ValueError, match="queries and candidates must have.*4 and 3"):
+        losses.SupConLoss().between([0, 1], Z[:2], [0, 1], Z[:2, :3])
+    with pytest.raises(ValueError, match="boundaries must be 0 or 1 with a relation"):
+        losses.MarginLoss(boundaries=3, relation=relations.SharesLabel())

@@ -1,0 +1,337 @@
+"""Information of embeddings: worked examples, loops, known answers, and degenerate sets."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import digamma, gammaln
+
+from keras_dml.metrics import evaluate, information, information_intervals
+from keras_dml.metrics.information_scores import INFORMATION
+from keras_dml.metrics.linear_probe import fit_probe, halves, information_probe
+from keras_dml.metrics.pairwise_information import pair_statistics, within_class_entropy
+
+ROWS = np.array([[0, 0], [1, 0], [0, 2], [4, 4]])
+UNIT = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]]) / 5
+LABELS = np.array([0, 0, 1, 1])
+PAIRS = [name for name in INFORMATION if "probe" not in name and "information_d" not in name]
+
+
+def one(name, z, labels, **arguments):
+    return information(z, labels, [name], **arguments)[name]
+
+
+def clusters(classes, size, d, scale, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), size)
+    centers = scale * rng.normal(size=(classes, d))
+    return centers[labels] + rng.normal(size=(len(labels), d)), labels
+
+
+@pytest.mark.parametrize(
+    ("name", "z", "labels", "arguments", "printed"),
+    [
+        ("entropy_pairwise/l2", ROWS, LABELS, {}, 4.257409),
+        ("mean_distance/l2", ROWS, LABELS, {}, 3.394176),
+        ("entropy_uniformity/cosine", UNIT, LABELS, {}, -0.117276),
+        ("entropy_within/l2", ROWS, LABELS, {}, 2.949449),
+        ("information_generative/l2", ROWS, LABELS, {}, 0.614813),
+        ("information_neighbors/l2", ROWS, LABELS, {"neighbors": 1}, 0.458333),
+        (
+            "information_neighbors/l2",
+            np.array([[0], [1], [3], [2.2], [11.5], [14]]),
+            np.repeat([0, 1], 3),
+            {"neighbors": 1},
+            0.311111,
+        ),
+        (
+            "information_neighbors/l2",
+            np.array([[0], [1], [3], [10], [11.5], [14]]),
+            np.repeat([0, 1], 3),
+            {"neighbors": 1},
+            0.783333,
+        ),
+    ],
+)
+def test_worked_examples(name, z, labels, arguments, printed):
+    assert one(name, z, labels, **arguments) == pytest.approx(printed, abs=5e-7)
+
+
+def test_worked_example_of_the_entropy_within_classes():
+    found = within_class_entropy(ROWS.astype(float), LABELS)
+    np.testing.assert_allclose(found.per_class, [1.451583, 4.447315], atol=5e-7)
+    np.testing.assert_allclose(
+        [found.average, found.pooled, found.unit_variance],
+        [2.949449, 3.802958, 4.462877],
+        atol=5e-7,
+    )
+
+
+def test_worked_example_of_the_probe():
+    z, labels = np.array([[-2.0], [-1], [1], [2]]), np.array([0, 0, 1, 1])
+    probe = fit_probe(z, labels, 0.1, standardize=False)
+    np.testing.assert_allclose(probe.weights, [[-0.923601, 0.923601]], atol=1e-4)
+    np.testing.assert_allclose(probe.bias, 0, atol=1e-4)
+    scored = np.array([[-1.5], [0.5], [1.5], [-0.5]])
+    losses = -probe.log_probabilities(scored, labels)
+    assert losses.mean() == pytest.approx(0.659360, abs=1e-5)
+    assert math.log(2) - losses.mean() == pytest.approx(0.033787, abs=1e-5)
+    claimed = math.log(2) + probe.log_probabilities(z, labels).mean()
+    assert claimed == pytest.approx(0.607660, abs=1e-5)
+
+
+def slow_information(z, labels, k):
+    """Compute the estimates with loops over rows."""
+    n, d = z.shape
+    classes = [[i for i in range(n) if labels[i] == label] for label in sorted(set(labels))]
+
+    def distance(i, j):
+        return math.sqrt(sum((z[i] - z[j]) ** 2))
+
+    def index(rows):
+        logs = [math.log(distance(i, j)) for i in rows for j in rows if i != j]
+        return d * np.mean(logs) + d / 2 * math.log(math.pi) - gammaln(d / 2 + 1) + 1
+
+    neighbors, within = [], 0.0
+    for rows in classes:
+        center = np.mean([z[i] for i in rows], axis=0)
+        variance = sum(sum((z[i] - center) ** 2) for i in rows) / (len(rows) - 1)
+        within += len(rows) / n * d / 2 * math.log(2 * math.pi * math.e * variance / d)
+        for i in rows:
+            own = sorted(distance(i, j) for j in rows if j != i)
+            nearest = min(k, len(own))
+            nearer = sum(distance(i, j) <= own[nearest - 1] for j in range(n) if j != i)
+            neighbors.append(digamma(n) + digamma(nearest) - digamma(nearer) - digamma(len(rows)))
+    return {
+        "entropy_pairwise/l2": index(range(n)),
+        "entropy_within/l2": within,
+        "information_neighbors/l2": np.mean(neighbors),
+        "information_generative/l2": index(range(n))
+        - sum(len(rows) / n * index(rows) for rows in classes),
+    }
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_estimates_equal_loops(k):
+    rng = np.random.default_rng(k)
+    z, labels = rng.normal(size=(40, 3)), np.repeat([2, 0, 1, 5], [4, 12, 15, 9])
+    labels = rng.permutation(labels)
+    found = information(z, labels, slow_information(z, labels, k), neighbors=k)
+    for name, expected in slow_information(z, labels, k).items():
+        assert found[name] == pytest.approx(expected, abs=1e-10), name
+
+
+def test_neighbors_equal_scikit_learn_in_one_dimension():
+    from sklearn.feature_selection import mutual_info_classif
+
+    z, labels = clusters(4, 40, 1, 2.0)
+    # scikit-learn scales the column, which changes nothing, and adds noise of 1e-10.
+    expected = mutual_info_classif(z, labels, n_neighbors=3, random_state=0)[0]
+    assert one("information_neighbors/l2", z, labels) == pytest.approx(expected, abs=1e-6)
+
+
+def test_probe_equals_scikit_learn():
+    from sklearn.linear_model import LogisticRegression
+
+    z, labels = clusters(4, 30, 3, 1.0)
+    probe = fit_probe(z, labels, 0.01)
+    other = LogisticRegression(C=1 / (0.01 * len(z)), tol=1e-8, max_iter=1000)
+    other.fit((z - z.mean(axis=0)) / z.std(axis=0), labels)
+    expected = other.predict_log_proba((z - z.mean(axis=0)) / z.std(axis=0))
+    expected = expected[np.arange(len(z)), labels]
+    np.testing.assert_allclose(probe.log_probabilities(z, labels), expected, atol=1e-3)
+    assert probe.converged
+
+
+def test_entropies_of_gaussians_are_near_the_analytic_value():
+    rng = np.random.default_rng(0)
+    for d in (1, 2, 4):
+        z, labels = rng.normal(size=(2000, d)), np.arange(2000) % 2
+        found = information(z, labels, PAIRS)
+        exact = d / 2 * math.log(2 * math.pi * math.e)
+        assert found["entropy_within/l2"] == pytest.approx(exact, abs=0.05)
+        # The index exceeds H(Z), by about (d/2) log 2 + 1/2 - log(pi d)/2 for large d.
+        assert -0.05 < found["entropy_pairwise/l2"] - exact < d / 2 * math.log(2) + 0.5
+
+
+def test_scaling_adds_d_log_a():
+    z, labels = clusters(3, 10, 5, 1.0)
+    first, second = (information(a * z, labels, PAIRS) for a in (1, 7))
+    for name in ("entropy_pairwise/l2", "entropy_within/l2"):
+        assert second[name] - first[name] == pytest.approx(5 * math.log(7), abs=1e-9)
+    for name in ("information_neighbors/l2", "information_generative/l2", "jensen_shannon"):
+        assert second[name] == pytest.approx(first[name], abs=1e-6)
+
+
+def test_separated_classes_reach_the_class_entropy():
+    z, labels = clusters(10, 30, 8, 16.0)
+    found = information(z, labels, [*PAIRS, "information_probe/l2", "information_probe/cosine"])
+    assert found["class_entropy"] == pytest.approx(math.log(10))
+    for distance in ("l2", "cosine"):
+        assert found[f"information_neighbors/{distance}"] == pytest.approx(2.3177, abs=5e-5)
+        assert found[f"information_probe/{distance}"] == pytest.approx(math.log(10), abs=0.02)
+    assert found["information_generative/l2"] > 10  # the index has no ceiling
+
+
+def test_shuffled_labels_have_no_information():
+    z, labels = clusters(10, 30, 8, 2.0)
+    shuffled = np.random.default_rng(1).permutation(labels)
+    found = information(z, shuffled, [*PAIRS, "information_probe/l2"])
+    assert abs(found["information_neighbors/l2"]) < 0.1
+    assert abs(found["information_generative/l2"]) < 0.2
+    assert -0.1 < found["information_probe/l2"] < 0.05
+    assert found["jensen_shannon"] < 0.01
+
+
+def test_linear_probe_misses_exclusive_or_and_neighbors_find_it():
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1, 1], size=(400, 2))
+    z, labels = 4 * signs + rng.normal(size=(400, 2)), signs.prod(axis=1)
+    found = information(z, labels, ["information_neighbors/l2", "information_probe/l2"])
+    assert found["information_neighbors/l2"] == pytest.approx(math.log(2), abs=0.02)
+    assert abs(found["information_probe/l2"]) < 0.01
+
+
+def test_two_gaussians_have_the_integrated_information():
+    rng = np.random.default_rng(0)
+    labels = np.arange(2400) % 2
+    for d in (2, 8):
+        z = rng.normal(size=(2400, d))
+        z[:, 0] += 2.0 * labels
+        # I = log 2 - E[softplus(-2x)] for x normal with mean 1 and deviation 1.
+        x = np.linspace(-9, 11, 20001)
+        weights = np.exp(-((x - 1) ** 2) / 2) / np.sqrt(2 * np.pi) * (x[1] - x[0])
+        exact = math.log(2) - (weights * np.logaddexp(0, -2 * x)).sum()
+        assert one("information_probe/l2", z, labels) == pytest.approx(exact, abs=0.03)
+        assert one("information_neighbors/l2", z, labels) == pytest.approx(exact, abs=0.06)
+
+
+def test_fitted_half_is_not_scored():
+    rng = np.random.default_rng(0)
+    z, labels = rng.normal(size=(200, 256)), np.arange(200) % 10
+    assert one("information_probe/l2", z, labels) < 0.05
+    probe = fit_probe(z[:100], labels[:100], 1e-4)
+    assert math.log(10) + probe.log_probabilities(z[:100], labels[:100]).mean() > 2.2
+
+
+def test_collapsed_embeddings():
+    labels = np.repeat([0, 1], [5, 7])
+    found = information(np.ones((12, 3)), labels, PAIRS)
+    assert found["entropy_pairwise/l2"] == found["entropy_within/l2"] == -math.inf
+    expected = 1 / 11 - 5 / 12 / 4 - 7 / 12 / 6
+    assert found["information_neighbors/l2"] == pytest.approx(expected)
+    assert found["mean_distance/l2"] == found["jensen_shannon"] == 0
+    assert abs(one("information_probe/l2", np.ones((12, 3)), labels)) < 0.1
+
+
+def test_duplicates_count_as_ties_and_are_floored():
+    z = np.repeat(np.random.default_rng(0).normal(size=(20, 4)) + 100, 2, axis=0)
+    labels = np.arange(40) // 2 % 4
+    found = information(z, labels, PAIRS)
+    assert all(math.isfinite(value) for value in found.values())
+    order = np.argsort(labels, kind="stable")
+    assert pair_statistics(z[order], labels[order], 3).floored == 40
+
+
+def test_far_offset_keeps_the_digits_of_float64():
+    z, labels = clusters(3, 10, 4, 1.0)
+    near = np.ldexp(np.round(np.ldexp(z, 20)), -20)
+    first, second = information(near, labels, PAIRS), information(near + 2**10, labels, PAIRS)
+    for name in PAIRS:
+        if name.endswith("l2"):
+            assert second[name] == pytest.approx(first[name], abs=1e-9), name
+
+
+def test_classes_with_one_row_are_left_out_of_scores_within_classes():
+    z, labels = clusters(3, 10, 4, 1.0)
+    more = np.vstack([z, 5 + z[:2]]), np.r_[labels, 7, 8]
+    for name in ("information_neighbors/l2", "information_generative/l2", "entropy_within/l2"):
+        assert one(name, *more) == pytest.approx(one(name, z, labels)), name
+    assert one("information_probe/l2", *more) == one("information_probe/l2", z, labels)
+    assert math.isnan(one("information_probe/l2", ROWS, LABELS))
+
+
+def test_result_does_not_depend_on_the_order_or_kind_of_labels():
+    z, labels = clusters(4, 8, 3, 1.0)
+    order = np.random.default_rng(1).permutation(len(z))
+    names = np.array(["a", "b", "c", "d"])[labels]
+    first, second = information(z, labels, PAIRS), information(z[order], names[order], PAIRS)
+    for name in PAIRS:
+        assert first[name] == pytest.approx(second[name], abs=1e-12), name
+
+
+def test_jensen_shannon_equals_evaluate():
+    z, labels = clusters(4, 8, 3, 1.0)
+    expected = evaluate(z, labels, [1], clustering=False)["jensen_shannon"]
+    assert one("jensen_shannon", z, labels) == expected
+
+
+def test_at_most_rows_are_whole_classes():
+    z, labels = clusters(10, 8, 3, 1.0)
+    assert one("class_entropy", z, labels, rows=30) == pytest.approx(math.log(3))
+    assert one("class_entropy", z, labels, rows=3) == pytest.approx(math.log(2))
+    assert one("mean_distance/l2", z, labels, rows=80) == one("mean_distance/l2", z, labels)
+
+
+def test_halves_are_of_each_class():
+    codes = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [4, 5, 9]))
+    second = halves(codes, np.random.default_rng(1))
+    np.testing.assert_array_equal(np.bincount(codes[second]), [2, 2, 4])
+
+
+def test_probe_of_many_classes_draws_a_thousand(monkeypatch):
+    monkeypatch.setattr("keras_dml.metrics.linear_probe.MOST_CLASSES", 3)
+    z, labels = clusters(6, 8, 3, 4.0)
+    _, used = information_probe(z, labels, 0)
+    assert len(used) == 24
+
+
+def test_intervals_cover_the_value_of_new_classes():
+    names = ["entropy_pairwise/l2", "entropy_within/l2", "mean_distance/l2"]
+    names.append("information_neighbors/l2")
+    sets = [clusters(40, 5, 4, 1.5, seed) for seed in range(40)]
+    values = {name: np.mean([one(name, *each) for each in sets]) for name in names}
+    covered = dict.fromkeys(names, 0)
+    for z, labels in sets:
+        for name, (low, high) in information_intervals(z, labels, names).items():
+            covered[name] += low <= values[name] <= high
+    assert all(number >= 30 for number in covered.values()), covered
+
+
+def test_intervals_of_a_score_without_rows_are_nan():
+    z, labels = clusters(4, 8, 3, 1.0)
+    found = information_intervals(z, labels, ["jensen_shannon", "class_entropy"], replicates=50)
+    assert np.isnan(found["jensen_shannon"]).all() and np.isfinite(found["class_entropy"]).all()
+
+
+@pytest.mark.slow
+def test_every_score_by_default():
+    z, labels = clusters(6, 20, 4, 4.0)
+    found = information(z, labels)
+    assert list(found) == list(INFORMATION) and all(map(math.isfinite, found.values()))
+    assert found["information_distances"] < 2 * math.log(2)
+
+
+@pytest.mark.parametrize(
+    ("z", "labels", "arguments", "word"),
+    [
+        (ROWS, [0, 0, 0, 0], {}, "labels"),
+        (ROWS, [0, 1, 2, 3], {}, "labels"),
+        (ROWS, [0, 1], {}, "labels"),
+        (np.zeros((0, 2)), [], {}, "labels"),
+        (ROWS * np.nan, LABELS, {}, "embeddings"),
+        (ROWS, LABELS, {"scores": ["entropy"]}, "scores"),
+        (ROWS, LABELS, {"neighbors": 0}, "neighbors"),
+        (ROWS, LABELS, {"rows": 1}, "rows"),
+        (ROWS, LABELS, {"seed": -1}, "seed"),
+    ],
+)
+def test_mistakes_name_the_argument(z, labels, arguments, word):
+    with pytest.raises(ValueError, match=word):
+        information(z, labels, **arguments)
+
+
+@pytest.mark.parametrize(("name", "value"), [("replicates", 0), ("level", 1.0)])
+def test_mistakes_of_intervals(name, value):
+    with pytest.raises(ValueError, match=name):
+        information_intervals(ROWS, LABELS, **{name: value})

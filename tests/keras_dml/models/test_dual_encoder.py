@@ -1,0 +1,186 @@
+"""Two encoders: losses between their sets, chunks, memory, labels, and saving."""
+
+import keras
+import numpy as np
+import pytest
+from device_programs import difference
+
+from keras_dml import losses, metrics, models, relations
+
+pytestmark = pytest.mark.any_backend
+
+RNG = np.random.default_rng(0)
+N = 12
+LATENT = RNG.normal(size=(N, 3))
+QUERIES = (LATENT @ RNG.normal(size=(3, 6))).astype("float32")
+CANDIDATES = (LATENT @ RNG.normal(size=(3, 5))).astype("float32")
+IDS = np.arange(N) // 2
+
+
+def encoder(width, seed, **dense):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((width,))
+    x = keras.layers.Dense(8, activation="tanh", **dense)(inputs)
+    return keras.Model(inputs, keras.layers.Dense(4)(x))
+
+
+def dual(**how):
+    return models.DualEncoder(encoder(6, 1), encoder(5, 2), **how)
+
+
+def fitted(model, y=None, loss=None, steps=2, x=(QUERIES, CANDIDATES), **how):
+    loss = loss or losses.NTXentLoss(temperature=0.2)
+    how = how or {"run_eagerly": keras.backend.backend() != "jax"}
+    model.compile(keras.optimizers.SGD(0.05), loss, **how)
+    batches = [(x,) if y is None else (x, y)] * steps
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return len(batches)
+
+        def __getitem__(self, number):
+            return batches[number]
+
+    history = model.fit(Batches(), epochs=1, shuffle=False, verbose=0).history
+    return history["loss"][0]
+
+
+def clip_loss(queries, candidates, temperature=0.2, symmetric=True):
+    queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    candidates = candidates / np.linalg.norm(candidates, axis=1, keepdims=True)
+    logits = queries @ candidates.T / temperature
+    total = 0.0
+    for each in (logits, logits.T) if symmetric else (logits, logits):
+        log_softmax = each - np.log(np.exp(each).sum(axis=1, keepdims=True))
+        total -= np.mean(np.diag(log_softmax)) / 2
+    return total
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_nt_xent_without_labels_is_the_loss_of_clip(symmetric):
+    model = dual(symmetric=symmetric)
+    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    expected = clip_loss(queries, candidates, symmetric=symmetric)
+    assert fitted(model, steps=1) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
+    model = dual(scale=5.0)
+    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    found = fitted(model, steps=1, loss=losses.NTXentLoss(temperature=1.0))
+    assert found == pytest.approx(clip_loss(queries, candidates), rel=1e-5)
+    assert float(model.factor()) != pytest.approx(5.0, abs=1e-6)
+    model = dual(scale=99.9)
+    model.compile(keras.optimizers.SGD(1e4), losses.NTXentLoss(temperature=1.0))
+    model.fit([QUERIES, QUERIES[:, :5]], epochs=2, verbose=0)
+    assert float(model.factor()) <= 100.001
+
+
+def test_training_brings_matching_rows_together():
+    model = dual()
+    model.compile(keras.optimizers.Adam(0.01), losses.NTXentLoss(temperature=0.2))
+    model.fit([QUERIES, CANDIDATES], epochs=100, batch_size=N, verbose=0)
+    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    rows = np.arange(N)
+    found = metrics.recall_at_k(queries, rows, [1], gallery=candidates, gallery_labels=rows)
+    assert found[1] > 0.9
+
+
+def test_with_labels_another_photograph_of_the_product_is_no_negative():
+    with_labels = fitted(dual(), IDS, steps=1)
+    model = dual()
+    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    loss = losses.NTXentLoss(temperature=0.2)
+    there = loss.between(IDS, queries, IDS, candidates)
+    back = loss.between(IDS, candidates, IDS, queries)
+    assert with_labels == pytest.approx(float(there + back) / 2, rel=1e-5)
+    assert with_labels != pytest.approx(fitted(dual(), steps=1), rel=1e-3)
+
+
+def test_candidates_have_their_own_labels_and_number():
+    more = np.concatenate([CANDIDATES, CANDIDATES[:4] + 1])  # hard negatives
+    labels = (np.arange(N), np.concatenate([np.arange(N), np.full(4, -1)]))
+    model = dual(symmetric=False)
+    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(more)
+    loss = losses.NTXentLoss(temperature=0.2)
+    expected = float(loss.between(labels[0], queries, labels[1], candidates))
+    assert fitted(model, labels, steps=1, x=(QUERIES, more)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_tags_decide_which_pairs_match():
+    tags = (RNG.random((N, 3)) < 0.4).astype(int)
+    tags[:, 0] |= tags.sum(axis=1) == 0
+    relation = relations.SharesLabel()
+    loss = losses.SupConLoss(0.2, relation=relation)
+    model = dual(symmetric=False)
+    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    expected = float(loss.between(tags, queries, tags, candidates))
+    assert fitted(model, tags, loss, steps=1) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [losses.NTXentLoss(0.2), losses.PairwiseSigmoidLoss()], ids=str)
+@pytest.mark.parametrize("labels", [None, IDS], ids=["rows", "ids"])
+def test_chunks_give_the_weights_of_the_whole_batch(loss, labels):
+    whole, chunked = dual(scale=3.0), dual(scale=3.0)
+    first = fitted(whole, labels, loss)
+    second = fitted(models.CachedGradients(chunked, chunk_size=5), labels, loss)
+    assert second == pytest.approx(first, rel=1e-5)
+    assert difference(whole.get_weights(), chunked.get_weights()) < 1e-5
+
+
+def test_a_siamese_network_has_one_encoder():
+    shared = encoder(6, 1)
+    model = models.DualEncoder(shared, shared)
+    assert len(model.trainable_variables) == len(shared.trainable_variables)
+    fitted(model, x=(QUERIES, QUERIES + 0.1))
+
+
+def test_regularizers_count_once():
+    l2 = keras.regularizers.L2(0.5)
+    model = models.DualEncoder(encoder(6, 1, kernel_regularizer=l2), encoder(5, 2))
+    penalty = 0.5 * float(np.sum(model.query_encoder.get_weights()[0] ** 2))
+    plain = fitted(dual(), steps=1)
+    assert fitted(model, steps=1) == pytest.approx(plain + penalty, rel=1e-5)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_saved_and_loaded(same, tmp_path):
+    shared = encoder(6, 1)
+    model = models.DualEncoder(shared, shared if same else encoder(6, 2), scale=2.0)
+    fitted(model, x=(QUERIES, QUERIES + 0.1))
+    model.save(tmp_path / "dual.keras")
+    again = keras.saving.load_model(tmp_path / "dual.keras")
+    assert (again.query_encoder is again.candidate_encoder) == same
+    np.testing.assert_allclose(again.encode_queries(QUERIES), model.encode_queries(QUERIES))
+    np.testing.assert_allclose(float(again.factor()), float(model.factor()))
+    assert again.optimizer is not None and again.loss.temperature == 0.2
+
+
+MISTAKES = {
+    "lengths": (
+        lambda: models.DualEncoder(
+            encoder(6, 1), keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(3)])
+        ),
+        "same length.*4 and 3",
+    ),
+    "not a model": (lambda: models.DualEncoder(encoder(6, 1), "resnet50"), "candidate_encoder"),
+    "scale": (lambda: dual(scale=200.0), "scale must be at most 100"),
+    "loss by name": (lambda: dual().compile("adam", "nt_xent"), "loss must be a loss over pairs"),
+    "loss of classes": (
+        lambda: dual().compile("adam", losses.CrossEntropyLoss()), "only anchors with candidates",
+    ),
+    "metrics": (
+        lambda: dual().compile("adam", losses.NTXentLoss(), metrics=["accuracy"]), "metrics cannot",
+    ),
+    "rows": (
+        lambda: fitted(dual(), x=(QUERIES, CANDIDATES[:5])), "same number of rows.*12 and 5",
+    ),
+    "three label sets": (lambda: fitted(dual(), (IDS, IDS, IDS)), "tuple of 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_raise_an_error(case):
+    make, message = MISTAKES[case]
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,137 @@
+"""HEIC photographs, with and without the package pillow-heif."""
+
+import importlib
+import importlib.util
+import io
+import sys
+import types
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from experiments.evaluation.pictures import checked_picture, thumbnail
+from keras_dml._common.errors import ArgumentError
+from pipelines import ImageTable, evaluation_batches, find_bad_images, heic
+from pipelines.datasets import folder
+from pipelines.images.transforms import EvaluationTransform
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+HEAD = b"\0\0\0\x18ftypheic"
+
+
+def png(pixels=PIXELS):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+HEIC = HEAD + png()
+
+
+class FakeHeicFile(ImageFile.ImageFile):
+    """A file of `HEAD` and a PNG, in place of the decoder of pillow-heif."""
+
+    format = "HEIF"
+
+    def _open(self):
+        self.fp.seek(len(HEAD))
+        self._image = Image.open(io.BytesIO(self.fp.read()))
+        self._size, self._mode = self._image.size, self._image.mode
+
+    def load(self):
+        self._im = self._image.convert("RGB").im
+        return Image.Image.load(self)
+
+
+def register():
+    Image.register_open("HEIF", FakeHeicFile, lambda head: head[4:12] == b"ftypheic")
+
+
+@pytest.fixture
+def with_package(monkeypatch):
+    module = types.ModuleType("pillow_heif")
+    module.__spec__ = importlib.util.spec_from_loader("pillow_heif", None)
+    module.register_heif_opener = register
+    monkeypatch.setitem(sys.modules, "pillow_heif", module)
+    importlib.reload(folder)
+    yield
+    monkeypatch.undo()
+    Image.OPEN.pop("HEIF", None)
+    Image.ID.remove("HEIF")
+    importlib.reload(folder)
+
+
+@pytest.fixture
+def without_package(monkeypatch):
+    monkeypatch.setattr(heic, "can_be_read", lambda: False)
+    importlib.reload(folder)
+    yield
+    monkeypatch.undo()
+    importlib.reload(folder)
+
+
+def photographs(tmp_path):
+    for name in ("a/1.heic", "a/2.HEIF", "b/3.heic", "b/4.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(png() if name.endswith("png") else HEIC)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("with_package")
+def test_photographs_are_listed_checked_and_decoded(tmp_path):
+    table = folder.folder(photographs(tmp_path))
+    assert len(table) == 4 and find_bad_images(table) == find_bad_images(table, decode=False) == []
+    transform = EvaluationTransform(8, resize=(12, 16))
+    (images,) = evaluation_batches(table, transform)
+    np.testing.assert_array_equal(images, np.repeat(images[3:], 4, axis=0))
+    (same,) = evaluation_batches(ImageTable.from_encoded([HEIC], [0]), transform)
+    np.testing.assert_array_equal(same[0], images[3])
+
+
+@pytest.mark.usefixtures("with_package")
+def test_pages_show_and_search_photographs():
+    assert np.array_equal(Image.open(io.BytesIO(checked_picture(HEIC))), PIXELS)
+    assert thumbnail(io.BytesIO(HEIC))[1] == "png"
+
+
+@pytest.mark.usefixtures("with_package")
+def test_damaged_and_large_photographs_are_refused_in_one_line():
+    table = ImageTable.from_encoded([HEIC[:40], HEIC], [0, 0])
+    found = find_bad_images(table, max_pixels=100)
+    assert [row for row, _, _ in found] == [0, 1]
+    assert "a damaged HEIC image" in found[0][2] and "\n" not in found[0][2]
+    assert found[1][2] == "an image of more than 100 pixels"
+
+
+@pytest.mark.usefixtures("without_package")
+def test_without_the_package_one_message_names_it(tmp_path, caplog):
+    said = "pip install pillow-heif"
+    with pytest.raises(ArgumentError, match=said):
+        heic.as_png(HEIC)
+    with pytest.raises(ArgumentError, match=said):
+        checked_picture(HEIC)
+    (tmp_path / "x.jpg").write_bytes(HEIC)
+    for decode in (True, False):
+        table = ImageTable.from_paths([str(tmp_path / "x.jpg")], [0])
+        ((_, _, reason),) = find_bad_images(table, decode=decode)
+        assert said in reason
+    assert len(folder.folder(photographs(tmp_path))) == 1
+    (record,) = [one for one in caplog.records if "not read" in one.message]
+    assert "3 files are not read: 2 .heic, 1 .heif" in record.message
+    assert "pillow-heif" in record.message
+
+
+def test_other_files_are_unchanged():
+    assert heic.as_png(png()) == png()
+
+
+@pytest.mark.skipif(not heic.can_be_read(), reason="needs pillow-heif")
+def test_a_photograph_by_pillow_heif():
+    import pillow_heif
+
+    file = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(PIXELS)).save(file, quality=-1)
+    assert heic.is_heic(file.getvalue())
+    found = np.asarray(Image.open(io.BytesIO(heic.as_png(file.getvalue()))), np.int16)
+    assert np.abs(found - PIXELS).mean() < 20
