@@ -81,7 +81,7 @@ def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairS
     log_distance, distance, class_log, neighbors = (np.full(n, np.nan) for _ in range(4))
     floored = 0
     step = max(1, _BLOCK // n)
-    with long_work_bar("distances of pairs", n) as bar:
+    with long_work_bar("distances of pairs", n) as advance:
         for first in range(0, n, step):
             block = slice(first, min(first + step, n))
             squared = _squared_distances(rows, squares, block, _CLOSE**2 * mean_square)
@@ -102,7 +102,7 @@ def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairS
                 radius = np.partition(own, nearest, axis=1)[:, nearest, None] * _EQUAL**2
                 of_class, of_all = ((each <= radius).sum(axis=1) - 1 for each in (own, everyone))
                 neighbors[part] = digamma(of_class) - digamma(of_all) - digamma(size) + digamma(n)
-            bar.update(block.stop - first)
+            advance(block.stop - first)
     return PairStatistics(log_distance, distance, class_log, neighbors, floored)
 
 
