@@ -40,7 +40,24 @@ def is_kernel(variable):
     return variable.name == "kernel"
 
 
-def sgd_loop(w, gradients, rate, momentum, nesterov, decay):
+def moved(optimizer, scale=1, variables=None):
+    """Return the gradients of all steps, and the variables before and after them."""
+    variables = variables or layer_with_variables().trainable_variables
+    before, steps = [v.numpy() for v in variables], gradients(variables)
+    after = run(optimizer, variables, [[g * scale for g in step] for step in steps])
+    return steps, before, after
+
+
+def check(found, loop, *rates, **arguments):
+    """Compare each variable with its loop, in which only the first variable, the kernel, decays."""
+    steps, before, after = found
+    for i, rate in enumerate(rates * 4 if len(rates) == 1 else rates):
+        own = [g[i] for g in steps]
+        expected = loop(before[i], own, rate, 0.0 if i else DECAY, **arguments)
+        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+
+
+def sgd_loop(w, gradients, rate, decay, momentum=0.0, nesterov=False):
     w = w.astype("float64")
     velocity = np.zeros_like(w)
     for g in gradients:
@@ -50,15 +67,18 @@ def sgd_loop(w, gradients, rate, momentum, nesterov, decay):
     return w
 
 
-def adam_loop(w, gradients, rate, decay, beta_1=0.9, beta_2=0.999, epsilon=1e-7):
+def adam_loop(w, gradients, rate, decay, decoupled=False):
     w = w.astype("float64")
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gradients, start=1):
-        g = g.astype("float64") + decay * w
-        m = beta_1 * m + (1 - beta_1) * g
-        v = beta_2 * v + (1 - beta_2) * g**2
-        scale = rate * math.sqrt(1 - beta_2**t) / (1 - beta_1**t)
-        w = w - scale * m / (np.sqrt(v) + epsilon)
+        g = g.astype("float64")
+        if decoupled:
+            w = w - rate * decay * w
+        else:
+            g = g + decay * w
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        scale = rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        w = w - scale * m / (np.sqrt(v) + 1e-7)
     return w
 
 
@@ -66,29 +86,31 @@ def adam_loop(w, gradients, rate, decay, beta_1=0.9, beta_2=0.999, epsilon=1e-7)
     ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.99, True)]
 )
 def test_sgd_matches_the_loop_and_decays_only_kernels(momentum, nesterov):
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    optimizer = optimizers.SGD(
-        0.1, momentum=momentum, nesterov=nesterov, coupled_weight_decay=DECAY
-    )
-    after = run(optimizer, variables, steps)
-    assert [v.name for v in variables] == ["kernel", "bias", "gamma", "beta"]
-    for i, variable in enumerate(variables):
-        decay = DECAY if is_kernel(variable) else 0.0
-        expected = sgd_loop(before[i], [g[i] for g in steps], 0.1, momentum, nesterov, decay)
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+    own = {"momentum": momentum, "nesterov": nesterov}
+    check(moved(optimizers.SGD(0.1, coupled_weight_decay=DECAY, **own)), sgd_loop, 0.1, **own)
 
 
 def test_adam_matches_the_loop_and_decays_only_kernels():
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    after = run(optimizers.Adam(0.01, coupled_weight_decay=DECAY), variables, steps)
-    for i, variable in enumerate(variables):
-        decay = DECAY if is_kernel(variable) else 0.0
-        expected = adam_loop(before[i], [g[i] for g in steps], 0.01, decay)
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+    check(moved(optimizers.Adam(0.01, coupled_weight_decay=DECAY)), adam_loop, 0.01)
+
+
+def test_adamw_decays_only_kernels_at_their_rates():
+    factors = {"dense/kernel": 0.25}
+    optimizer = optimizers.AdamW(
+        0.02, decoupled_weight_decay=DECAY, learning_rate_multipliers=factors
+    )
+    check(moved(optimizer), adam_loop, 0.005, 0.02, 0.02, 0.02, decoupled=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "loop"), [(optimizers.SGD, sgd_loop), (optimizers.Adam, adam_loop)]
+)
+def test_a_multiplier_is_a_separate_learning_rate(make, loop):
+    factors = {"dense/kernel": 0.25, "dense/bias": 0.0, "norm/gamma": 3.0}  # none for norm/beta
+    optimizer = make(0.02, coupled_weight_decay=DECAY, learning_rate_multipliers=factors)
+    steps, before, after = moved(optimizer)
+    check((steps, before, after), loop, 0.005, 0.0, 0.06, 0.02)
+    np.testing.assert_array_equal(after[1], before[1])
 
 
 def test_convolution_kernels_of_every_kind_are_decayed():
@@ -124,30 +146,6 @@ def test_without_decay_and_multipliers_it_equals_keras():
     expected = run(keras.optimizers.SGD(0.1, 0.9, nesterov=True, clipnorm=1.0), theirs, steps)
     for a, b in zip(after, expected):
         np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_a_multiplier_is_a_separate_learning_rate(kind):
-    model = layer_with_variables()
-    variables = model.trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    factors = dict(zip([v.path for v in variables], (0.25, 0.0, 3.0)))  # no factor for the fourth
-    make = optimizers.SGD if kind == "sgd" else optimizers.Adam
-    after = run(
-        make(0.02, coupled_weight_decay=DECAY, learning_rate_multipliers=factors), variables, steps
-    )
-    for i, variable in enumerate(variables):
-        rate = 0.02 * factors.get(variable.path, 1.0)
-        decay = DECAY if is_kernel(variable) else 0.0
-        own = [g[i] for g in steps]
-        expected = (
-            sgd_loop(before[i], own, rate, 0.0, False, decay)
-            if kind == "sgd"
-            else adam_loop(before[i], own, rate, decay)
-        )
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(after[1], before[1])
 
 
 def test_multipliers_names_the_trainable_variables_of_a_part():
@@ -236,21 +234,15 @@ def test_a_loaded_model_takes_the_same_next_step(kind, tmp_path):
 
 def test_it_works_inside_a_loss_scale_optimizer():
     """Gradients are unscaled before the decay; a step with an infinite one changes nothing."""
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
     inner = optimizers.SGD(
-        0.1, coupled_weight_decay=DECAY, learning_rate_multipliers={variables[1].path: 0.5}
+        0.1, coupled_weight_decay=DECAY, learning_rate_multipliers={"dense/bias": 0.5}
     )
     scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
-    after = run(scaled, variables, [[g * 1024 for g in step] for step in steps])
-    for i, variable in enumerate(variables):
-        decay = DECAY if is_kernel(variable) else 0.0
-        rate = 0.05 if i == 1 else 0.1
-        expected = sgd_loop(before[i], [g[i] for g in steps], rate, 0.0, False, decay)
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
-    infinite = [np.full(v.shape, np.inf, "float32") for v in variables]
-    for a, b in zip(run(scaled, variables, [infinite]), after):
+    variables = layer_with_variables().trainable_variables
+    check(moved(scaled, 1024, variables), sgd_loop, 0.1, 0.05, 0.1, 0.1)
+    before = [v.numpy() for v in variables]
+    infinite = [np.full(v.shape, np.inf, "float32") for v in before]
+    for a, b in zip(run(scaled, variables, [infinite]), before):
         np.testing.assert_array_equal(a, b)
 
 
@@ -290,27 +282,6 @@ def test_adamw_without_multipliers_equals_keras():
     expected = run(keras.optimizers.AdamW(schedule, weight_decay=DECAY), theirs, steps)
     for a, b in zip(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def test_adamw_decays_only_kernels_at_their_rates():
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    factors = {variables[0].path: 0.25}
-    optimizer = optimizers.AdamW(
-        0.02, decoupled_weight_decay=DECAY, learning_rate_multipliers=factors
-    )
-    after = run(optimizer, variables, steps)
-    for i, variable in enumerate(variables):
-        rate, decay = (0.02 * 0.25, DECAY) if is_kernel(variable) else (0.02, 0.0)
-        w = before[i].astype("float64")
-        m, v = np.zeros_like(w), np.zeros_like(w)
-        for t, step in enumerate(steps, start=1):
-            m, v = 0.9 * m + 0.1 * step[i], 0.999 * v + 0.001 * step[i] ** 2
-            w = w - rate * decay * w
-            scale = rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
-            w = w - scale * m / (np.sqrt(v) + 1e-7)
-        np.testing.assert_allclose(after[i], w, rtol=1e-5, atol=1e-6)
 
 
 def test_rmsprop_equals_keras_plus_coupled_decay():
