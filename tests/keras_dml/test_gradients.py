@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tiers
 
 from keras_dml._backend.gradients import SecondDerivativeError, once_differentiable
 
@@ -58,7 +59,7 @@ def test_two_tapes_that_each_differentiate_once(mode):
 
 
 @modes
-@pytest.mark.parametrize("whole", [eager, tf.function, compiled])
+@tiers.parametrize("whole", [eager, tf.function, compiled], [eager])
 def test_vectorized_map_and_conditional(mode, whole):
     cubes, x = mode(cube), tf.constant(POINT)
 

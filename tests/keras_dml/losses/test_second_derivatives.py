@@ -151,6 +151,7 @@ def test_a_graph_refuses_second_derivatives(name):
         product(loss, ids, z, np.ones_like(z), compile_it=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step of TensorFlow")
 def test_a_gradient_penalty_in_fit():
     import tensorflow as tf
