@@ -20,26 +20,38 @@ REPOSITORY = {
     "SECURITY.md": "security",
     "CHANGELOG.md": "changes",
 }
+# Titles of the reference pages, one for each package or module, next to `api/losses`.
+MODULES = {
+    "keras_dml.addons": "Losses of TensorFlow Addons",
+    "keras_dml.mining": "Mining",
+    "keras_dml.metrics": "Metrics",
+    "keras_dml.relations": "Relations",
+    "keras_dml.models": "Models",
+    "keras_dml.callbacks": "Callbacks",
+    "keras_dml.optimizers": "Optimizers",
+    "keras_dml.retrieval": "Retrieval",
+    "keras_dml.export": "Export",
+    "pipelines": "Pipelines",
+}
+_TITLE_ONLY = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n"
 # Sections of the navigation: page, title, and subpages.
 SECTIONS = {
     "guides": ("Guides", [
         "guides/photographs", "guides/keras", "guides/custom_data", "guides/losses",
         "guides/custom_loss", "guides/training_loop", "guides/evaluation", "guides/finetuning",
         "guides/devices", "guides/backends", "guides/serving", "guides/exporting",
-        "guides/stores", "guides/datasets", "guides/runs", "guides/migrating", "guides/errors",
+        "guides/stores", "guides/datasets", "guides/runs", "guides/migrating", "guides/theory",
+        "guides/errors",
     ]),
     "reference": ("Reference", [
-        "api/losses", "api/addons", "api/mining", "api/metrics", "api/relations", "api/models", "api/callbacks",
-        "api/optimizers", "api/retrieval", "api/export", "api/pipelines", "flags",
+        "api/losses", *(f"api/{module.split('.')[-1]}" for module in MODULES), "flags",
     ]),
     "measured": ("Results", [
-        "results", "recipes_fidelity", "results/tuning", "results/evaluation", "results/serving",
-        "results/benchmarks", "results/faults",
+        "results", "recipes_fidelity", "results/tuning", "results/evaluation",
+        "results/information", "results/serving", "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip
-# Modules of the reference pages whose name differs from the page.
-MODULES = {"pipelines": "pipelines"}
 
 
 def main() -> int:
@@ -54,7 +66,7 @@ def main() -> int:
     for name, page in REPOSITORY.items():
         _write(page, (ROOT / name).read_text("utf-8").replace("](docs/pages/", "]("))
     for page, (title, subpages) in SECTIONS.items():
-        _write(page, f"# {title}\n\n{_toctree(subpages)}")
+        _write(page, f"# {title}\n\n{_toctree(subpages, ':maxdepth: 1')}")
     _write("flags", _flags())
     _write_reference()
     index = SOURCE / "index.md"
@@ -92,14 +104,12 @@ def _with_links_of_the_site(path: pathlib.Path) -> str:
 
 
 def _write_reference() -> None:
-    """Add the docstrings to the pages in `api`, and write a page for each loss."""
-    for path in (SOURCE / "api").glob("*.md"):
-        module = MODULES.get(path.stem, f"keras_dml.{path.stem}")
-        if path.stem == "losses":
-            added = _losses()
-        else:
-            added = _directive(f"automodule:: {module}", ":members:", ":imported-members:")
-        path.write_text(f"{path.read_text('utf-8')}\n{added}", "utf-8")
+    """Write a page for each module, and for each loss."""
+    for module, title in MODULES.items():
+        entry = _directive(f"automodule:: {module}", ":members:", ":imported-members:")
+        _write(f"api/{module.split('.')[-1]}", f"# {title}\n\n{entry}")
+    losses = SOURCE / "api" / "losses.md"
+    _write("api/losses", f"{losses.read_text('utf-8')}\n{_losses()}")
 
 
 def _losses() -> str:
@@ -117,7 +127,7 @@ def _losses() -> str:
         # All losses have the methods of their base classes.
         members = [] if name.endswith("Loss") and name != "EmbeddingLoss" else [":members:"]
         entry = _directive(f"autoclass:: keras_dml.losses.{name}", *members)
-        _write(f"api/losses/{name}", f"# {name}\n\n{entry}")
+        _write(f"api/losses/{name}", f"{_TITLE_ONLY}# {name}\n\n{entry}")
         first = (getattr(package, name).__doc__ or "").strip().split("\n")[0]
         rows.append(f"| [`{name}`](losses/{name}.md) | {first} |\n")
     pages = [f"api/losses/{name}" for name in sorted(names)]

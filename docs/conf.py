@@ -31,7 +31,7 @@ html_theme_options = {
     "footer_start": [],
     "footer_end": [],
     "navigation_with_keys": False,
-    "secondary_sidebar_items": {"**": ["page-toc"], "api/losses/*": []},
+    "secondary_sidebar_items": ["page-toc"],
     "show_prev_next": True,
 }
 

@@ -5,9 +5,10 @@ can change.
 """
 
 import importlib.util
+import pathlib
 import sys
 
-__all__ = ["check_installed"]
+__all__ = ["check_installed", "check_not_hidden"]
 
 # Import names of the packages in the extra `run` that every command can need.
 _NEEDED = ("filelock", "matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
@@ -22,6 +23,24 @@ def check_installed() -> None:
         raise SystemExit(2)
 
 
+def check_not_hidden() -> None:
+    """Exit with code 2 and a line if another package hides `keras_dml` or `pipelines`.
+
+    `python -m` puts the current folder first on Python's path.
+    """
+    root = pathlib.Path(__file__).resolve().parents[1]
+    for name in ("keras_dml", "pipelines"):
+        spec = importlib.util.find_spec(name)
+        found = pathlib.Path(spec.origin or "").resolve().parents if spec else ()
+        if spec and spec.origin and root not in found:
+            print(
+                f"error: {spec.origin} hides the package {name} of the commands. Run "
+                "keras-dml COMMAND instead of python -m experiments.COMMAND",
+                file=sys.stderr,
+            )
+            raise SystemExit(2)
+
+
 def _is_there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -33,3 +52,4 @@ def _is_there(name: str) -> bool:
 # this check, the first import of the command ends in a traceback.
 if sys.argv[:1] == ["-m"]:
     check_installed()
+    check_not_hidden()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -54,8 +53,7 @@ def main(argv: list[str]) -> None:
             )
         if options.embeddings:
             until_end.enter_context(opened(output))
-        fields = dataclasses.fields(Thresholds)
-        thresholds = Thresholds(**{each.name: getattr(options, each.name) for each in fields})
+        thresholds = Thresholds(options.correlation, options.similarity, options.max_pixels)
         findings = find(images, thresholds)
         lines = lines_of(images, findings)
         counts = findings.counts(images)
@@ -64,9 +62,7 @@ def main(argv: list[str]) -> None:
         page, file = output / "audit.html", output / "findings.csv"
         try:
             write_findings(file, lines)
-            write_audit_page(
-                page, title, images, findings, lines, thresholds, limits, options.shown
-            )
+            write_audit_page(page, title, images, findings, lines, thresholds, limits)
         except OSError as error:
             raise UsageError(f"The results cannot be written: {error}") from error
     allowed = {name: "any" if limits[name] is None else f"{limits[name]:,}" for name in names}
@@ -96,22 +92,22 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
     from experiments.training.run_files import RESULT, kept_model, read_json
 
     run = options.source
-    model = kept_model(run)
     # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(run, options, data_dir_moves=True, refuses=False)
     tables, class_names, offsets = split_sets(split)
     if options.split != "all":
         is_train = options.split == "train"
         tables = {n: table for n, table in tables.items() if (n == "train") == is_train}
-    open_output()
     embeddings = {}
     if read_json(run, RESULT) is not None:  # otherwise they may belong to an earlier model
         kept = {name: kept_embeddings(run, name, table) for name, table in tables.items()}
         embeddings = {name: array for name, array in kept.items() if array is not None}
     missing = {name: table for name, table in tables.items() if name not in embeddings}
     if missing:
-        embedder = model_embeddings.keras_model(model, options, "run")
-        embeddings |= model_embeddings.embed_tables(embedder, missing, options.output, "float32")
+        embedder = model_embeddings.keras_model(kept_model(run), options, "run")
+    open_output()
+    if missing:
+        embeddings |= model_embeddings.embed_tables(embedder, missing, options.output)
     sets = {name: EmbeddedSet(embeddings[name], table.labels + offsets[name], table)
             for name, table in tables.items()}  # fmt: skip
     return audited_images(sets, class_names)

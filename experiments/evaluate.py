@@ -112,8 +112,7 @@ def _embedded(
         path = kept_model(source) if kind == "run" else source
         embedder = model_embeddings.keras_model(path, options, kind)
     open_output()
-    dtype = "float16" if options.float16 else "float32"
-    embedded = model_embeddings.embed(embedder, sides, output, dtype)
+    embedded = model_embeddings.embed(embedder, sides, output)
     return embedded, 0 if kind == "backbone" else sides.trained
 
 

@@ -6,7 +6,8 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-from experiments.options import RunOptions, UsageError, parse, run_command
+from experiments.options import RunOptions, parse, run_command
+from experiments.options.together import check_together
 from experiments.training.cluster import read_cluster
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ def main(argv: list[str]) -> None:
     options = parse(RunOptions, argv)
     if options.engine == "ray":
         options = dataclasses.replace(options, strategy="multi_worker")
-    elif options.workers is not None:
-        raise UsageError(f"workers needs --engine=ray, but got workers={options.workers}.")
+    check_together(options)
     # These modules import NumPy, which --help does not need.
     from experiments.training.kept import check_keep
     from experiments.training.patience import check_patience

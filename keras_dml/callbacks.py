@@ -196,7 +196,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             labels.append(classes)
         if not rows:
             raise ArgumentError(f"{batches.name} must hold images. Received: no batch")
-        if not isinstance(self.relation, relations.SameClass):
+        if not self.relation.of_classes:
             return np.concatenate(rows), np.concatenate(labels)
         return np.concatenate(rows), joined_labels((batches.name, each) for each in labels)
 
@@ -273,7 +273,7 @@ class _Batches:
             yield batch[0], self._labels(batch[1])
 
     def _labels(self, given: Any) -> np.ndarray:
-        if not isinstance(self._relation, relations.SameClass):
+        if not self._relation.of_classes:
             return np.asarray(self._relation.checked_labels(given, f"labels of {self.name}"))
         labels = plain_labels(self.name, given)
         if labels.ndim == 2 and labels.shape[1] == 1:

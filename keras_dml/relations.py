@@ -66,6 +66,9 @@ class Relation:
                [False, False,  True]])
     """
 
+    # Whether labels are class ids, and pairs with equal ids are the positives.
+    of_classes = False
+
     def __call__(self, anchor_labels: TensorLike, candidate_labels: TensorLike) -> Masks:
         """Return the masks of the positives and the negatives, bool `[a, c]` each.
 
@@ -167,6 +170,8 @@ class SameClass(Relation):
         array([[ True, False, False],
                [False,  True,  True]])
     """
+
+    of_classes = True
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the masks of the positives and the negatives."""

@@ -3,6 +3,7 @@ file."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import Any, TextIO
@@ -29,6 +30,9 @@ class Bar(tqdm):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # tqdm reads this variable only when it is imported.
+        if os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
+            kwargs["disable"] = True
         if not sys.stderr.isatty():
             kwargs.setdefault("mininterval", _SECONDS_BETWEEN_LINES)
             kwargs["file"] = _Lines(sys.stderr)

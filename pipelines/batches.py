@@ -12,8 +12,13 @@ from typing import cast
 import numpy as np
 import tensorflow as tf
 
-from keras_dml._common.checks import argument_error, as_array, check_bool, check_whole
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import check_bool, check_whole
+from keras_dml._common.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    argument_error,
+    as_array,
+)
 from pipelines import heic
 from pipelines.checks import as_integers, check_callable
 from pipelines.images.decode import Source

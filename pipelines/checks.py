@@ -6,8 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_dml._common.checks import argument_error, as_array
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    argument_error,
+    as_array,
+)
 from keras_dml._common.labels import plain_labels
 
 __all__ = ["as_integers", "as_labels", "check_callable", "items_of", "plain_numbers"]

@@ -12,8 +12,12 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_dml._common.checks import argument_error, as_array
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    argument_error,
+    as_array,
+)
 from pipelines.checks import as_integers, as_labels, items_of
 
 MAX_BOX_PIXELS = 2**30

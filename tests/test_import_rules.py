@@ -185,6 +185,36 @@ def test_imports_have_no_cycles():
     assert cycles(edges) == []
 
 
+@pytest.mark.parametrize("package", ["keras_dml", "pipelines"])
+def test_a_chain_of_imports_has_at_most_seven_files(package):
+    ours = {module: path for path, module in modules() if within(module, package)}
+
+    @functools.cache
+    def chain(module):
+        """Return the longest chain of imports, without imports within functions."""
+        tree = ast.parse(ours[module].read_text())
+        names = [
+            inner if (inner := f"{node.module}.{alias.name}") in ours else node.module
+            for node in nodes_at_import(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        ]
+        inner = [chain(name) for name in names if name in ours and name != module]
+        return [module, *max(inner, key=len, default=[])]
+
+    longest = max(map(chain, ours), key=len)
+    assert len(longest) <= 7, " imports ".join(longest)
+
+
+def nodes_at_import(tree):
+    """Yield the nodes of a file that run when it is imported."""
+    for child in ast.iter_child_nodes(tree):
+        yield child
+        for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if isinstance(child, ast.If | ast.Try | ast.With) and not for_types:
+            yield from nodes_at_import(child)
+
+
 def test_tests_do_not_import_each_other():
     for path in (ROOT / "tests").rglob("*.py"):
         for imported in imports(path):

@@ -88,7 +88,9 @@ def commands():
     for path in [ROOT / "README.md", *GUIDES]:
         for block in blocks(path, "sh"):
             for line in block.replace("\\\n", " ").splitlines():
-                for name, words in re.findall(r"-m experiments\.(\w+) ([^&']*)", line):
+                for name, words in re.findall(
+                    r"(?:-m experiments\.|keras-dml )(\w+) (--[^&']*)", line
+                ):
                     yield path.stem, name, shlex.split(words, comments=True)
 
 

@@ -5,15 +5,14 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from experiments.options import RunError, UsageError, option
-from experiments.options.child import child_command, child_environment
+from experiments.options import UsageError, option
+from experiments.options.child import run_module
 from experiments.options.run_options import DataOptions
 from keras_dml._files.atomic import replacing
 
@@ -28,7 +27,14 @@ CHANGES = ("re-encoded", "resized", "cropped", "mirrored", "all four")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditOptions(DataOptions):
-    """Options of `benchmark audit`."""
+    """Options of `benchmark audit`.
+
+    Attributes:
+        training: Recipe of the training.
+        output_dir: Output folder.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark audit"
     intro = """Measure the findings of experiments.audit on planted errors.
@@ -40,8 +46,8 @@ Copies the photographs of a dataset, moves 5 % of them to a wrong class, and add
 the run, and compares the findings with the planted errors. The same command resumes.
 """
 
-    training: str = option("cached_groceries.flags", "Measured", "Recipe of the training.")
-    output_dir: str = option("runs/planted", "Measured", "Output folder.")
+    training: str = option("cached_groceries.flags")
+    output_dir: str = option("runs/planted")
 
 
 def measure(options: AuditOptions) -> Iterator[str]:
@@ -55,8 +61,9 @@ def measure(options: AuditOptions) -> Iterator[str]:
         plant(split, folder)
     run = folder / "run"
     recipe = [f"--flagfile={options.training}", "--dataset=folder"]
-    _call("experiments.run", *recipe, f"--data_dir={folder / PHOTOS}", f"--output_dir={run}")
-    _call("experiments.audit", f"--run={run}")
+    words = [*recipe, f"--data_dir={folder / PHOTOS}", f"--output_dir={run}"]
+    run_module("experiments.run", *words, name="the training")
+    run_module("experiments.audit", f"--run={run}", name="the audit")
     with open(run / "audit" / "findings.csv", newline="", encoding="utf-8") as stream:
         findings = list(csv.DictReader(stream))
     yield from score(json.loads((folder / PLANTED).read_text()), findings)
@@ -182,10 +189,3 @@ def _share(part: Collection[Any], whole: Collection[Any]) -> str:
 
 def _short(image: str) -> str:
     return "/".join(pathlib.PurePath(image).parts[-2:])
-
-
-def _call(module: str, *words: str) -> None:
-    command = child_command(module, *words)
-    done = subprocess.run(command, env=child_environment(), stdout=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise RunError(f"{module} failed with exit code {done.returncode}, see the message above")

@@ -8,13 +8,21 @@ import numpy as np
 from experiments.benchmarks import measuring
 from experiments.options import Options, option
 
-MEASURED = "Measured"
 EMBEDDING_SIZE, IMAGES_PER_CLASS = 128, 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunksOptions(Options):
-    """Options of `benchmark chunks`."""
+    """Options of `benchmark chunks`.
+
+    Attributes:
+        backbone: Backbone.
+        image_size: Height and width of the images.
+        batch_size: Images of the large batch.
+        chunk_size: Images of a chunk.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark chunks"
     intro = """Measure the memory of a training step of a large batch in chunks (--chunk_size of a
@@ -29,10 +37,10 @@ Random weights, batch norm with stored statistics, each step in a new process.
   MB      peak megabytes
 """
 
-    backbone: str = option("resnet50", MEASURED, "Backbone.")
-    image_size: int = option(224, MEASURED, "Height and width of the images.", lower_bound=8)
-    batch_size: int = option(512, MEASURED, "Images of the large batch.", lower_bound=2)
-    chunk_size: int = option(32, MEASURED, "Images of a chunk.", lower_bound=2)
+    backbone: str = option("resnet50")
+    image_size: int = option(224, lower_bound=8)
+    batch_size: int = option(512, lower_bound=2)
+    chunk_size: int = option(32, lower_bound=2)
 
 
 def measure(options: ChunksOptions) -> Iterator[str]:

@@ -12,7 +12,6 @@ from experiments.benchmarks import measuring
 from experiments.options import Options, RunError, UsageError, option
 from experiments.options.values import whole_numbers
 
-MEASURED = "Measured"
 IMAGES_PER_CLASS = 4
 # The formula of a fused loss and some losses of the peer take n³ numbers.
 _LARGEST_CUBIC = 512
@@ -21,7 +20,16 @@ _CUBIC_PEERS = ("triplet", "lifted_structure", "ice", "nt_xent")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossesOptions(Options):
-    """Options of `benchmark losses`."""
+    """Options of `benchmark losses`.
+
+    Attributes:
+        losses: Losses. Default: all losses over pairs.
+        sizes: Batch sizes n.
+        dimensions: Size d of the embeddings.
+        xla: Measure TensorFlow also with XLA.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark losses"
     intro = """Measure value and gradient of the losses over pairs on the backend that Keras uses.
@@ -39,10 +47,10 @@ runs eagerly. Each row comes from a new process, and its calls run in turns.
   MB       peak memory of the loss, on a GPU the memory of the device
 """
 
-    losses: tuple[str, ...] = option((), MEASURED, "Losses. Default: all losses over pairs.")
-    sizes: tuple[str, ...] = option(("120", "512", "2048"), MEASURED, "Batch sizes n.")
-    dimensions: int = option(512, MEASURED, "Size d of the embeddings.", lower_bound=1)
-    xla: bool = option(True, MEASURED, "Measure TensorFlow also with XLA.")
+    losses: tuple[str, ...] = option(())
+    sizes: tuple[str, ...] = option(("120", "512", "2048"))
+    dimensions: int = option(512, lower_bound=1)
+    xla: bool = option(True)
 
 
 def measure(options: LossesOptions) -> Iterator[str]:

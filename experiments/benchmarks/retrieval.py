@@ -28,7 +28,13 @@ EFFORTS: dict[str, list[str]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetrievalOptions(Options):
-    """Options of `benchmark retrieval`."""
+    """Options of `benchmark retrieval`.
+
+    Attributes:
+        size: Number of embeddings. sop: 60,502, as Stanford Online Products. million: 1,000,000.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark retrieval"
     intro = """Measure recall@K, exact search, and ScaNN next to faiss on synthetic embeddings.
@@ -38,12 +44,7 @@ class RetrievalOptions(Options):
 faiss is in pip install 'keras-dml[benchmark]'.
 """
 
-    size: str = option(
-        "all",
-        "Measured",
-        "Number of embeddings. sop: 60,502, as Stanford Online Products. million: 1,000,000.",
-        choices=("sop", "million", "all"),
-    )
+    size: str = option("all", choices=("sop", "million", "all"))
 
 
 def measure(options: RetrievalOptions) -> Iterator[str]:

@@ -11,13 +11,22 @@ from experiments.benchmarks import measuring
 from experiments.benchmarks.losses import check_losses
 from experiments.options import Options, option
 
-MEASURED = "Measured"
 EMBEDDING_SIZE, IMAGES_PER_CLASS = 128, 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
-    """Options of `benchmark training`."""
+    """Options of `benchmark training`.
+
+    Attributes:
+        backbone: Backbone, with random weights.
+        image_size: Height and width of the images.
+        batch_size: Images of a batch.
+        losses: Losses next to contrastive.
+        mixed_precision: Compute in bfloat16.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark training"
     intro = """Measure training steps with losses over pairs, and the two steps of RankMI, on the
@@ -32,13 +41,11 @@ All steps train the same model on the same batch, in turns.
   / contrastive  ratio to the step with the contrastive loss
 """
 
-    backbone: str = option("resnet50", MEASURED, "Backbone, with random weights.")
-    image_size: int = option(64, MEASURED, "Height and width of the images.", lower_bound=8)
-    batch_size: int = option(120, MEASURED, "Images of a batch.", lower_bound=8)
-    losses: tuple[str, ...] = option(
-        ("multi_similarity", "ice"), MEASURED, "Losses next to contrastive."
-    )
-    mixed_precision: bool = option(False, MEASURED, "Compute in bfloat16.")
+    backbone: str = option("resnet50")
+    image_size: int = option(64, lower_bound=8)
+    batch_size: int = option(120, lower_bound=8)
+    losses: tuple[str, ...] = option(("multi_similarity", "ice"))
+    mixed_precision: bool = option(False)
 
 
 def measure(options: TrainingOptions) -> Iterator[str]:

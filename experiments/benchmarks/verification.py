@@ -19,7 +19,13 @@ RATES = (1e-2, 1e-3)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerificationOptions(Options):
-    """Options of `benchmark verification`."""
+    """Options of `benchmark verification`.
+
+    Attributes:
+        embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n].
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark verification"
     intro = """Measure thresholds for false match rates over all pairs of 60,502 synthetic
@@ -31,11 +37,7 @@ With --embeddings: select thresholds on half of the classes, apply them to the o
 how often the false match rate is in the interval that the first half promised.
 """
 
-    embeddings: pathlib.Path | None = option(
-        None,
-        "Measured",
-        "File of numpy.savez with the arrays embeddings [n, d] and labels [n].",
-    )
+    embeddings: pathlib.Path | None = option(None)
 
 
 def measure(options: VerificationOptions) -> Iterator[str]:

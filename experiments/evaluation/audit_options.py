@@ -54,7 +54,6 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
     split: str = option(
         "all", _HOW, "With --run: which of its images.", choices=("all", "train", "test")
     )
-    neighbors: int = option(20, _FOUND, "Number of neighbors that vote on a label.", lower_bound=1)
     correlation: float = option(
         0.92,
         _FOUND,
@@ -70,21 +69,6 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         "on the model.",
         lower_bound=-1,
         upper_bound=1,
-    )
-    label_ratio: float = option(
-        0.1,
-        _FOUND,
-        "A label is probably wrong if its share of the neighbors' votes is below this part of the "
-        "average share in its class.",
-        lower_bound=0,
-        upper_bound=1,
-    )
-    outlier_score: float = option(
-        1.5,
-        _FOUND,
-        "An outlier's distance to its neighbors is above the upper quartile of all images by this "
-        "multiple of the distance of the quartiles.",
-        lower_bound=0,
     )
     max_leaks: int | None = option(
         None,
@@ -102,7 +86,6 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         None, _LIMITS, f"Labels that are probably wrong.{_ANY}", lower_bound=0
     )
     max_outliers: int | None = option(None, _LIMITS, f"Outliers.{_ANY}", lower_bound=0)
-    shown: int = option(20, _HOW, "Findings of each kind on the page.", lower_bound=1)
     output_dir: str | None = option(
         None, _HOW, "Folder of the results. Default: RUN/audit, or NAME-audit next to the file."
     )

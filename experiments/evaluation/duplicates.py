@@ -20,7 +20,6 @@ from experiments.options.progress import progress_bar
 from keras_dml._common.rows import normalized
 from keras_dml.metrics.audit import duplicate_groups
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches, find_bad_images
-from pipelines.images.limits import MOST_PIXELS
 
 SAME_FILE, SAME_PIXELS, NEAR = "same file", "same pixels", "near-duplicate"
 _BATCH = 64
@@ -78,7 +77,7 @@ def find_duplicates(
     similarities: npt.NDArray[np.float32],
     correlation: float,
     similarity: float,
-    max_pixels: int = MOST_PIXELS,
+    max_pixels: int,
 ) -> Duplicates:
     """Return the duplicates among images and their neighbors, and all files with the same bytes.
 

@@ -8,7 +8,7 @@ import os
 import pathlib
 import time
 import zlib
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,12 @@ import numpy.typing as npt
 from experiments.options.errors import UsageError
 from keras_dml._files.atomic import naming, replacing
 
-DTYPES = ("float32", "float16")
 # A kill loses the embeddings of at most this time. To wait for the disk at each batch is slow.
 _SECONDS_BETWEEN_SYNCS = 1.0
 
 
 class EmbeddingFile:
-    """A `.npy` file of embeddings, `[rows, d]`, that is written row by row.
+    """A `.npy` file of float32 embeddings, `[rows, d]`, that is written row by row.
 
     The growing file is `PATH.partial`. `PATH.json` stores the key, the number of rows on disk, and
     their CRC-32. After a kill, the next `EmbeddingFile` with the same key resumes after these rows
@@ -38,30 +37,24 @@ class EmbeddingFile:
         path: The finished file, for `numpy.load(path, mmap_mode="r")`. Its folder exists.
         rows: Number of rows, at least 1.
         key: Text that identifies the images and the model.
-        dtype: "float32", or "float16" for half the size.
 
     Attributes:
-        path, rows, dtype: The arguments.
+        path, rows: The arguments.
         done: Number of written rows.
 
     Raises:
         UsageError: An argument is out of range, or, on entering, another process writes the file.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], rows: int, key: str, dtype: str = "float32"
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], rows: int, key: str) -> None:
         if rows < 1:
             raise UsageError(f"rows must be at least 1, but got {rows}.")
-        if dtype not in DTYPES:
-            raise UsageError(f"dtype must be one of {DTYPES}, but got {dtype!r}.")
         self.path = pathlib.Path(path)
         self.rows = rows
-        self.key = key
-        self.dtype = np.dtype(dtype)
         self.done = 0
         self._partial = self.path.with_name(f"{self.path.name}.partial")
-        self._state = self.path.with_name(f"{self.path.name}.json")
+        self._state_file = self.path.with_name(f"{self.path.name}.json")
+        self._identity = {"key": key, "rows": rows, "dtype": "float32"}
         self._stream: IO[bytes] | None = None
         self._dimensions: int | None = None
         self._synced = 0.0
@@ -99,20 +92,22 @@ class EmbeddingFile:
 
         Raises:
             FloatingPointError: An embedding is not finite. No row of the batch is written.
-            UsageError: The batch has another width, too many rows, or a number beyond float16.
+            UsageError: The batch has another width or too many rows.
         """
-        batch = np.asarray(batch)
-        if batch.ndim != 2 or batch.shape[1] != (self._dimensions or batch.shape[1] or None):
+        rows = np.ascontiguousarray(batch, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != (self._dimensions or rows.shape[1] or None):
             raise UsageError(
-                f"batch must have shape [b, {self._dimensions or 'd'}], but got {batch.shape}."
+                f"batch must have shape [b, {self._dimensions or 'd'}], but got {rows.shape}."
             )
-        if self.done + len(batch) > self.rows:
+        if self.done + len(rows) > self.rows:
             raise UsageError(
-                f"batch must have at most {self.rows - self.done} rows, but got {len(batch)}."
+                f"batch must have at most {self.rows - self.done} rows, but got {len(rows)}."
             )
-        if len(batch):
+        if not np.isfinite(rows).all():
+            raise FloatingPointError("the embeddings are no longer finite")
+        if len(rows):
             with naming(self.path):
-                self._append(batch)
+                self._append(rows)
 
     def array(self) -> np.ndarray:
         """Return the finished embeddings as a read-only memory map, `[rows, d]`.
@@ -128,7 +123,7 @@ class EmbeddingFile:
 
     def remove(self) -> None:
         """Delete the file and its state."""
-        for path in (self.path, self._partial, self._state):
+        for path in (self.path, self._partial, self._state_file):
             path.unlink(missing_ok=True)
 
     @property
@@ -137,18 +132,13 @@ class EmbeddingFile:
             raise UsageError(f"{self.path} must be open: use a with statement.")
         return self._stream
 
-    def _append(self, batch: np.ndarray) -> None:
-        if not np.isfinite(batch).all():
-            raise FloatingPointError("the embeddings are no longer finite")
-        with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(batch, self.dtype)
-        if not np.isfinite(rows).all():
-            raise UsageError(
-                f"embeddings must be at most {np.finfo(self.dtype).max:g} for {self.dtype}, "
-                f"but got {np.abs(batch).max():g}."
-            )
+    def _append(self, rows: npt.NDArray[np.float32]) -> None:
         if self._dimensions is None:
-            self._begin(batch.shape[1])
+            # Delete the old state first, so that it never describes the new rows.
+            self._state_file.unlink(missing_ok=True)
+            self._dimensions, self._crc32 = rows.shape[1], 0
+            self._open_stream.truncate(0)
+            self._open_stream.write(self._header(self._dimensions))
         self._open_stream.write(rows.data)
         self._crc32 = zlib.crc32(rows.data, self._crc32)
         self.done += len(rows)
@@ -159,73 +149,45 @@ class EmbeddingFile:
             self._sync()
 
     def _resume(self) -> None:
-        """Truncate the file to the valid rows of an earlier process with the same key."""
-        state = {}
+        """Take the valid rows of an earlier process with the same key."""
+        state: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
-            state = json.loads(self._state.read_text())
-        same = {"key": self.key, "rows": self.rows, "dtype": self.dtype.name}
-        if {name: state.get(name) for name in same} != same:
+            state = json.loads(self._state_file.read_text())
+        if {name: state.get(name) for name in self._identity} != self._identity:
             return
         try:
-            self._dimensions, done = int(state["dimensions"]), int(state["done"])
+            dimensions, done, crc32 = (int(state[key]) for key in ("dimensions", "done", "crc32"))
         except (KeyError, TypeError, ValueError):  # damaged
             return
-        written = os.fstat(self._open_stream.fileno()).st_size
-        needed = len(self._header()) + done * self._dimensions * self.dtype.itemsize
-        crc32 = state.get("crc32")
-        if written >= needed and self._is_sound(self._open_stream, needed, crc32):
-            self._open_stream.truncate(needed)
-            self.done = done
-            if done == self.rows:  # killed between the last row and the name
-                self._finish()
-        elif not written and done == self.rows and self._is_whole(needed, crc32):
-            self.done = done
+        header = self._header(dimensions)
+        size = len(header) + done * dimensions * 4
+        partial = self._open_stream
+        if _is_sound(partial, header, size, crc32):
+            partial.truncate(size)
+        elif done == self.rows and _is_finished(self.path, header, size, crc32):
             self._partial.unlink()
             self._close()
         else:
-            self._dimensions = None
+            return
+        self.done, self._dimensions, self._crc32 = done, dimensions, crc32
+        if self._stream is not None and done == self.rows:  # killed between last row and name
+            self._finish()
 
-    def _is_whole(self, needed: int, crc32: int | None) -> bool:
-        try:
-            with open(self.path, "rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                return size == needed and self._is_sound(stream, needed, crc32)
-        except OSError:
-            return False
-
-    def _is_sound(self, stream: IO[bytes], needed: int, crc32: int | None) -> bool:
-        """Return whether the first bytes of a file are the header and the written rows."""
-        header = self._header()
-        stream.seek(0)
-        if stream.read(len(header)) != header:
-            return False
-        self._crc32, left = 0, needed - len(header)
-        while left and (chunk := stream.read(min(left, 1 << 20))):
-            self._crc32 = zlib.crc32(chunk, self._crc32)
-            left -= len(chunk)
-        return not left and crc32 in (None, self._crc32)
-
-    def _begin(self, dimensions: int) -> None:
-        self._dimensions, self._crc32 = dimensions, 0
-        # Delete the old state first, so that it never describes the new rows.
-        self._state.unlink(missing_ok=True)
-        self._open_stream.truncate(0)
-        self._open_stream.write(self._header())
-
-    def _header(self) -> bytes:
+    def _header(self, dimensions: int) -> bytes:
         """Return the header of a `.npy` file of this shape."""
         header = io.BytesIO()
-        shape = (self.rows, self._dimensions)
-        described = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
+        shape = (self.rows, dimensions)
+        described = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(header, described)
         return header.getvalue()
 
     def _sync(self) -> None:
         self._open_stream.flush()
         os.fsync(self._open_stream.fileno())
-        state = {"key": self.key, "rows": self.rows, "dtype": self.dtype.name}
-        state |= {"dimensions": self._dimensions, "done": self.done, "crc32": self._crc32}
-        with replacing(self._state) as temporary:
+        state = self._identity | {
+            "dimensions": self._dimensions, "done": self.done, "crc32": self._crc32
+        }  # fmt: skip
+        with replacing(self._state_file) as temporary:
             temporary.write_text(json.dumps(state) + "\n")
         self._synced = time.monotonic()
 
@@ -236,3 +198,24 @@ class EmbeddingFile:
     def _close(self) -> None:
         self._open_stream.close()
         self._stream = None
+
+
+def _is_sound(stream: IO[bytes], header: bytes, size: int, crc32: int) -> bool:
+    """Return whether a file starts with a header and with rows of this CRC-32."""
+    stream.seek(0)
+    if stream.read(len(header)) != header:
+        return False
+    found, left = 0, size - len(header)
+    while left and (chunk := stream.read(min(left, 1 << 20))):
+        found = zlib.crc32(chunk, found)
+        left -= len(chunk)
+    return not left and found == crc32
+
+
+def _is_finished(path: pathlib.Path, header: bytes, size: int, crc32: int) -> bool:
+    try:
+        with open(path, "rb") as stream:
+            is_whole = os.fstat(stream.fileno()).st_size == size
+            return is_whole and _is_sound(stream, header, size, crc32)
+    except OSError:
+        return False

@@ -87,7 +87,6 @@ default of --dataset is a folder of class folders. The same command resumes afte
         choices=("test", "train", "all"),
     )
     clustering: bool = option(True, _HOW, "Compute NMI and AMI, which need k-means.")
-    float16: bool = option(False, _HOW, "Store the embeddings in half the size.")
     output_dir: str | None = option(
         None,
         _HOW,

@@ -17,7 +17,7 @@ class Curves:
     """Lines over one axis.
 
     Attributes:
-        lines: Name -> its (x, y) points. A line without points is left out.
+        lines: Name -> its (x, y) points. A line of fewer than two points is left out.
         y, x: Labels of the axes.
         rings: Name -> a point with a ring around it.
         levels: Name -> the y of a dotted horizontal line.
@@ -58,10 +58,12 @@ class Means:
     Attributes:
         values: Name -> its values. The first name is on top.
         x: Label of the axis.
+        digits: Number of decimal places.
     """
 
     values: Mapping[str, Sequence[float]]
     x: str
+    digits: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

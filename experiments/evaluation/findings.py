@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,15 @@ from keras_dml.metrics.audit import (
 )
 from keras_dml.metrics.neighbors import make_index, neighbor_blocks
 from keras_dml.retrieval import TreeAH, build_index, scann_loads
-from pipelines.images.limits import MOST_PIXELS
 
 COLUMNS = (
     "finding", "rank", "score", "set", "row", "image", "class", "suggested_class",
     "other_set", "other_row", "other_image", "other_class", "group",
 )  # fmt: skip
+#: Number of neighbors that vote on a label and define outliers.
+NEIGHBORS = 20
+#: Argument of `label_errors`, and the least score of an outlier (Tukey's fence).
+LABEL_RATIO, OUTLIER_SCORE = 0.1, 1.5
 _COUNTED = {
     "leaks": "images that training has seen",
     "duplicates": "near-duplicates to spare",
@@ -44,24 +47,16 @@ _TARGET_RECALL = 0.95
 _MOST_CONFUSED = 1000
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """The limits of a finding.
+class Thresholds(NamedTuple):
+    """The limits of a duplicate, and of an image file.
 
     Attributes:
-        neighbors: Number of neighbors that vote on a label and define outliers.
-        correlation, similarity: Arguments of `find_duplicates`.
-        label_ratio: Argument of `label_errors`.
-        outlier_score: Least score of an outlier, as from `outlier_scores`.
-        max_pixels: Largest number of pixels of an image.
+        correlation, similarity, max_pixels: Arguments of `find_duplicates`.
     """
 
-    neighbors: int = 20
-    correlation: float = 0.92
-    similarity: float = 0.97
-    label_ratio: float = 0.1
-    outlier_score: float = 1.5
-    max_pixels: int = MOST_PIXELS
+    correlation: float
+    similarity: float
+    max_pixels: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,24 +113,17 @@ def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
     Takes O(n²·d) time for up to 200,000 images. In addition to the embeddings, it needs memory for
     n·k numbers and 1,024 bytes for each image.
     """
-    neighbors, similarities = _neighbors(images.embeddings, thresholds.neighbors)
-    duplicates = find_duplicates(
-        images,
-        neighbors,
-        similarities,
-        thresholds.correlation,
-        thresholds.similarity,
-        thresholds.max_pixels,
-    )
+    neighbors, similarities = _neighbors(images.embeddings, NEIGHBORS)
+    duplicates = find_duplicates(images, neighbors, similarities, *thresholds)
     votes = label_votes(images.labels, neighbors)
     scores = outlier_scores(similarities)
-    outliers = np.flatnonzero(scores >= thresholds.outlier_score)
+    outliers = np.flatnonzero(scores >= OUTLIER_SCORE)
     return Findings(
         neighbors,
         similarities,
         duplicates,
         votes,
-        label_errors(votes, thresholds.label_ratio),
+        label_errors(votes, LABEL_RATIO),
         outliers[np.argsort(-scores[outliers], kind="stable")],
         scores,
         confused_classes(images.labels, neighbors, _MOST_CONFUSED),

@@ -22,10 +22,10 @@ class Interval(NamedTuple):
     mean: float
     half_width: float
 
-    def __str__(self) -> str:
-        if math.isnan(self.half_width):
-            return f"{self.mean:z.1f}"
-        return f"{self.mean:z.1f} ± {self.half_width:.1f}"
+    def text(self, digits: int = 1) -> str:
+        """Return the interval as text, with this number of decimal places."""
+        mean = f"{self.mean:z.{digits}f}"
+        return mean if math.isnan(self.half_width) else f"{mean} ± {self.half_width:.{digits}f}"
 
 
 class Difference(NamedTuple):
@@ -52,8 +52,9 @@ class Difference(NamedTuple):
         larger = "larger than chance" if self.p < 1 - LEVEL else "no more than chance may give"
         return f"{larger} (p = {self.p:.2g})"
 
-    def __str__(self) -> str:
-        return f"{self.best} leads {self.name} by {self.mean:z.1f} points: {self.verdict}"
+    def text(self, digits: int = 1) -> str:
+        """Return the difference as a sentence, with this number of decimal places."""
+        return f"{self.best} leads {self.name} by {self.mean:z.{digits}f}: {self.verdict}"
 
 
 def mean_interval(scores: Sequence[float]) -> Interval:
@@ -75,19 +76,23 @@ def mean_interval(scores: Sequence[float]) -> Interval:
     return Interval(mean, float(factor * values.std(ddof=1) / math.sqrt(len(values))))
 
 
-def differences(scores: Mapping[str, Sequence[float]]) -> list[Difference]:
+def differences(
+    scores: Mapping[str, Sequence[float]], higher_is_better: bool = True
+) -> list[Difference]:
     """Compare the best mean with each other mean, in the order of the means.
 
     Args:
         scores: Name -> a score for each seed. All have the same seeds in the same order.
+        higher_is_better: Whether the best mean is the highest one.
 
     Reference: Holm 1979, "A simple sequentially rejective multiple test procedure".
     """
     import numpy as np
 
-    names = sorted(scores, key=lambda name: -float(np.mean(scores[name])))
-    best = np.asarray(scores[names[0]], float)
-    gaps = {name: best - np.asarray(scores[name], float) for name in names[1:]}
+    sign = 1 if higher_is_better else -1
+    values = {name: sign * np.asarray(scores[name], float) for name in scores}
+    names = sorted(values, key=lambda name: -float(values[name].mean()))
+    gaps = {name: values[names[0]] - values[name] for name in names[1:]}
     raw = {name: _paired_p(gap) for name, gap in gaps.items()}
     corrected, highest = {}, 0.0
     for place, name in enumerate(sorted(raw, key=raw.__getitem__)):

@@ -157,9 +157,16 @@ def keras_model(
         model = load_keras_file(path, options.trust_code)
     except ValueError as error:
         raise UsageError(f"{flag} cannot be loaded from {path}: {error}") from error
-    received = f"{flag}={path}"
-    described = bool(getattr(model, "inputs", None))  # else subclassed
-    size = _image_size(model, received) if described else None
+    shape = getattr(model, "input_shape", None) if getattr(model, "inputs", None) else None
+    size = None
+    if shape is not None:  # not a subclassed model
+        is_image = isinstance(shape, tuple) and len(shape) == 4 and shape[1] == shape[2]
+        if not is_image or shape[3] not in (3, None):
+            raise UsageError(
+                f"A model must take images [n, size, size, 3], but the input of {path} has the "
+                f"shape {shape}."
+            )
+        size = shape[1]
     given = options.image_size if "image_size" in options.given else None
     if size and given not in (None, size):
         raise UsageError(
@@ -168,10 +175,9 @@ def keras_model(
     takes = size or given
     if takes is None:
         raise UsageError(f"image_size must be set, because the input of {path} has no size.")
-    if described:
+    _check_by_a_call(model, takes, f"{flag}={path}")
+    if shape is not None:
         model = float32_copy(model)
-    else:
-        _check_by_a_call(model, takes, received)
     options = dataclasses.replace(options, image_size=takes)
     return _embedder(model, options, file_sha256(path))
 
@@ -189,50 +195,32 @@ def _embedder(model: keras.Model, options: EvaluationOptions, key: str) -> Ident
     return IdentifiedEmbedder(TableEmbedder(model, transform, options.eval_batch_size), key)
 
 
-def _image_size(model: keras.Model, received: str) -> int | None:
-    """Return the height and width of the model's input; None for any."""
-    inside, out = model.input_shape, model.output_shape
-    sizes = set(inside[1:3]) if isinstance(inside, tuple) and len(inside) == 4 else set()
-    if len(sizes) != 1 or inside[3] not in (3, None):
-        raise UsageError(
-            "a model must take images [n, size, size, 3]. "
-            f"Received: {received}, whose input shape is {inside}"
-        )
-    if not isinstance(out, tuple) or len(out) != 2:
-        raise UsageError(
-            "a model must give embeddings [n, d]. "
-            f"Received: {received}, whose output shape is {out}"
-        )
-    return sizes.pop()
-
-
 def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
+    """Raise `UsageError` if the model does not map images to embeddings."""
     try:
         outputs = model(np.zeros([1, size, size, 3], "float32"), training=False)
     except (ValueError, TypeError, tf.errors.OpError) as error:
         # Remove the colors and the list of arguments that Keras adds.
         why = re.sub(r"\x1b\[\d+m", "", str(error)).partition("Arguments received")[0]
         raise UsageError(
-            f"a model must take images [n, {size}, {size}, 3]. Received: {received} ({why.strip()})"
+            f"A model must map images [n, {size}, {size}, 3] to embeddings, but got {received} "
+            f"({' '.join(why.split())})."
         ) from error
     if not keras.ops.is_tensor(outputs) or len(outputs.shape) != 2:
         shape = keras.tree.map_structure(lambda array: tuple(np.shape(array)), outputs)
         raise UsageError(
-            "a model must give embeddings [n, d]. "
-            f"Received: {received}, which gives one image {shape}"
+            "A model must map images to embeddings [n, d], but the output of "
+            f"{received} for one image has the shape {shape}."
         )
 
 
-def embed(
-    model: IdentifiedEmbedder, sides: Sides, folder: pathlib.Path, dtype: str
-) -> LabeledEmbeddings:
+def embed(model: IdentifiedEmbedder, sides: Sides, folder: pathlib.Path) -> LabeledEmbeddings:
     """Embed images into files of a folder. The same call resumes after a stop.
 
     Args:
         model: The embedder.
         sides: The images.
         folder: Where the files are.
-        dtype: "float32" or "float16".
 
     Raises:
         UsageError: An image cannot be read, or the model does not accept it.
@@ -244,28 +232,25 @@ def embed(
         "evaluation_catalog": sides.catalog,
     }
     there = {name: table for name, table in tables.items() if table is not None}
-    arrays = embed_tables(model, there, folder, dtype)
-    queries, gallery, catalog = (
-        EmbeddedSet(arrays[name], table.labels, table) if table is not None else None
-        for name, table in tables.items()
-    )
+    arrays = embed_tables(model, there, folder)
+    sets = {name: EmbeddedSet(arrays[name], table.labels, table) for name, table in there.items()}
     transform = model.embedder.transform
     return LabeledEmbeddings(
-        cast(EmbeddedSet, queries),
-        gallery,
-        catalog,
+        sets["evaluation"],
+        sets.get("evaluation_gallery"),
+        sets.get("evaluation_catalog"),
         transform=transform if callable(transform) else PICTURES,
     )
 
 
 def embed_tables(
-    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path, dtype: str
+    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path
 ) -> dict[str, np.ndarray]:
     """Return the embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
     arrays: dict[str, np.ndarray] = {}
     for name, table in tables.items():
         with naming_bad_images(table, "the same command continues where it stopped"):
-            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding", dtype)
+            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding")
             arrays[name] = cast(EmbeddingFile, file).array()
     return arrays
 

@@ -1,5 +1,6 @@
 """Correlation of two pictures that may be re-encoded, resized, mirrored, or cut."""
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,7 +37,11 @@ def picture_correlations(
     small = pictures.reshape(len(pictures), _COARSE, SIDE // _COARSE, _COARSE, SIDE // _COARSE)
     coarse = small.mean((2, 4), dtype=np.float32)
     straight, mirrored = _unit(coarse), _unit(coarse[:, :, ::-1])
-    looks = _Looks(pictures)
+
+    @functools.lru_cache(_MOST_KEPT)
+    def looks(row: int, mirror: bool = False) -> Look:
+        return Look(pictures[row][:, ::-1] if mirror else pictures[row])
+
     for start in range(0, len(pairs), _PAIRS):
         first, second = pairs[start : start + _PAIRS].T
         as_is = np.einsum("pd,pd->p", straight[first], straight[second])
@@ -84,23 +89,6 @@ class Look:
         products = cuts.reshape(-1, size * size) @ sought
         level = lengths < 1e-3
         return float(np.where(level, 0, products / np.where(level, 1, lengths)).max())
-
-
-class _Looks:
-    """A cache of `Look`s."""
-
-    def __init__(self, pictures: npt.NDArray[np.uint8]) -> None:
-        self._pictures = pictures
-        self._kept: dict[tuple[int, bool], Look] = {}
-
-    def __call__(self, row: int, mirror: bool = False) -> Look:
-        look = self._kept.get((row, mirror))
-        if look is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            picture = self._pictures[row]
-            look = self._kept[row, mirror] = Look(picture[:, ::-1] if mirror else picture)
-        return look
 
 
 def best_cut(one: Look, other: Look) -> float:

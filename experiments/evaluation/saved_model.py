@@ -63,11 +63,11 @@ class ImageEmbedder:
         """Embed images, and report the images that cannot be embedded.
 
         Args:
-            encoded: list of n at least 1 `bytes`, the contents of image files.
+            encoded: Contents of n image files, at least one.
 
         Returns:
-            `(embeddings, bad)`: float32 `[n, dimensions]` (zeros for a bad image), and a dict from
-            the place of a bad image in the list to the reason, one line.
+            `(embeddings, bad)`: float32 `[n, dimensions]` with zeros for a bad image, and index of
+            a bad image -> the reason, one line.
         """
         embeddings = np.zeros((len(encoded), self.dimensions), np.float32)
         bad: dict[int, str] = {}
@@ -80,7 +80,10 @@ class ImageEmbedder:
     def _fill(
         self, embeddings: np.ndarray, bad: dict[int, str], encoded: Sequence[bytes], start: int
     ) -> None:
-        """One bad image fails its whole batch: halves are tried until it stands alone."""
+        """Embed images into rows from `start` on.
+
+        One bad image fails its whole batch, so that a failed batch is divided in halves.
+        """
         try:
             found = self._function(**{self._input: tf.constant(encoded)})["embeddings"]
         except _OF_BAD_IMAGES as error:
@@ -95,16 +98,16 @@ class ImageEmbedder:
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a SavedModel's files, as hexadecimal digits: other model, other fingerprint.
+    """Return the SHA-256 of a SavedModel's files in hexadecimal digits.
 
     Raises:
-        ValueError: no SavedModel.
+        UsageError: The folder is not a SavedModel.
     """
     path = pathlib.Path(path)
     _check_is_saved_model(path)
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
-        # Without the export's random number, so that a copy of the same weights is the same.
+        # fingerprint.pb has a random number, which differs between exports of the same weights.
         if file.is_file() and file.name != "fingerprint.pb":
             digest.update(os.fsencode(f"{file.relative_to(path)}\0{file.stat().st_size}\0"))
             with open(file, "rb") as stream:
@@ -125,7 +128,7 @@ def _check_is_saved_model(path: pathlib.Path) -> None:
 
 
 def _described(function: Any, path: pathlib.Path) -> tuple[str, int]:
-    """The name of the signature's input, and how many numbers an embedding has."""
+    """Return the name of the signature's input, and the size of an embedding."""
     if function is not None:
         inputs = function.structured_input_signature[1]
         output = function.structured_outputs.get("embeddings")
@@ -142,7 +145,7 @@ def _described(function: Any, path: pathlib.Path) -> tuple[str, int]:
 
 
 def _reason(encoded: bytes, error: tf.errors.OpError | UnicodeDecodeError) -> str:
-    """Our own decoder's reason where it has one; else the model's."""
+    """Return the reason of the pipelines' decoder, or else the message of the model."""
     table = ImageTable.from_encoded([encoded], [0])
     for _, _, reason in find_bad_images(table):
         return reason

@@ -169,6 +169,11 @@ class Score:
         label = f"{self.label}@1" if self.at_k else self.label
         return f"{label}, %" if self.scale == 100 else label
 
+    @property
+    def digits(self) -> int:
+        """The number of decimal places of a mean over seeds."""
+        return 1 if self.scale == 100 else 3
+
     def text(self, value: float | None) -> str:
         """Return a value as text; a dash if it is missing."""
         return "–" if value is None or math.isnan(value) else self.format(value)
@@ -182,8 +187,8 @@ def _information_score(name: str) -> Score:
         label=explained.label,
         explanation=explained.explanation,
         compute=lambda embeddings, _: embeddings.information([name]).get(name, math.nan),
-        format="{:.3f}".format,
-        line=lambda value: "" if math.isnan(value) else f"{value:.3f}",
+        format="{:z.3f}".format,
+        line=lambda value: "" if math.isnan(value) else f"{value:z.3f}",
         scale=1,
         higher_is_better=explained.higher_is_better,
         of_distance=False,

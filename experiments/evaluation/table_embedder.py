@@ -166,7 +166,6 @@ def embeddings_on_disk(
     table: ImageTable,
     path: str | os.PathLike[str],
     description: str,
-    dtype: str = "float32",
     workers: SharedWork | None = None,
 ) -> EmbeddingFile | None:
     """Embed a table into a file. After a stop, the same call resumes.
@@ -176,7 +175,6 @@ def embeddings_on_disk(
         table: The images.
         path: The file; see `EmbeddingFile`.
         description: Text of the progress bar.
-        dtype: "float32" or "float16".
         workers: The workers that embed together. Only the first one has the file.
 
     Returns:
@@ -184,7 +182,7 @@ def embeddings_on_disk(
     """
     file = None
     if workers is None or workers.first:
-        file = EmbeddingFile(path, len(table), embedding_key(model, table), dtype)
+        file = EmbeddingFile(path, len(table), embedding_key(model, table))
     with file or contextlib.nullcontext():
         done = np.array(file.done if file else 0)
         first_row = int(done if workers is None else workers.from_first(done))

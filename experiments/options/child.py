@@ -5,9 +5,12 @@ import os
 import pathlib
 import signal
 import site
+import subprocess
 import sys
 
-__all__ = ["child_command", "child_environment", "end_with_parent"]
+from experiments.options.errors import MISTAKE, RunError, UsageError
+
+__all__ = ["child_command", "child_environment", "end_with_parent", "run_module"]
 
 _PARENT = "KERAS_DML_PARENT"
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
@@ -32,6 +35,28 @@ def child_environment() -> dict[str, str]:
         paths = [root, environment.get("PYTHONPATH")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return environment
+
+
+def run_module(module: str, *words: str, name: str, quiet: bool = True) -> None:
+    """Run `python -m module` in a process, and wait for it.
+
+    Args:
+        module: Module of a command.
+        *words: Its command line.
+        name: Name of the process in messages.
+        quiet: Whether to discard its output. Its errors are always printed.
+
+    Raises:
+        UsageError: The command refuses its command line.
+        RunError: The command fails.
+    """
+    output = subprocess.DEVNULL if quiet else None
+    done = subprocess.run(
+        child_command(module, *words), env=child_environment(), stdout=output, check=False
+    )
+    if done.returncode:
+        kind = UsageError if done.returncode == MISTAKE else RunError
+        raise kind(f"{name} ended with code {done.returncode}; its message is above")
 
 
 def end_with_parent() -> None:

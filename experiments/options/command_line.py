@@ -13,10 +13,12 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 
 from experiments.options.child import end_with_parent
 from experiments.options.errors import (
+    MISTAKE,
     FindingsError,
     HelpRequested,
     RunError,
@@ -24,7 +26,7 @@ from experiments.options.errors import (
     one_line,
 )
 from experiments.options.interrupts import INTERRUPTED, Interrupts
-from experiments.options.parsing import wants_debug
+from experiments.options.parsing import wants_debug, wants_help
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
 from keras_dml._common.extras import check_backend
@@ -38,7 +40,6 @@ _REFUSING = {
     "keras_dml._common.errors": "ArgumentError",
     "keras_dml._common.extras": "MissingExtraError",
 }
-MISTAKE = 2  # exit code of a user's mistake
 FINDINGS = 3  # exit code of a check that found more than the user allows
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Part of TensorFlow's message for a full disk, which has the error class of full memory.
@@ -54,10 +55,7 @@ class _Notes(logging.Formatter):
 
 
 def mute() -> None:
-    """Discard the output and the progress bars of this process, but not its errors.
-
-    Call it before tqdm is imported, which reads its switch at import.
-    """
+    """Discard the output and the progress bars of this process, but not its errors."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
     os.environ["TQDM_DISABLE"] = "1"
 
@@ -82,9 +80,22 @@ def run_command(
     interrupts = Interrupts(_interrupted(goes_on))
     if argv is None:  # the process runs only this command
         interrupts.install()
+        if wants_help(words):
+            main = _without_backend(main)
     code = _exit_code(main, words, goes_on, interrupts)
     interrupts.command_ended(code)
     return code
+
+
+def _without_backend(main: Callable[[list[str]], object]) -> Callable[[list[str]], object]:
+    """Return the command for its help, which imports the registries: half of the seconds."""
+
+    def help_only(words: list[str]) -> object:
+        os.environ["KERAS_BACKEND"] = "numpy"
+        warnings.filterwarnings("ignore", "`custom_gradient` for the numpy backend")
+        return main(words)
+
+    return help_only
 
 
 def _exit_code(

@@ -31,6 +31,7 @@ __all__ = [
     "bad_image_line",
     "check_still_there",
     "classes_in_words",
+    "crop_line",
     "data",
     "evaluation_transform",
     "image_names",
@@ -41,6 +42,10 @@ __all__ = [
     "training_transform",
 ]
 
+# Least share of an image that the crop of the evaluation shows without a warning.
+_LEAST_SEEN = 2 / 3
+# Largest share of files that a run skips without --skip_bad_images, and the lines that it prints.
+_MOST_BAD, _LINES = 0.05, 10
 # Messages of a read from a disk or mount that is gone.
 _LOST = {
     os.strerror(number)
@@ -85,6 +90,9 @@ def data(
 ) -> tuple[Split, list[str]]:
     """Load the tables, and list the bad images that are left out.
 
+    With `--skip_bad_images`, every image is decoded first. Otherwise only the first bytes of the
+    files are read, and a dataset without a published list of images can have 5 % of bad files.
+
     Args:
         options: The options.
         left_out_before: The list of a resumed run, which leaves out the same images. None to look
@@ -101,13 +109,11 @@ def data(
             "dataset must have at least 2 images of a class, but got 1 for each of the "
             f"{len(split.train):,} training classes. Put all images of a class into one folder."
         )
-    if not options.skip_bad_images or split.train.arrays is not None:
-        _refuse_other_files(split)
+    if split.train.arrays is not None:
         return split, []
-    if left_out_before is None:
-        lines = _bad_images(split, options.max_pixels)
-    else:
-        lines = list(left_out_before)
+    lines = _bad_images(split, options) if left_out_before is None else [*left_out_before]
+    if not lines:
+        return split, []
     left_out = _places([_name_in(line) for line in lines], data_dir_before, options.data_dir)
     left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
     if not split.same_classes:
@@ -126,15 +132,6 @@ def data(
         gallery=left.get("gallery"),
         catalog=left.get("catalog"),
     ), lines
-
-
-def _refuse_other_files(split: Split) -> None:
-    # The first bytes take seconds to read, and a text file named .jpg would end the training at
-    # the first evaluation. A damaged image is found when it is decoded.
-    for side, table in split.tables.items():
-        bad = pipelines.find_bad_images(table, decode=False)
-        if bad:
-            raise UsageError(not_an_image(side, table, bad))
 
 
 def not_an_image(
@@ -169,15 +166,30 @@ def check_still_there(bad: Sequence[tuple[int, str, str]], advice: str = "") -> 
             raise RunError(f"{text} When it is back {advice}" if advice else text)
 
 
-def _bad_images(split: Split, max_pixels: int) -> list[str]:
+def _bad_images(split: Split, options: BadImageOptions) -> list[str]:
+    """Return the lines of the images to leave out, and print them.
+
+    Raises:
+        UsageError: There are bad images, and `--skip_bad_images` has to allow it.
+    """
+    decode = options.skip_bad_images
+    bad = {
+        side: pipelines.find_bad_images(table, decode=decode, max_pixels=options.max_pixels)
+        for side, table in split.tables.items()
+    }
+    most = _MOST_BAD * sum(map(len, split.tables.values())) if options.dataset == "folder" else 0
     lines = []
-    for side, table in split.tables.items():
-        found = pipelines.find_bad_images(table, max_pixels=max_pixels)
+    for side, found in bad.items():
+        if not decode and sum(map(len, bad.values())) > most and found:
+            raise UsageError(not_an_image(side, split.tables[side], found))
         check_still_there(found)
-        for row, _, reason in found:
-            name = image_names(side, table)[row]
-            lines.append(bad_image_line(name, reason))
-            print(f"left out: {visible(name)} ({reason})")
+        names = image_names(side, split.tables[side])
+        lines += [bad_image_line(names[row], reason) for row, _, reason in found]
+    for line in lines[:_LINES]:
+        name, reason = line.rsplit("\t", 1)
+        print(f"left out: {name} ({reason})")
+    if len(lines) > _LINES:
+        print(f"left out: {len(lines) - _LINES:,} more images")
     return lines
 
 
@@ -262,6 +274,20 @@ def evaluation_transform(options: ImageSizeOptions) -> pipelines.EvaluationTrans
     """Create the transform of evaluated images."""
     return pipelines.EvaluationTransform(
         options.image_size, _resize(options.resize), options.max_pixels
+    )
+
+
+def crop_line(options: ImageSizeOptions) -> str:
+    """Return a warning if the crop of the evaluation removes more than a third of an image."""
+    resize, size = _resize(options.resize), options.image_size
+    height, width = resize if isinstance(resize, tuple) else (resize or size,) * 2
+    seen = size * size / (height * width)
+    if seen >= _LEAST_SEEN:
+        return ""
+    return (
+        f"the evaluation sees the central {seen:.0%} of a "
+        f"{'photograph' if isinstance(resize, tuple) else 'square photograph'}: "
+        f"image_size={size} crops resize={options.resize}. A smaller --resize shows more"
     )
 
 

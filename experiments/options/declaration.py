@@ -2,24 +2,34 @@
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class SearchOptions(Options):
+        '''The options of a search.
+
+        Attributes:
+            k: Number of neighbors.
+        '''
+
         command = "experiments.search"
         intro = "Find the images of an index that look most like yours."
-        k: int = option(10, "Search", "Number of neighbors.", lower_bound=1)
+        group = "Search"
+        k: int = option(10, lower_bound=1)
 
-The annotation is the flag's type. `parsing.parse` creates the value, and `help.help_text` the help.
+The annotation is the flag's type, and the docstring has its description. `parsing.parse` creates
+the value, and `help.help_text` the help.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import pathlib
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-__all__ = ["Flag", "Options", "declarations", "flags_of", "option"]
+__all__ = ["Flag", "Options", "declarations", "documented", "flags_of", "option"]
 
 _FLAGS, _PREFIX, _REGISTRY = "flags", "prefix", "registry"
 _KINDS = (bool, int, float, str, tuple, pathlib.Path)
@@ -47,6 +57,8 @@ class Flag:
         common: Whether the short help of a command that inherits the flag shows it.
         required: Whether the flag must be set.
         former: Former name, which still works and logs a warning.
+        needs: Flag that must be set, too: `NAME`, or `NAME=VALUE`. See `together.check_together`.
+        not_with: Flags that must not be set, too.
     """
 
     name: str
@@ -63,6 +75,8 @@ class Flag:
     common: bool = False
     required: bool = False
     former: str | None = None
+    needs: str | None = None
+    not_with: tuple[str, ...] = ()
 
     @property
     def choices(self) -> tuple[str, ...] | None:
@@ -72,19 +86,41 @@ class Flag:
 
 def option(
     default: Any,
-    group: str,
-    text: str | Callable[[], str],
+    group: str | None = None,
+    text: str | Callable[[], str] | None = None,
     *,
     choices: tuple[str, ...] | Callable[[], tuple[str, ...]] | None = None,
     **more: Any,
 ) -> Any:
-    """Declare a field of an options class as a flag. Takes the attributes of `Flag`."""
+    """Declare a field of an options class as a flag. Takes the attributes of `Flag`.
 
-    def read(name: str, annotation: Any) -> tuple[Flag, ...]:
+    Args:
+        default: Default value.
+        group: Heading in the help. None: the attribute `group` of the class.
+        text: Description. None: the entry in the docstring of the class.
+        choices: `Flag.words`.
+        **more: Other attributes of `Flag`.
+    """
+
+    def read(name: str, annotation: Any, owner: type[Options]) -> tuple[Flag, ...]:
         kind = _kind(name, annotation)
-        return (Flag(name, kind, default, group, text, words=choices, **more),)
+        heading = owner.group if group is None else group
+        described = documented(owner)[name] if text is None else text
+        return (Flag(name, kind, default, heading, described, words=choices, **more),)
 
     return dataclasses.field(default=default, metadata={_FLAGS: read})
+
+
+def documented(entry: object) -> dict[str, str]:
+    """Return the text of each argument or attribute with a separate entry in the docstring."""
+    docstring = inspect.getdoc(entry) or ""
+    section = re.search(r"^(?:Args|Attributes):\n((?:[ ]+.*\n?|\n)*)", docstring, re.MULTILINE)
+    entries: dict[str, str] = {}
+    for part in re.split(r"^ {4}(?=\S)", section[1] if section else "", flags=re.MULTILINE):
+        name, colon, text = part.partition(":")
+        if colon and name.isidentifier():
+            entries[name] = " ".join(text.split())
+    return entries
 
 
 def flags_of(read: Callable[[], tuple[Flag, ...]], prefix: str = "") -> Any:
@@ -94,7 +130,7 @@ def flags_of(read: Callable[[], tuple[Flag, ...]], prefix: str = "") -> Any:
     """
     return dataclasses.field(
         default_factory=lambda: types.MappingProxyType({}),
-        metadata={_FLAGS: lambda name, annotation: read(), _PREFIX: prefix, _REGISTRY: True},
+        metadata={_FLAGS: lambda *_: read(), _PREFIX: prefix, _REGISTRY: True},
     )
 
 
@@ -105,8 +141,13 @@ class Options:
     Class attributes:
         command: Module of the command, `experiments.NAME`, and the words that precede the flags.
         intro: Introduction of the help.
+        group: Heading of the class's flags in the help.
 
     Attributes:
+        flagfile: File with one flag per line, here or among the recipes. Can be repeated, and can
+            name other flag files. Flags on the command line override it.
+        debug: Print the traceback of an internal error.
+        help: Print the most important flags. --helpfull prints all flags.
         given: Names of the flags that are set, on the command line or in a flag file.
         on_command_line: Names of the flags that are set on the command line.
         recipe: Name of the last flag file, without its ending. None without flag files.
@@ -114,19 +155,11 @@ class Options:
 
     command: ClassVar[str] = ""
     intro: ClassVar[str] = ""
+    group: ClassVar[str] = COMMON
 
-    flagfile: tuple[str, ...] = option(
-        (),
-        COMMON,
-        "File with one flag per line, here or among the recipes. Can be repeated, and can name "
-        "other flag files. Flags on the command line override it.",
-        repeated=True,
-        common=True,
-    )
-    debug: bool = option(False, COMMON, "Print the traceback of an internal error.")
-    help: bool = option(
-        False, COMMON, "Print the most important flags. --helpfull prints all flags.", common=True
-    )
+    flagfile: tuple[str, ...] = option((), repeated=True, common=True)
+    debug: bool = option(False)
+    help: bool = option(False, common=True)
 
     given: frozenset[str] = frozenset()
     on_command_line: frozenset[str] = frozenset()
@@ -139,6 +172,11 @@ class Options:
         Flags that the command itself does not take are ignored.
         """
         return cls
+
+    @classmethod
+    def followed(cls, in_files: Mapping[str, Any], on_line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the values of the flag files, changed to fit the command line."""
+        return in_files
 
     @classmethod
     def refusal(cls, name: str | None, received: str) -> str | None:
@@ -175,12 +213,17 @@ def declarations(options: type[Options], registries: bool = True) -> Declaration
 @functools.cache
 def _declarations(options: Any, registries: bool) -> Declarations:
     annotations = typing.get_type_hints(options)
+    owners = {
+        name: owner
+        for owner in reversed(options.__mro__)
+        for name in vars(owner).get("__annotations__", {})
+    }
     found: dict[str, tuple[str, str, Flag]] = {}
     for field in dataclasses.fields(options):
         if _FLAGS not in field.metadata or (_REGISTRY in field.metadata and not registries):
             continue
         prefix = field.metadata.get(_PREFIX)
-        for flag in field.metadata[_FLAGS](field.name, annotations[field.name]):
+        for flag in field.metadata[_FLAGS](field.name, annotations[field.name], owners[field.name]):
             if flag.name in found:
                 raise TypeError(f"{options.__name__} declares --{flag.name} twice")
             key = "" if prefix is None else flag.name.removeprefix(prefix)

@@ -1,6 +1,9 @@
 """Exceptions that end a command early."""
 
-__all__ = ["FindingsError", "HelpRequested", "RunError", "UsageError", "one_line"]
+__all__ = ["MISTAKE", "FindingsError", "HelpRequested", "RunError", "UsageError", "one_line"]
+
+MISTAKE = 2
+"""Exit code of a user's mistake."""
 
 
 class UsageError(ValueError):

@@ -79,7 +79,8 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
         of_files = _read(in_files, known, allowed)
     flags = _flags(options)
     on_line = _read(options, flags, line)
-    given: dict[str, Any] = {name: value for name, value in of_files.items() if name in flags}
+    of_files = {name: value for name, value in of_files.items() if name in flags}
+    given = dict(options.followed(of_files, on_line))
     for name, value in on_line.items():
         given[name] = given.get(name, ()) + value if flags[name].repeated else value
     missing = [flag for name, flag in flags.items() if flag.required and name not in given]

@@ -8,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from experiments.options.declaration import Flag
+from experiments.options.declaration import Flag, documented
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 
@@ -83,7 +82,7 @@ def arguments(entry: Callable[..., Any]) -> tuple[Argument, ...]:
     Raises:
         TypeError: An argument has no annotation, or no separate entry under "Args:".
     """
-    texts = _entries(inspect.getdoc(entry) or "")
+    texts = documented(entry)
     found = []
     for parameter in inspect.signature(entry).parameters.values():
         if parameter.name in _SET_BY_TRAINING or parameter.kind in (
@@ -206,14 +205,3 @@ def _kind(annotation: Any) -> tuple[type | None, tuple[str, ...] | None]:
     if typing.get_origin(annotation) is typing.Literal:
         return str, typing.get_args(annotation)
     return (annotation if annotation in (bool, int, float, str) else None), None
-
-
-def _entries(docstring: str) -> dict[str, str]:
-    """Return the text of each argument with a separate entry under "Args:"."""
-    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", docstring, re.MULTILINE)
-    entries: dict[str, str] = {}
-    for entry in re.split(r"^ {4}(?=\S)", section[1] if section else "", flags=re.MULTILINE):
-        name, colon, text = entry.partition(":")
-        if colon and name.isidentifier():
-            entries[name] = " ".join(text.split())
-    return entries

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,63 +121,47 @@ def _for_the_choice(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageLimitOptions(Options):
-    """The limit of an image file."""
+    """The limit of an image file.
 
-    max_pixels: int = option(
-        MOST_PIXELS,
-        DATA,
-        "Largest number of pixels of an image file. A larger image is never decoded: a file of "
-        "17 KB can need 5 GB.",
-        lower_bound=1,
-    )
+    Attributes:
+        max_pixels: Largest number of pixels of an image file. A larger image is never decoded: a
+            file of 17 KB can need 5 GB.
+    """
+
+    group = DATA
+
+    max_pixels: int = option(MOST_PIXELS, lower_bound=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions(Options):
-    """The images of a run."""
+    """The images of a run.
 
-    dataset: str | None = option(None, DATA, _datasets, common=True)
-    data_dir: str | None = option(
-        None,
-        DATA,
-        "Folder with the dataset's files. Default for tfds: ~/tensorflow_datasets.",
-        convert=normal_path,
-        common=True,
-    )
-    train_classes: int | None = option(
-        None,
-        DATA,
-        "Number of training classes, from the first. The next classes test. Default: the dataset's "
-        "split; for a folder, half of the classes. tfds: combines the dataset's splits first.",
-        lower_bound=1,
-    )
-    test_classes: int | None = option(
-        None, DATA, "Number of test classes. Default: all other classes.", lower_bound=1
-    )
-    class_split: str = option(
-        "first_classes",
-        DATA,
-        "Selection of the training classes. random_classes: random classes. within_classes: half "
-        "of the images of each class train, and the others test. every_class: all images train, "
-        "without a test. Not for sop, inshop, and digits.",
-        choices=words("pipelines.split.SPLITS"),
-    )
-    split_seed: int = option(
-        0, DATA, "Seed of the random selection of --class_split, independent of --seed.",
-        lower_bound=0,
-    )  # fmt: skip
-    fold: str | None = option(
-        None,
-        DATA,
-        "K/N: divide the training classes into N parts, test on part K, and train on the others. "
-        "The test classes stay unseen. experiments.study --search uses folds.",
-        convert=normal_fold,
-    )
-    crop_to_box: bool = option(
-        False,
-        DATA,
-        "cub, cars: crop every image to its bounding box. Most papers do not.",
-    )
+    Attributes:
+        data_dir: Folder with the dataset's files. Default for tfds: ~/tensorflow_datasets.
+        train_classes: Number of training classes, from the first. The next classes test. Default:
+            the dataset's split; for a folder, half of the classes. tfds: combines the dataset's
+            splits first.
+        test_classes: Number of test classes. Default: all other classes.
+        class_split: Selection of the training classes. random_classes: random classes.
+            within_classes: half of the images of each class train, and the others test.
+            every_class: all images train, without a test. Not for sop, inshop, and digits.
+        split_seed: Seed of the random selection of --class_split, independent of --seed.
+        fold: K/N: divide the training classes into N parts, test on part K, and train on the
+            others. The test classes stay unseen. experiments.study --search uses folds.
+        crop_to_box: cub, cars: crop every image to its bounding box. Most papers do not.
+    """
+
+    group = DATA
+
+    dataset: str | None = option(None, text=_datasets, common=True)
+    data_dir: str | None = option(None, convert=normal_path, common=True)
+    train_classes: int | None = option(None, lower_bound=1)
+    test_classes: int | None = option(None, lower_bound=1)
+    class_split: str = option("first_classes", choices=words("pipelines.split.SPLITS"))
+    split_seed: int = option(0, lower_bound=0)
+    fold: str | None = option(None, convert=normal_fold)
+    crop_to_box: bool = option(False)
 
     @property
     def keeps_nothing_back(self) -> bool:
@@ -186,61 +171,68 @@ class DataOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BadImageOptions(DataOptions, ImageLimitOptions):
-    """The images of a run, and the treatment of files that are not images."""
+    """The images of a run, and the treatment of files that are not images.
 
-    skip_bad_images: bool = option(
-        False,
-        DATA,
-        "Decode every image first, and leave out and list the files that are not images.",
-        common=True,
-    )
+    Attributes:
+        skip_bad_images: Decode every image first, and leave out and list the files that are not
+            images. Without it, the first bytes of the files are checked, and a folder can have 5 %
+            of bad files.
+    """
+
+    group = DATA
+
+    skip_bad_images: bool = option(False, common=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageSizeOptions(ImageLimitOptions):
-    """Preprocessing of an image for evaluation."""
+    """Preprocessing of an image for evaluation.
 
-    image_size: int = option(
-        224, IMAGES, "Height and width of the model's input.", lower_bound=8, common=True
-    )
-    resize: str | None = option(
-        None,
-        IMAGES,
-        "Size before the crop: N (shortest side) or HxW. Default: shortest side = image_size.",
-        common=True,
-    )
+    Attributes:
+        image_size: Height and width of the model's input.
+        resize: Size before the crop: N (shortest side) or HxW. Default: shortest side = image_size.
+            --image_size on the command line scales the resize of a recipe.
+    """
+
+    group = IMAGES
+
+    image_size: int = option(224, lower_bound=8, common=True)
+    resize: str | None = option(None, common=True)
+
+    @classmethod
+    def followed(cls, in_files: Mapping[str, Any], on_line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Scale the resize of a recipe with the image size of the command line."""
+        resize = in_files.get("resize")
+        if resize is None or "image_size" not in on_line or "resize" in on_line:
+            return in_files
+        factor = on_line["image_size"] / in_files.get("image_size", cls.image_size)
+        scaled = re.sub("[0-9]+", lambda side: str(round(int(side[0]) * factor)), resize)
+        return {**in_files, "resize": scaled}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AugmentationOptions(ImageSizeOptions):
-    """Augmentation of a training image."""
+    """Augmentation of a training image.
 
-    training_size: int | None = option(
-        None,
-        IMAGES,
-        "Height and width of a training image. A smaller size than image_size trains faster. "
-        "Default: image_size.",
-        lower_bound=8,
-    )
-    crop: str = option(
-        "area",
-        IMAGES,
-        "Crop of a training image. area: random area and aspect. fixed: training_size pixels at a "
-        "random place. none: the center.",
-        choices=words("pipelines.images.transforms.CROPS"),
-    )
-    crop_area: tuple[str, ...] = option(
-        ("0.16", "1"), IMAGES, "Lowest and highest fraction of the image in an area crop."
-    )
-    crop_aspect: tuple[str, ...] = option(
-        ("0.75", "1.3333"), IMAGES, "Lowest and highest ratio of width to height of an area crop."
-    )
-    flip: bool = option(True, IMAGES, "Mirror half of the training images.")
-    jitter: tuple[str, ...] = option(
-        ("0", "0", "0", "0"),
-        IMAGES,
-        "Strengths of the changes of brightness, contrast, saturation, and hue.",
-    )
+    Attributes:
+        training_size: Height and width of a training image. A smaller size than image_size trains
+            faster. Default: image_size.
+        crop: Crop of a training image. area: random area and aspect. fixed: training_size pixels at
+            a random place. none: the center.
+        crop_area: Lowest and highest fraction of the image in an area crop.
+        crop_aspect: Lowest and highest ratio of width to height of an area crop.
+        flip: Mirror half of the training images.
+        jitter: Strengths of the changes of brightness, contrast, saturation, and hue.
+    """
+
+    group = IMAGES
+
+    training_size: int | None = option(None, lower_bound=8)
+    crop: str = option("area", choices=words("pipelines.images.transforms.CROPS"))
+    crop_area: tuple[str, ...] = option(("0.16", "1"))
+    crop_aspect: tuple[str, ...] = option(("0.75", "1.3333"))
+    flip: bool = option(True)
+    jitter: tuple[str, ...] = option(("0", "0", "0", "0"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -248,19 +240,15 @@ class SamplingOptions(Options):
     """The images of a batch.
 
     Attributes:
+        sampler: Sampler of the training batches.
+        batch_size: Images of a batch, over all devices.
         of_samplers: Arguments of all samplers, with their defaults.
     """
 
-    sampler: str = option(
-        "random",
-        SAMPLING,
-        "Sampler of the training batches.",
-        choices=words(SAMPLERS),
-        common=True,
-    )
-    batch_size: int = option(
-        128, SAMPLING, "Images of a batch, over all devices.", lower_bound=1, common=True
-    )
+    group = SAMPLING
+
+    sampler: str = option("random", choices=words(SAMPLERS), common=True)
+    batch_size: int = option(128, lower_bound=1, common=True)
     of_samplers: Mapping[str, Any] = flags_of(_sampler_flags)
 
     @property
@@ -275,38 +263,39 @@ class SamplingOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CodeOptions(Options):
-    """Third-party code that a saved model needs. Flag files cannot set these options."""
+    """Third-party code that a saved model needs. Flag files cannot set these options.
 
-    import_modules: tuple[str, ...] = option(
-        (),
-        MODEL,
-        "Python modules to import first, which register the custom classes of a .keras file. Flag "
-        "files cannot set it.",
-        command_line_only=True,
-    )
-    trust_code: bool = option(
-        False,
-        MODEL,
-        "Run the Python code in the Lambda layers of a .keras file. Only for files that you trust. "
-        "Flag files cannot set it.",
-        command_line_only=True,
-    )
+    Attributes:
+        import_modules: Python modules to import first, which register the custom classes of a
+            .keras file. Flag files cannot set it.
+        trust_code: Run the Python code in the Lambda layers of a .keras file. Only for files that
+            you trust. Flag files cannot set it.
+    """
+
+    group = MODEL
+
+    import_modules: tuple[str, ...] = option((), command_line_only=True)
+    trust_code: bool = option(False, command_line_only=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackboneOptions(CodeOptions):
-    """The backbone and its pooling."""
+    """The backbone and its pooling.
 
-    backbone: str = option("resnet50", MODEL, _backbones, common=True)
-    filters: tuple[str, ...] | None = option(
-        None,
-        MODEL,
-        "small_convnet: widths of its stages, with two convolutions each. Default: 32,64,128.",
-    )
+    Attributes:
+        filters: small_convnet: widths of its stages, with two convolutions each. Default:
+            32,64,128.
+        levels: Layers of the backbone, each with its pooling and projection. The embedding
+            concatenates them, and losses over pairs are summed over them. Default: the last layer.
+    """
+
+    group = MODEL
+
+    backbone: str = option("resnet50", text=_backbones, common=True)
+    filters: tuple[str, ...] | None = option(None)
     weights: str = option(
         "imagenet",
-        MODEL,
-        "Weights of the backbone: imagenet, none, packaged, or a file.\n"
+        text="Weights of the backbone: imagenet, none, packaged, or a file.\n"
         "imagenet: of keras.applications, or of torchvision for resnet50_v1_5. packaged: ImageNet "
         "weights of efficientnet_lite0 from an installed package. A file: weights of the backbone; "
         "for bn_inception, resnet50_v1_5, and efficientnet_lite0 also the public PyTorch "
@@ -315,60 +304,44 @@ class BackboneOptions(CodeOptions):
         common=True,
     )
     pooling: str = option(
-        "average", MODEL, _poolings, choices=words("keras_dml.models.pooling.POOLINGS")
+        "average", text=_poolings, choices=words("keras_dml.models.pooling.POOLINGS")
     )
-    levels: tuple[str, ...] | None = option(
-        None,
-        MODEL,
-        "Layers of the backbone, each with its pooling and projection. The embedding concatenates "
-        "them, and losses over pairs are summed over them. Default: the last layer.",
-    )
+    levels: tuple[str, ...] | None = option(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOptions(BackboneOptions):
-    """The embedding model."""
+    """The embedding model.
 
-    frozen_batch_norm: bool | None = option(
-        None,
-        MODEL,
-        "Use the stored statistics of the backbone's batch norm in training. Default: true with "
-        "trained weights.",
-    )
+    Attributes:
+        frozen_batch_norm: Use the stored statistics of the backbone's batch norm in training.
+            Default: true with trained weights.
+        freeze_backbone: Freeze the backbone and train only the head.
+        lora_rank: Train only low-rank additions (LoRA) of this rank to the queries and values of
+            the backbone's attention. Exported models contain the merged weights. Default: no
+            additions.
+        lora_layers: lora_rank: names of the layers with additions, instead of the queries and
+            values.
+        rematerialize: Recompute the activations in a transformer's blocks in the backward pass:
+            less memory, about a third more time.
+        feature_batch_norm: Apply batch norm without scale and offset to the pooled features.
+        embedding_size: Size of the embedding. Default: no projection, the pooled features are the
+            embedding.
+        dropout: Dropout before the classifier (ce, center).
+    """
+
+    group = MODEL
+
+    frozen_batch_norm: bool | None = option(None)
     freeze_backbone: bool = option(
-        False, MODEL, "Freeze the backbone and train only the head.", common=True
+        False, common=True, not_with=("lora_rank", "head_epochs", "layer_decay", "rematerialize")
     )
-    lora_rank: int | None = option(
-        None,
-        MODEL,
-        "Train only low-rank additions (LoRA) of this rank to the queries and values of the "
-        "backbone's attention. Exported models contain the merged weights. Default: no additions.",
-        lower_bound=1,
-    )
-    lora_layers: tuple[str, ...] | None = option(
-        None,
-        MODEL,
-        "lora_rank: names of the layers with additions, instead of the queries and values.",
-    )
-    rematerialize: bool = option(
-        False,
-        MODEL,
-        "Recompute the activations in a transformer's blocks in the backward pass: less memory, "
-        "about a third more time.",
-    )
-    feature_batch_norm: bool = option(
-        False, MODEL, "Apply batch norm without scale and offset to the pooled features."
-    )
-    embedding_size: int | None = option(
-        None,
-        MODEL,
-        "Size of the embedding. Default: no projection, the pooled features are the embedding.",
-        lower_bound=1,
-        common=True,
-    )
-    dropout: float = option(
-        0.0, MODEL, "Dropout before the classifier (ce, center).", lower_bound=0.0
-    )
+    lora_rank: int | None = option(None, lower_bound=1, not_with=("layer_decay",))
+    lora_layers: tuple[str, ...] | None = option(None, needs="lora_rank")
+    rematerialize: bool = option(False)
+    feature_batch_norm: bool = option(False)
+    embedding_size: int | None = option(None, lower_bound=1, common=True)
+    dropout: float = option(0.0, lower_bound=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -377,62 +350,37 @@ class LossOptions(Options):
 
     Attributes:
         given_for_loss: Loss arguments that are set, including arguments that the loss refuses.
+        center_weight: center: weight of the loss next to the cross-entropy.
+        classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
+            classifier without changing the embedding. Default: p from the scores of spce.
+        classifier_factor: classifier: factor on the learning rate of the classifier.
         proxies: Arguments of `keras_dml.models.ProxyHead` that are set.
+        proxies_factor: losses over proxies: factor on the learning rate of the proxies. Default: 1.
+        proxies_merging: losses with several proxies per class: weight of the regularizer that
+            merges proxies that are not needed (SoftTriple: 0.2). Default: 0.
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.
         statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
+        statistics_learning_rate: rankmi's statistics network: learning rate. Default:
+            learning_rate.
     """
 
-    loss: str = option("multi_similarity", LOSS, _losses, common=True)
+    group = LOSS
+
+    loss: str = option("multi_similarity", text=_losses, common=True)
     given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
-    center_weight: float = option(
-        0.1,
-        LOSS,
-        "center: weight of the loss next to the cross-entropy.",
-        lower_bound=0.0,
-    )
-    classifier: bool = option(
-        False,
-        LOSS,
-        "pce: take p from a classifier of the embeddings. A cross-entropy trains the classifier "
-        "without changing the embedding. Default: p from the scores of spce.",
-    )
-    classifier_factor: float = option(
-        1.0,
-        LOSS,
-        "classifier: factor on the learning rate of the classifier.",
-        lower_bound=0.0,
-    )
+    center_weight: float = option(0.1, lower_bound=0.0)
+    classifier: bool = option(False, not_with=("matryoshka",))
+    classifier_factor: float = option(1.0, lower_bound=0.0)
     proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
-    proxies_factor: float | None = option(
-        None,
-        LOSS,
-        "losses over proxies: factor on the learning rate of the proxies. Default: 1.",
-        lower_bound=0.0,
-    )
-    proxies_merging: float | None = option(
-        None,
-        LOSS,
-        "losses with several proxies per class: weight of the regularizer that merges proxies that "
-        "are not needed (SoftTriple: 0.2). Default: 0.",
-        lower_bound=0.0,
-    )
-    mining: tuple[str, ...] | None = option(
-        None,
-        LOSS,
-        _mining,
-        former="miners",
-    )
+    proxies_factor: float | None = option(None, lower_bound=0.0)
+    proxies_merging: float | None = option(None, lower_bound=0.0)
+    mining: tuple[str, ...] | None = option(None, text=_mining, former="miners")
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
     statistics: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
     )
-    statistics_learning_rate: float | None = option(
-        None,
-        LOSS,
-        "rankmi's statistics network: learning rate. Default: learning_rate.",
-        lower_bound=0.0,
-    )
+    statistics_learning_rate: float | None = option(None, lower_bound=0.0)
 
     @property
     def loss_arguments(self) -> dict[str, Any]:
@@ -449,61 +397,36 @@ class OptimizerOptions(Options):
     """The optimizer and its learning rates.
 
     Attributes:
+        optimizer: Optimizer.
+        learning_rate: Learning rate.
         of_optimizers, of_schedules: Arguments of all optimizers and schedules, with their defaults.
+        weight_decay: Weight decay. The decay of adamw is decoupled. The others add it to the
+            gradient.
+        decayed: Variables that weight_decay changes: convolution and dense kernels, or all
+            variables.
+        pretrained_factor: Factor on the learning rate of the backbone.
+        layer_decay: Transformers: factor on the learning rate from each block to the block before
+            it, and from the first block to the embedding of the patches.
+        schedule: Learning-rate schedule over the steps.
+        global_clipnorm: Largest norm of the whole gradient. A longer gradient is scaled down.
+            Default: no limit.
+        ema: Momentum, such as 0.999, of an exponential moving average of the weights, which is
+            evaluated and exported. Default: no average.
     """
 
-    optimizer: str = option("sgd", OPTIMIZER, "Optimizer.", choices=words(OPTIMIZERS), common=True)
-    learning_rate: float = option(0.01, OPTIMIZER, "Learning rate.", lower_bound=0.0, common=True)
+    group = OPTIMIZER
+
+    optimizer: str = option("sgd", choices=words(OPTIMIZERS), common=True)
+    learning_rate: float = option(0.01, lower_bound=0.0, common=True)
     of_optimizers: Mapping[str, Any] = flags_of(_optimizer_flags)
-    weight_decay: float = option(
-        0.0,
-        OPTIMIZER,
-        "Weight decay. The decay of adamw is decoupled. The others add it to the gradient.",
-        lower_bound=0.0,
-        common=True,
-    )
-    decayed: str = option(
-        "kernels",
-        OPTIMIZER,
-        "Variables that weight_decay changes: convolution and dense kernels, or all variables.",
-        choices=("kernels", "all"),
-    )
-    pretrained_factor: float = option(
-        1.0,
-        OPTIMIZER,
-        "Factor on the learning rate of the backbone.",
-        lower_bound=0.0,
-    )
-    layer_decay: float | None = option(
-        None,
-        OPTIMIZER,
-        "Transformers: factor on the learning rate from each block to the block before it, and "
-        "from the first block to the embedding of the patches.",
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
-    schedule: str = option(
-        "warm_cosine",
-        OPTIMIZER,
-        "Learning-rate schedule over the steps.",
-        choices=words(SCHEDULES),
-        common=True,
-    )
+    weight_decay: float = option(0.0, lower_bound=0.0, common=True)
+    decayed: str = option("kernels", choices=("kernels", "all"))
+    pretrained_factor: float = option(1.0, lower_bound=0.0)
+    layer_decay: float | None = option(None, lower_bound=0.0, upper_bound=1.0)
+    schedule: str = option("warm_cosine", choices=words(SCHEDULES), common=True)
     of_schedules: Mapping[str, Any] = flags_of(_schedule_flags)
-    global_clipnorm: float | None = option(
-        None,
-        OPTIMIZER,
-        "Largest norm of the whole gradient. A longer gradient is scaled down. Default: no limit.",
-        lower_bound=0.0,
-    )
-    ema: float | None = option(
-        None,
-        OPTIMIZER,
-        "Momentum, such as 0.999, of an exponential moving average of the weights, which is "
-        "evaluated and exported. Default: no average.",
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
+    global_clipnorm: float | None = option(None, lower_bound=0.0)
+    ema: float | None = option(None, lower_bound=0.0, upper_bound=1.0)
 
     @property
     def optimizer_arguments(self) -> dict[str, Any]:
@@ -526,130 +449,94 @@ class OptimizerOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
-    """The training loop."""
+    """The training loop.
 
-    epochs: int = option(30, TRAINING, "Number of epochs.", lower_bound=1, common=True)
-    head_epochs: int | None = option(
-        None,
-        TRAINING,
-        "Train only the head for the first N epochs, then the whole model with a new optimizer and "
-        "schedule. Default: train the whole model from the start.",
-        lower_bound=1,
-    )
-    patience: int = option(
-        0,
-        TRAINING,
-        "With --fold: stop if MAP@R (cosine) on the held-out classes has not risen in N "
-        "evaluations. Not with schedule=warm_cosine, which needs the last step. 0: never stop.",
-        lower_bound=0,
-    )
+    Attributes:
+        epochs: Number of epochs.
+        head_epochs: Train only the head for the first N epochs, then the whole model with a new
+            optimizer and schedule. Default: train the whole model from the start.
+        patience: With --fold: stop if MAP@R (cosine) on the held-out classes has not risen in N
+            evaluations. Not with schedule=warm_cosine, which needs the last step. 0: never stop.
+        cache_features: With freeze_backbone: compute the features of all images once. The head
+            trains on them.
+        cached_views: cache_features: number of augmented views of each image. Default: the image as
+            in evaluation.
+        cache_dir: cache_features: folder of features that runs share. Default: in the run's folder,
+            during the training.
+        chunk_size: Compute each batch in parts of N images per device, with the loss and the
+            gradients of the whole batch: the memory of one part, and one more forward pass. Not for
+            rankmi. Default: compute the batch at once.
+        chunk_statistics: chunk_size: allow batch norm, with the statistics of each part.
+        steps_per_epoch: Steps between checkpoints. Default: training images / batch_size.
+        logical_devices: Number of devices that the CPU is split into, to try mirrored without GPUs.
+        mixed_precision: Compute in half precision: float16 on a GPU, bfloat16 on a CPU.
+        jit_compile: Compile the training step with XLA.
+    """
+
+    group = TRAINING
+
+    epochs: int = option(30, lower_bound=1, common=True)
+    head_epochs: int | None = option(None, lower_bound=1)
+    patience: int = option(0, lower_bound=0, needs="fold")
     cache_features: bool = option(
-        False,
-        TRAINING,
-        "With freeze_backbone: compute the features of all images once. The head trains on them.",
-        common=True,
+        False, common=True, needs="freeze_backbone", not_with=("levels", "strategy=multi_worker")
     )
-    cached_views: int | None = option(
-        None,
-        TRAINING,
-        "cache_features: number of augmented views of each image. Default: the image as in "
-        "evaluation.",
-        lower_bound=1,
-    )
-    cache_dir: str | None = option(
-        None,
-        TRAINING,
-        "cache_features: folder of features that runs share. Default: in the run's folder, during "
-        "the training.",
-        convert=normal_path,
-    )
-    chunk_size: int | None = option(
-        None,
-        TRAINING,
-        "Compute each batch in parts of N images per device, with the loss and the gradients of "
-        "the whole batch: the memory of one part, and one more forward pass. Not for rankmi. "
-        "Default: compute the batch at once.",
-        lower_bound=1,
-    )
-    chunk_statistics: bool = option(
-        False,
-        TRAINING,
-        "chunk_size: allow batch norm, with the statistics of each part.",
-    )
-    steps_per_epoch: int | None = option(
-        None,
-        TRAINING,
-        "Steps between checkpoints. Default: training images / batch_size.",
-        lower_bound=1,
-    )
+    cached_views: int | None = option(None, lower_bound=1, needs="cache_features")
+    cache_dir: str | None = option(None, convert=normal_path, needs="cache_features")
+    chunk_size: int | None = option(None, lower_bound=1)
+    chunk_statistics: bool = option(False, needs="chunk_size")
+    steps_per_epoch: int | None = option(None, lower_bound=1)
     strategy: str = option(
         "one",
-        TRAINING,
-        "Devices: one, mirrored, auto, or multi_worker.\n"
+        text="Devices: one, mirrored, auto, or multi_worker.\n"
         "mirrored: all devices of this machine. auto: mirrored with a GPU, otherwise one. "
         "multi_worker: all devices of the machines of TF_CONFIG or of a Slurm job.",
         choices=("one", "auto", "mirrored", "multi_worker"),
         common=True,
     )
-    logical_devices: int = option(
-        1,
-        TRAINING,
-        "Number of devices that the CPU is split into, to try mirrored without GPUs.",
-        lower_bound=1,
-    )
-    mixed_precision: bool = option(
-        False,
-        TRAINING,
-        "Compute in half precision: float16 on a GPU, bfloat16 on a CPU.",
-        common=True,
-    )
-    jit_compile: bool = option(False, TRAINING, "Compile the training step with XLA.")
+    logical_devices: int = option(1, lower_bound=1, needs="strategy=mirrored")
+    mixed_precision: bool = option(False, common=True)
+    jit_compile: bool = option(False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntervalOptions(Options):
-    """The evaluations of a training, and the epoch whose model is kept."""
+    """The evaluations of a training, and the epoch whose model is kept.
 
-    eval_every: int = option(
-        1,
-        EVALUATION,
-        "Evaluate every N epochs, and after the last.",
-        lower_bound=1,
-        common=True,
-    )
-    keep: str | None = option(
-        None,
-        EVALUATION,
-        "Epoch whose model is scored and exported. last. best_test: best R@1 on the test images, "
-        "which flatters the score. best_fold: best R@1 (with patience: MAP@R) on the classes that "
-        "--fold holds out. Default: last; with --fold, best_fold.",
-        choices=("last", "best_test", "best_fold"),
-        common=True,
-    )
+    Attributes:
+        eval_every: Evaluate every N epochs, and after the last.
+        keep: Epoch whose model is scored and exported. last. best_test: best R@1 on the test
+            images, which flatters the score. best_fold: best R@1 (with patience: MAP@R) on the
+            classes that --fold holds out. Default: last; with --fold, best_fold.
+    """
+
+    group = EVALUATION
+
+    eval_every: int = option(1, lower_bound=1, common=True)
+    keep: str | None = option(None, choices=("last", "best_test", "best_fold"), common=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoringOptions(Options):
-    """The evaluation of embeddings."""
+    """The evaluation of embeddings.
 
-    recall_at: tuple[str, ...] = option(
-        ("1", "2", "4", "8"), EVALUATION, "Values of K for recall at K.", common=True
-    )
-    information: bool = option(
-        False,
-        EVALUATION,
-        "At the end, compute the entropies and the mutual information on every image, and fit a "
-        "linear probe and a statistics network. Default: without fits, on at most 4,096 images.",
-    )
-    eval_batch_size: int = option(
-        64, EVALUATION, "Images per batch of the evaluation, on each device.", lower_bound=1
-    )
-    matryoshka: tuple[str, ...] | None = option(
-        None,
-        EVALUATION,
-        "Increasing lengths such as 32,64,128: report the recall of each prefix of the embedding. "
-        "In training, the last length is embedding_size, and the loss is summed over the prefixes.",
-    )
+    Attributes:
+        recall_at: Values of K for recall at K.
+        information: At the end, compute the entropies and the mutual information on every image,
+            and fit a linear probe and a statistics network. Default: without fits, on at most 4,096
+            images.
+        eval_batch_size: Images per batch of the evaluation, on each device.
+        matryoshka: Increasing lengths such as 32,64,128: report the recall of each prefix of the
+            embedding. In training, the last length is embedding_size, and the loss is summed over
+            the prefixes.
+    """
+
+    group = EVALUATION
+
+    recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), common=True)
+    information: bool = option(False)
+    eval_batch_size: int = option(64, lower_bound=1)
+    matryoshka: tuple[str, ...] | None = option(None, not_with=("levels",))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -659,73 +546,79 @@ class EvaluationOptions(ScoringOptions, CodeOptions, ImageSizeOptions, BadImageO
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PixelOptions(Options):
-    """The baseline of raw pixels."""
+    """The baseline of raw pixels.
 
-    raw_pixels: bool = option(
-        False, EVALUATION, "First evaluate the nearest neighbors of raw pixels, as a baseline."
-    )
+    Attributes:
+        raw_pixels: First evaluate the nearest neighbors of raw pixels, as a baseline.
+    """
+
+    group = EVALUATION
+
+    raw_pixels: bool = option(False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputOptions(Options):
-    """The output of a run."""
+    """The output of a run.
 
-    output_dir: str | None = option(
-        None, RUN, "Output folder. Default: runs/RECIPE-seedSEED.", common=True
-    )
+    Attributes:
+        output_dir: Output folder. Default: runs/RECIPE-seedSEED.
+        refit: After evaluation, retrain on all classes and save the model to `refit/`. Also for a
+            finished run.
+        measured_in: class_split=every_class: folder of a finished run with the same settings, whose
+            scores the report and the model card quote. --refit sets it.
+    """
+
+    group = RUN
+
+    output_dir: str | None = option(None, common=True)
     refit: bool = option(
-        False,
-        RUN,
-        "After evaluation, retrain on all classes and save the model to `refit/`. Also for a "
-        "finished run.",
-        common=True,
+        False, common=True, not_with=("class_split=every_class", "strategy=multi_worker")
     )
-    measured_in: str | None = option(
-        None,
-        RUN,
-        "class_split=every_class: folder of a finished run with the same settings, whose scores "
-        "the report and the model card quote. --refit sets it.",
-        convert=normal_path,
-    )
+    measured_in: str | None = option(None, convert=normal_path, needs="class_split=every_class")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineOptions(Options):
-    """The processes that train."""
+    """The processes that train.
 
-    engine: str = option(
-        "local",
-        RUN,
-        "local: train in this process. ray: train with workers on the Ray cluster of RAY_ADDRESS, "
-        "or on this machine. Ray restarts the workers after a failure.",
-        choices=("local", "ray"),
-    )
-    workers: int | None = option(
-        None,
-        RUN,
-        "Number of workers for --engine=ray. Default: one for each machine.",
-        lower_bound=1,
-    )
+    Attributes:
+        engine: local: train in this process. ray: train with workers on the Ray cluster of
+            RAY_ADDRESS, or on this machine. Ray restarts the workers after a failure.
+        workers: Number of workers for --engine=ray. Default: one for each machine.
+    """
+
+    group = RUN
+
+    engine: str = option("local", choices=("local", "ray"))
+    workers: int | None = option(None, lower_bound=1, needs="engine=ray")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedOptions(Options):
-    """The seed."""
+    """The seed.
 
-    seed: int = option(0, RUN, "Random seed.", lower_bound=0, upper_bound=2**32 - 1, common=True)
+    Attributes:
+        seed: Random seed.
+    """
+
+    group = RUN
+
+    seed: int = option(0, lower_bound=0, upper_bound=2**32 - 1, common=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepetitionOptions(Options):
-    """Repeatability."""
+    """Repeatability.
 
-    deterministic: bool = option(
-        False,
-        RUN,
-        "Give bit-identical results in every run. Needs the same number of threads on the same "
-        "kind of machine, and is slower.",
-        common=True,
-    )
+    Attributes:
+        deterministic: Give bit-identical results in every run. Needs the same number of threads on
+            the same kind of machine, and is slower.
+    """
+
+    group = RUN
+
+    deterministic: bool = option(False, common=True)
 
 
 # Fields come in the order of the groups from the last of these bases to the first. `flags.txt` has

@@ -12,9 +12,17 @@ import numpy as np
 
 from experiments.evaluation.audited_images import AuditedImages
 from experiments.evaluation.duplicates import NEAR, DuplicatePair
-from experiments.evaluation.findings import Findings, Thresholds, count_names
+from experiments.evaluation.findings import (
+    LABEL_RATIO,
+    OUTLIER_SCORE,
+    Findings,
+    Thresholds,
+    count_names,
+)
 from experiments.pages.page import Cell, Picture, Row, array_picture, file_picture, write_page
 
+# Findings of each kind on the page.
+_SHOWN = 20
 # Cells of a row, and the longest side of their pictures.
 _CELLS, _SIDE = 6, 224
 # The other classes of the table of confused classes have no pictures.
@@ -50,7 +58,6 @@ def write_audit_page(
     lines: Mapping[str, Sequence[Mapping[str, Any]]],
     thresholds: Thresholds,
     limits: Mapping[str, int | None],
-    shown: int,
 ) -> None:
     """Write the page.
 
@@ -62,7 +69,6 @@ def write_audit_page(
         lines: The findings as lines, from `lines_of`.
         thresholds: Their thresholds.
         limits: How many of each of `Findings.counts` are allowed; None for any number.
-        shown: How many of each kind the page shows, at most.
     """
     counts = findings.counts(images)
     numbers = []
@@ -71,7 +77,7 @@ def write_audit_page(
         allowed = "" if limit is None else f", {limit:,} allowed"
         is_over = limit is not None and counts[name] > limit
         numbers.append((f"{counts[name]:,}", f"{text}{allowed}", is_over))
-    page = _Page(images, findings, lines, thresholds.max_pixels, shown)
+    page = _Page(images, findings, lines, thresholds.max_pixels)
     sections = [
         page.duplicates(across=True),
         page.duplicates(across=False),
@@ -109,11 +115,10 @@ def _summary(
     lines += [
         ("Neighbors", f"{findings.neighbors.shape[1]} of each image, by cosine similarity"),
         ("Duplicates", duplicates),
-        ("Labels", f"below {thresholds.label_ratio:g} of the usual share of votes in the class"),
+        ("Labels", f"below {LABEL_RATIO:g} of the usual share of votes in the class"),
         (
             "Outliers",
-            f"above the upper quartile by {thresholds.outlier_score:g} times the distance of the "
-            "quartiles",
+            f"above the upper quartile by {OUTLIER_SCORE:g} times the quartiles' distance",
         ),
     ]
     unreadable = findings.duplicates.unreadable
@@ -133,10 +138,9 @@ class _Page:
         findings: Findings,
         lines: Mapping[str, Sequence[Mapping[str, Any]]],
         max_pixels: int,
-        shown: int,
     ) -> None:
         self._images, self._findings, self._lines = images, findings, lines
-        self._max_pixels, self._shown = max_pixels, shown
+        self._max_pixels = max_pixels
 
     def duplicates(self, across: bool) -> Section | None:
         """Return the groups of duplicates in several sets, or in one set."""
@@ -151,7 +155,7 @@ class _Page:
             for row in (pair.first, pair.second):
                 note_of.setdefault(row, _duplicate_note(pair))
         rows_shown, pairs_shown = list[Row](), list[Cell]()
-        for rows in groups[: self._shown]:
+        for rows in groups[:_SHOWN]:
             first, *others = rows.tolist()
             cells = [self._cell("query", first)]
             cells += [self._neighbor(first, row, note_of[row]) for row in others[: _CELLS - 1]]
@@ -159,7 +163,7 @@ class _Page:
                 pairs_shown += cells
             else:
                 rows_shown.append(Row(cells, f"{len(rows):,} images"))
-        firsts = {int(found.groups[rows[0]]) for rows in groups[: self._shown]}
+        firsts = {int(found.groups[rows[0]]) for rows in groups[:_SHOWN]}
         lines = [line for line in self._lines["duplicates"] if line["group"] in firsts]
         title = "Near-duplicates"
         note = (
@@ -177,7 +181,7 @@ class _Page:
         """Return the labels that are probably wrong, with the neighbors that suggest others."""
         images, found = self._images, self._findings
         rows = []
-        for row in found.label_errors[: self._shown].tolist():
+        for row in found.label_errors[:_SHOWN].tolist():
             suggested = images.class_names[found.votes.suggested[row]]
             share = f"{100 * found.votes.suggested_confidence[row]:.0f} % of the votes"
             nearest = zip(found.neighbors[row].tolist(), found.similarities[row].tolist())
@@ -193,24 +197,24 @@ class _Page:
         )
         count = len(found.label_errors)
         return self._section(
-            "Labels probably wrong", note, count, rows, self._lines["label_errors"][: self._shown]
+            "Labels probably wrong", note, count, rows, self._lines["label_errors"][:_SHOWN]
         )
 
     def outliers(self) -> Section | None:
         """Return the images that are unlike all others."""
         found = self._findings
         cells = [self._cell("neighbor", row, f"{found.outlier_scores[row]:.2f}")
-                 for row in found.outliers[: self._shown].tolist()]  # fmt: skip
+                 for row in found.outliers[: _SHOWN].tolist()]  # fmt: skip
         note = (
             "Images far from all others. The score is the distance to the nearest images above the "
             "upper quartile of all images, in distances of the quartiles."
         )
-        lines = self._lines["outliers"][: self._shown]
+        lines = self._lines["outliers"][:_SHOWN]
         return self._section("Outliers", note, len(found.outliers), _rows_of(cells), lines)
 
     def confused(self) -> Section | None:
         """Return the classes whose images are each other's neighbors."""
-        images, pairs = self._images, self._findings.confused[: self._shown]
+        images, pairs = self._images, self._findings.confused[:_SHOWN]
         rows = []
         for pair in pairs[:_CLASSES_WITH_PICTURES] if images.tables else ():
             codes = [int(code) for code in (pair.first, pair.second)]  # type: ignore[call-overload]
@@ -224,7 +228,7 @@ class _Page:
             "The score is the share of the other class in the votes of all neighbors of the two "
             "classes' images. The pictures are the nearest pairs."
         )
-        lines = self._lines["confused"][: self._shown]
+        lines = self._lines["confused"][:_SHOWN]
         section = self._section("Classes most confused", note, len(pairs), rows, lines)
         return section and section._replace(title="Classes most confused", both=True)
 
@@ -255,8 +259,8 @@ class _Page:
     ) -> Section | None:
         if not found:
             return None
-        if found > self._shown:
-            note += f" The first {self._shown:,} of {found:,}."
+        if found > _SHOWN:
+            note += f" The first {_SHOWN:,} of {found:,}."
         heads = {head: column for head, column in _COLUMNS.items() if column in lines[0]}
         table = [list(heads), *([line[column] for column in heads.values()] for line in lines)]
         return Section(f"{title}: {found:,}", note, rows, table)

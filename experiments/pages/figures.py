@@ -57,7 +57,7 @@ def svgs(figures: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _curves(title: str, shown: Curves) -> str:
-    lines = {name: line for name, line in shown.lines.items() if len(line)}
+    lines = {name: line for name, line in shown.lines.items() if len(line) > 1}
     if not lines:
         return ""
     words = [_in_words(name, line, shown.x) for name, line in lines.items()]
@@ -65,7 +65,6 @@ def _curves(title: str, shown: Curves) -> str:
     words += [
         f"{name} {value:.3g}" for name, value in [*shown.levels.items(), *shown.places.items()]
     ]
-    places = {x for line in lines.values() for x, _ in line}
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -83,8 +82,6 @@ def _curves(title: str, shown: Curves) -> str:
             axes.axvspan(*shown.band, color=_INK, alpha=0.1, linewidth=0)
         if shown.is_log:
             axes.set_xscale("log")
-        elif len(places) == 1:  # the default limits around one number are too narrow
-            axes.set_xlim(min(places) - 1, max(places) + 1)
         if shown.x == "epoch":
             axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes.set_xlabel(shown.x)
@@ -97,8 +94,6 @@ def _curves(title: str, shown: Curves) -> str:
 
 def _in_words(name: str, line: Any, x: str) -> str:
     (first, start), (last, end) = line[0], line[-1]
-    if len(line) == 1:
-        return f"{name} {end:.3g} at {x} {last:.3g}"
     return f"{name} from {start:.3g} at {x} {first:.3g} to {end:.3g} at {x} {last:.3g}"
 
 
@@ -127,7 +122,7 @@ def _histograms(title: str, shown: Histograms) -> str:
 
 def _means(title: str, shown: Means) -> str:
     intervals = {name: mean_interval(values) for name, values in shown.values.items()}
-    words = [f"{name} {interval}" for name, interval in intervals.items()]
+    words = [f"{name} {interval.text(shown.digits)}" for name, interval in intervals.items()]
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()

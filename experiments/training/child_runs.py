@@ -2,13 +2,11 @@
 
 import fnmatch
 import pathlib
-import subprocess
 from collections.abc import Sequence
 
 from experiments import recipes as packaged
-from experiments.options.child import child_command, child_environment
-from experiments.options.command_line import MISTAKE
-from experiments.options.errors import RunError, UsageError
+from experiments.options.child import run_module
+from experiments.options.errors import UsageError
 
 __all__ = ["flag_files", "run_recipe"]
 
@@ -52,13 +50,4 @@ def run_recipe(recipe: pathlib.Path, folder: pathlib.Path, forwarded: Sequence[s
     """
     # A run sets TensorFlow's seed, precision, and devices for its whole process.
     words = (f"--flagfile={recipe}", *forwarded, f"--output_dir={folder}")
-    done = subprocess.run(
-        child_command("experiments.run", *words),
-        env=child_environment(),
-        stdout=subprocess.DEVNULL,
-        check=False,
-    )
-    if done.returncode:
-        # The options of the run come from the options of this command.
-        kind = UsageError if done.returncode == MISTAKE else RunError
-        raise kind(f"{recipe.stem} ended with code {done.returncode}; its message is above")
+    run_module("experiments.run", *words, name=recipe.stem)

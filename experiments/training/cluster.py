@@ -57,28 +57,26 @@ def read_cluster(strategy: str) -> Cluster:
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text)
-    except ValueError as error:
-        raise _wrong("must be JSON" if text else "must be set", text) from error
-    cluster = config.get("cluster") if isinstance(config, dict) else None
-    if not isinstance(cluster, dict) or not any(cluster.get(job) for job in _JOBS):
-        raise _wrong("must have cluster with the addresses of all workers", text)
-    for job, addresses in cluster.items():
-        if job not in _JOBS:
-            raise _wrong(f"must have no tasks in its cluster but chief and worker, not {job}", text)
-        if not isinstance(addresses, list) or not all(map(_is_address, addresses)):
-            raise _wrong(f"must list cluster.{job} as host:port", text)
-    addresses = [address for job in _JOBS for address in cluster.get(job, [])]
-    if len(set(addresses)) < len(addresses) or len(cluster.get("chief", [])) > 1:
-        raise _wrong("must give every worker a different address, and have one chief", text)
-    task = config.get("task")
-    job, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
-    if job not in cluster:
-        raise _wrong(f"must have task with type {' or '.join(cluster)}", text)
-    if isinstance(index, bool) or not isinstance(index, int):
-        raise _wrong("must have task with a number as index", text)
-    if not 0 <= index < len(cluster[job]):
-        raise _wrong(f"must have task.index below {len(cluster[job])}", text)
-    own = cluster[job][index]
+        cluster, task = config["cluster"], config["task"]
+        job, index = task["type"], task["index"]
+        own = cluster[job][index]
+        addresses = [address for name in _JOBS for address in cluster.get(name, [])]
+        valid = (
+            set(cluster) <= set(_JOBS)
+            and all(map(_is_address, addresses))
+            and len(set(addresses)) == len(addresses)
+            and len(cluster.get("chief", [])) <= 1
+            and type(index) is int
+            and index >= 0
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        valid = False
+    if not valid:
+        raise UsageError(
+            "TF_CONFIG must have the addresses of all workers as HOST:PORT, at most one of them as "
+            "chief, and the task of this process, for --strategy=multi_worker. Example, with "
+            f"a different index on each worker: {_EXAMPLE}. Received: TF_CONFIG={text or 'nothing'}"
+        )
     _check_free(own, text)
     return Cluster(addresses.index(own), tuple(addresses))
 
@@ -102,13 +100,6 @@ def _slurm_config() -> str:
     if own in workers:
         index = workers.index(own)
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
-
-
-def _wrong(what: str, text: str) -> UsageError:
-    return UsageError(
-        f"TF_CONFIG {what} for --strategy=multi_worker, for example {_EXAMPLE} with a different "
-        f"index on each worker, but got TF_CONFIG={text or 'nothing'}"
-    )
 
 
 def _is_address(address: object) -> bool:

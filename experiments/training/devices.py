@@ -34,11 +34,6 @@ def devices(options: RunOptions) -> tf.distribute.Strategy:
         UsageError: if the devices cannot share a batch equally, or the backend does not support the
             strategy.
     """
-    if options.logical_devices > 1 and options.strategy != "mirrored":
-        raise UsageError(
-            "logical_devices needs --strategy=mirrored. "
-            f"Received: logical_devices={options.logical_devices}"
-        )
     backend = keras.backend.backend()
     if backend != "tensorflow":
         _check_backend(options, backend)

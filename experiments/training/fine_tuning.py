@@ -58,62 +58,18 @@ class Trainability:
 
 
 def check_fine_tuning(options: RunOptions) -> None:
-    """Check the flags of fine-tuning and of cached features.
+    """Check the values of the flags of fine-tuning.
 
     Raises:
-        UsageError: Flags contradict each other, or a flag has no effect without another one.
+        UsageError: Values contradict each other.
     """
-    if options.freeze_backbone:
-        for name in ("lora_rank", "head_epochs", "layer_decay", "rematerialize"):
-            value = getattr(options, name)
-            if value is not None and value is not False:
-                raise UsageError(
-                    f"{name} must not be set with freeze_backbone, which freezes the backbone. "
-                    f"Received: {name}={value}"
-                )
     if options.head_epochs is not None and options.head_epochs >= options.epochs:
         raise UsageError(
             f"head_epochs must be below epochs={options.epochs} (--freeze_backbone trains only "
             f"the head). Received: head_epochs={options.head_epochs}"
         )
-    if options.lora_rank is not None and options.layer_decay is not None:
+    if options.cache_features and options.training_size not in (None, options.image_size):
         raise UsageError(
-            "layer_decay is for a backbone all of which trains; with lora_rank give "
-            f"--pretrained_factor. Received: layer_decay={options.layer_decay}"
+            f"training_size must be image_size={options.image_size} with cache_features, "
+            f"but got {options.training_size}. Leave out training_size, or change image_size."
         )
-    if options.lora_layers is not None and options.lora_rank is None:
-        raise UsageError(
-            "lora_layers is for --lora_rank=N. "
-            f"Received: lora_layers={','.join(options.lora_layers)}"
-        )
-    _check_cache(options)
-
-
-def _check_cache(options: RunOptions) -> None:
-    if options.cache_features:
-        if not options.freeze_backbone:
-            raise UsageError(
-                "cache_features needs --freeze_backbone: features of a backbone that trains change "
-                "with every step. Received: freeze_backbone=False"
-            )
-        if options.training_size not in (None, options.image_size):
-            raise UsageError(
-                f"training_size must be image_size={options.image_size} with cache_features, "
-                f"but got {options.training_size}. Leave out training_size, or change image_size."
-            )
-        if options.levels is not None:
-            raise UsageError(
-                "cache_features supports only the features of the last layer. "
-                f"Received: levels={','.join(options.levels)}"
-            )
-        if options.strategy == "multi_worker":
-            raise UsageError(
-                "cache_features trains a head in seconds, on one machine. "
-                "Received: strategy=multi_worker"
-            )
-        return
-    for name in ("cached_views", "cache_dir"):
-        if getattr(options, name) is not None:
-            raise UsageError(
-                f"{name} is for --cache_features. Received: {name}={getattr(options, name)}"
-            )

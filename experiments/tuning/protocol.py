@@ -14,6 +14,7 @@ import numpy as np
 
 from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunOptions, UsageError, data, parse, resolved
+from experiments.options.together import check_together
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
 from experiments.training.patience import check_patience, epochs_of_all_classes
@@ -73,7 +74,9 @@ class RecipeSearch:
                 "class_split must keep classes for the test, which a search ends with. "
                 "Received: class_split=every_class"
             )
-        check_patience(dataclasses.replace(options, fold=f"1/{self.folds}"))
+        on_fold = dataclasses.replace(options, fold=f"1/{self.folds}")
+        check_together(on_fold)
+        check_patience(on_fold)
         for parameter in self.space:
             for value in parameter.choices or (parameter.low, parameter.high):
                 words = [*self._words, *words_of_trial({parameter.name: value})]

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.evaluation.baselines import distinct_baselines
 from experiments.evaluation.figures import Means, Trials
 from experiments.evaluation.intervals import differences, mean_interval
-from experiments.evaluation.scores import Rows, compared, label_of
+from experiments.evaluation.scores import Rows, Score, compared, label_of
 from experiments.evaluation.tables import markdown_table, write_table
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
@@ -46,8 +46,12 @@ def write_results(
     # The seed does not change a baseline.
     baselines = distinct_baselines({recipe: of_one[0] for recipe, of_one in results.items()})
     of_folds = {stem: found.of.on_test_classes(found.best) for stem, found in searches.items()}
-    verdicts = [f"{name}: {difference}" for name, of_one in scores.items()
-                for difference in differences(of_one)]  # fmt: skip
+    by_label = {label_of(score.at_1): score for score in compared()}
+    verdicts = [
+        f"{name}: {difference.text(by_label[name].digits)}"
+        for name, of_one in scores.items()
+        for difference in differences(of_one, by_label[name].higher_is_better is not False)
+    ]
     written: dict[str, Any] = {"seeds": seeds, "scores": scores, "forwarded": forwarded}
     if baselines:
         written["baselines"] = baselines
@@ -61,7 +65,7 @@ def write_results(
     below = [*map(markdown_table, tables[1:]), "\n".join(sentences)]
     text = write_table(output / "study", tables[0], "\n\n".join(filter(None, below)))
     note = (
-        f"Mean over {len(seeds)} seeds, percent, ± half of the 95 % t-interval of the mean. A lead "
+        f"Mean over {len(seeds)} seeds, ± half of the 95 % t-interval of the mean. A lead "
         "is larger than chance if the p of the t-test of differences paired over seeds, corrected "
         "for the number of recipes (Holm), is below 0.05."
     )
@@ -74,16 +78,16 @@ def write_results(
         forwarded=" ".join(forwarded),
         tables=tables,
         note=note,
-        pictures=svgs({name: _means(name, of_one) for name, of_one in scores.items()}),
+        pictures=svgs({name: _means(by_label[name], of_one) for name, of_one in scores.items()}),
         verdicts=verdicts,
         searches=[_search(found) for found in searches.values()],
     )
     return text
 
 
-def _means(name: str, of_one: Mapping[str, Sequence[float]]) -> Means:
+def _means(score: Score, of_one: Mapping[str, Sequence[float]]) -> Means:
     order = sorted(of_one, key=lambda recipe: -mean_interval(of_one[recipe]).mean)
-    return Means({recipe: of_one[recipe] for recipe in order}, f"{name}, %")
+    return Means({recipe: of_one[recipe] for recipe in order}, score.axis, score.digits)
 
 
 def _scores(
@@ -109,17 +113,20 @@ def _rows(
     scores: Mapping[str, Mapping[str, Sequence[float]]], baselines: Mapping[str, Rows]
 ) -> list[list[str]]:
     """Return the head, a row for each recipe, the best in R@1 first, and the baselines."""
-    first = next(iter(scores.values()))
+    shown = {label_of(score.at_1): score for score in compared() if label_of(score.at_1) in scores}
+    intervals = {
+        name: {recipe: mean_interval(values) for recipe, values in of_one.items()}
+        for name, of_one in scores.items()
+    }
+    first = next(iter(intervals.values()))
     rows = [
-        [recipe, *(str(mean_interval(of_one[recipe])) for of_one in scores.values())]
-        for recipe in sorted(first, key=lambda recipe: -mean_interval(first[recipe]).mean)
+        [recipe, *(intervals[name][recipe].text(score.digits) for name, score in shown.items())]
+        for recipe in sorted(first, key=lambda recipe: -first[recipe].mean)
     ]
-    by_label = {label_of(score.at_1): score for score in compared()}
     for label, found in baselines.items():
         of_one = found.get("cosine", {})
-        cells = [by_label[name].text(of_one.get(by_label[name].at_1)) for name in scores]
-        rows.append([label, *cells])
-    return [["recipe", *scores], *rows]
+        rows.append([label, *(score.text(of_one.get(score.at_1)) for score in shown.values())])
+    return [["recipe", *shown], *rows]
 
 
 def _fold_rows(of_folds: OfFolds) -> list[list[str]]:

@@ -8,12 +8,17 @@ import math
 import numbers
 import os
 import pathlib
-import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, gaps_of, shown
+from keras_dml._common.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    argument_error,
+    as_array,
+    shown,
+)
 
 __all__ = [
     "argument_error",
@@ -27,7 +32,6 @@ __all__ = [
     "check_seed",
     "check_whole",
     "check_wholes",
-    "gaps_of",
     "shown",
 ]
 
@@ -166,38 +170,6 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
         return str(value)
     wanted = f"one of {', '.join(repr(choice) for choice in choices)}"
     raise argument_error(name, wanted, value)
-
-
-def as_array(name: str, value: object) -> np.ndarray:
-    """Convert `value` to a NumPy array. Arrays are returned unchanged, tensors from any device.
-
-    Raises:
-        ValueError: The value has nested lists of different lengths or masked entries, is a sparse
-            or a ragged tensor, or cannot be converted by NumPy.
-    """
-    gaps = gaps_of(value)
-    if gaps:
-        error = ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
-        error.argument = name
-        raise error
-    keras = sys.modules.get("keras")  # without it, there are no tensors of a backend
-    if keras is not None and keras.ops.is_tensor(value):
-        # Tensors from PyTorch can have a gradient or be on a GPU.
-        return np.asarray(keras.ops.convert_to_numpy(value))
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError) as error:
-        wanted = "an array, or lists of one length"
-        raise argument_error(name, wanted, value) from error
-
-
-def argument_error(
-    name: str, wanted: str, value: object, kind: type[ArgumentError] = ArgumentError
-) -> ArgumentError:
-    """Create the error for an argument that must be `wanted`."""
-    error = kind(f"{name} must be {wanted}. Received: {name}={shown(value)}")
-    error.argument = name
-    return error
 
 
 def _bounds(

@@ -1,5 +1,6 @@
-"""Exceptions for invalid arguments, and descriptions of invalid values for their messages."""
+"""Exceptions for invalid arguments, their messages, and the checks of arrays."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "DownloadError",
+    "argument_error",
+    "as_array",
     "check_exact",
     "gaps_of",
     "shown",
@@ -58,6 +61,38 @@ def shown(value: object) -> str:
     if "\n" in text:
         text = " ".join(text.split())
     return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
+
+
+def argument_error(
+    name: str, wanted: str, value: object, kind: type[ArgumentError] = ArgumentError
+) -> ArgumentError:
+    """Create the error for an argument that must be `wanted`."""
+    error = kind(f"{name} must be {wanted}. Received: {name}={shown(value)}")
+    error.argument = name
+    return error
+
+
+def as_array(name: str, value: object) -> np.ndarray:
+    """Convert `value` to a NumPy array. Arrays are returned unchanged, tensors from any device.
+
+    Raises:
+        ValueError: The value has nested lists of different lengths or masked entries, is a sparse
+            or a ragged tensor, or cannot be converted by NumPy.
+    """
+    gaps = gaps_of(value)
+    if gaps:
+        error = ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
+        error.argument = name
+        raise error
+    keras = sys.modules.get("keras")  # without it, there are no tensors of a backend
+    if keras is not None and keras.ops.is_tensor(value):
+        # Tensors from PyTorch can have a gradient or be on a GPU.
+        return np.asarray(keras.ops.convert_to_numpy(value))
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        wanted = "an array, or lists of one length"
+        raise argument_error(name, wanted, value) from error
 
 
 def gaps_of(value: Any) -> str | None:

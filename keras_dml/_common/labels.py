@@ -6,8 +6,13 @@ from numbers import Integral, Real
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import as_array
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, check_exact, shown
+from keras_dml._common.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    as_array,
+    check_exact,
+    shown,
+)
 
 __all__ = ["joined_labels", "plain_labels"]
 

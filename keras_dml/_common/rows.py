@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import as_array
-from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Metric
+from keras_dml._common.errors import ArgumentError, argument_error, as_array
+from keras_dml._common.types import METRICS, Metric
 
 _NAMED = 5
 # Number of values to convert to float64 at once: 2^22 are 32 MiB.
@@ -61,6 +60,25 @@ def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
             f"(row numbers {first_few(bad)})"
         )
     return rows
+
+
+def rows_of_sets(
+    embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return queries and items as finite float32 rows: the same array without a gallery."""
+    if metric not in METRICS:
+        raise argument_error("metric", f"one of {', '.join(map(repr, METRICS))}", metric)
+    queries = finite_rows(embeddings, "embeddings")
+    items = queries if gallery is None else finite_rows(gallery, "gallery")
+    if not len(queries) or not len(items) or queries.shape[1] != items.shape[1]:
+        shapes = f"shape {queries.shape}"
+        if gallery is not None:
+            shapes = f"shapes {queries.shape} and {items.shape}"
+        raise ArgumentError(
+            "embeddings and gallery must have a row or more each, of the same width. "
+            f"Received: {shapes}"
+        )
+    return queries, items
 
 
 def normalized(

@@ -108,7 +108,7 @@ def cumsum(x: Tensor) -> Tensor:
 
 
 def segment_sum(x: Tensor, segments: Tensor, number: Tensor | int) -> Tensor:
-    """Sum the rows of `x` `[n, ...]` in each of a number of segments, in its dtype."""
+    """Sum the rows of `x` `[n, ...]` that have the same segment, 0 … number − 1, in its dtype."""
     if keras.backend.backend() == "torch":  # ops.segment_sum is float32 of float64
         return x.new_zeros((number, *x.shape[1:])).index_add(0, segments, x)  # type: ignore[attr-defined]
     return ops.segment_sum(x, segments, number)
@@ -231,11 +231,3 @@ def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
 def _product(x: Tensor, y: Tensor) -> Tensor:
     """Multiply with the device's default precision."""
     return ops.matmul(x, y)
-
-
-def are_finite(embeddings: Tensor) -> Tensor:
-    """Return whether all embeddings `[n, d]` are finite, as a bool tensor."""
-    # A sum of finite numbers is finite if it does not overflow. A product with a column of small
-    # numbers reads the rows once and takes a fifth of the time of testing each number.
-    small = ops.full_like(embeddings[:1], 1e-10)
-    return ops.all(ops.isfinite(matmul(embeddings, ops.transpose(small))))

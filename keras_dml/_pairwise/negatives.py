@@ -45,7 +45,7 @@ def distance_weighted(
         ValueError: Not 0 < nearest < farthest < 2.
 
     References: Kemertas et al., "RankMI", CVPR 2020, 4.1; Wu et al., "Sampling Matters in Deep
-    Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are those of pytorch-metric-learning's
+    Embedding Learning", ICCV 2017, Eq. 2-4; the defaults are from pytorch-metric-learning's
     `DistanceWeightedMiner`.
     """
     nearest, farthest = check_distances(nearest, farthest)

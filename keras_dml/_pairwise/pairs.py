@@ -118,7 +118,7 @@ class Pairs:
     def of_batch(
         cls, labels: Tensor, embeddings: Tensor, compare: Compare | None = None
     ) -> "Pairs":
-        """Pair labels and embeddings `[n, d]` with those of all replicas.
+        """Pair labels and embeddings `[n, d]` with the candidates of all replicas.
 
         Args:
             labels: Class ids `[n]`, or the labels of a relation, n rows.

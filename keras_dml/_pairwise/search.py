@@ -100,7 +100,7 @@ def semihard_negatives(distances: Tensor, negative: Tensor) -> Tensor:
 
     Returns:
         `[a, c]`: the distance of the nearest negative that is strictly farther than the pair or,
-        if there is none, of the farthest negative. Minus infinity without negatives.
+        if all negatives are closer, of the farthest negative. Minus infinity without negatives.
 
     Reference: Schroff et al., "FaceNet", CVPR 2015, 3.2; the fallback is tensorflow-addons'.
     """

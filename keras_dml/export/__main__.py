@@ -12,7 +12,6 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import TensorFlow
 from keras_dml.export import export_saved_model
 from keras_dml.export.by_tensorflow import INDEX, MODEL, PREPROCESSING, REFUSED, REST
-from keras_dml.retrieval import load_index
 
 __all__ = ["main"]
 
@@ -21,6 +20,8 @@ tf = TensorFlow("export_saved_model")
 
 def main(folder: pathlib.Path) -> int:
     """Export the contents of a folder. Return the exit code: 2 for a refused argument."""
+    from keras_dml.retrieval import load_index
+
     rest: dict[str, Any] = json.loads((folder / REST).read_text())
     try:
         for name in rest["modules"]:

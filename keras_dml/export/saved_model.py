@@ -21,8 +21,6 @@ from keras_dml._files.atomic import replacing_folder
 from keras_dml._files.checksums import write_checksums
 from keras_dml.export.by_tensorflow import export_by_tensorflow
 from keras_dml.export.float32 import check_static_graph, float32_copy, is_float32
-from keras_dml.metrics.pair_verification import OperatingPoint
-from keras_dml.retrieval import Index
 
 __all__ = ["check_export", "export_saved_model"]
 
@@ -32,6 +30,9 @@ _OUTERMOST = re.compile(r"[A-Za-z0-9.]")
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+    from keras_dml.metrics import OperatingPoint
+    from keras_dml.retrieval import Index
 else:
     tf = TensorFlow("export_saved_model")
 
@@ -229,6 +230,8 @@ def _check_model(model: keras.Model) -> None:
 def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> None:
     if index is None:
         return
+    from keras_dml.retrieval import Index
+
     if not isinstance(index, Index):
         raise ArgumentTypeError(
             f"index must be None or a keras_dml.retrieval.Index. Received: index={shown(index)}"
@@ -256,6 +259,8 @@ def _checked_threshold(
             "threshold must be left out without an index: it is for search. "
             f"Received: threshold={shown(threshold)}"
         )
+    from keras_dml.metrics import OperatingPoint
+
     if isinstance(threshold, OperatingPoint):
         if threshold.metric != index.metric:
             raise ArgumentError(

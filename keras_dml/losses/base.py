@@ -61,7 +61,7 @@ class EmbeddingLoss(keras.losses.Loss):
     Args:
         reduction: A Keras reduction. The default `"sum_over_batch_size"` is the mean over anchors.
             Within a `tf.distribute` strategy, Keras divides means by the number of replicas, so the
-            sum of values and gradients over the replicas is that of the global batch.
+            sums over the replicas equal the value and the gradient of the global batch.
         name: Name of the loss.
         dtype: Dtype of the arithmetic, `"float32"` or `"float64"`. The default is float32, or
             float64 if `keras.config.floatx()` is float64. Half precision would merge distances, so
@@ -84,9 +84,10 @@ class EmbeddingLoss(keras.losses.Loss):
             this loss, a literal. None if the loss has them.
 
     Raises:
-        ValueError: Embeddings are not finite or not `[n, d]`; class ids are None, NaN, not whole,
-            too large for their dtype, or not `[n]` or `[n, 1]`; the two numbers of rows differ;
-            `dtype` is a half precision. A compiled graph cannot raise, and there the loss is NaN.
+        ValueError: Embeddings are not finite or not `[n, d]`. Class ids are missing, NaN, not
+            whole, too large for their dtype, or not `[n]` or `[n, 1]`. The two numbers of rows
+            differ. Or `dtype` is a half precision. A compiled graph cannot raise, and there the
+            loss is NaN.
 
     Reference: Boudiaf et al., "A Unifying Mutual Information View of Metric Learning:
     Cross-Entropy vs. Pairwise Losses", ECCV 2020, Table 2.
@@ -255,7 +256,7 @@ class PairLoss(EmbeddingLoss):
             formula, which can be differentiated twice.
 
     Raises:
-        TypeError: `mining` is none of these.
+        TypeError: `mining` is neither a strategy, nor a function, nor a list of them.
         ValueError: As in `EmbeddingLoss`, or the masks of a mining function have another shape.
     """
 
@@ -302,8 +303,8 @@ class PairLoss(EmbeddingLoss):
     ) -> Tensor:
         """Compute the reduced loss of queries against candidates of another set.
 
-        No query is one of the candidates. With `tf.distribute`, the candidates are those of all
-        replicas. Gradients reach both sets.
+        No query is one of the candidates. With `tf.distribute`, candidates come from all replicas.
+        Gradients reach both sets.
 
         Examples:
             >>> loss = keras_dml.losses.NTXentLoss(temperature=1.0)

@@ -30,7 +30,7 @@ class InstanceCrossEntropyLoss(PairLoss):
 
     With cosine similarities `S_ij`, a scale s and `E_a = log Σ_{j∈N_a} exp(s S_aj)`, anchor a and
     positive i have the matching probability `p_ai = exp(s S_ai) / (exp(s S_ai) + exp(E_a))`. The
-    loss of the anchor is `Σ_{i∈P_a} −log p_ai`; its parts, as those of any cross-entropy, are the
+    loss of the anchor is `Σ_{i∈P_a} −log p_ai`; its parts, as in any cross-entropy, are the
     logit and the partition:
 
     - tightness `T_a = −Σ_{i∈P_a} s S_ai`

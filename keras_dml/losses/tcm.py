@@ -24,7 +24,7 @@ class ThresholdConsistentMarginLoss(PairLoss):
     - contrastive: `w⁻` times the mean of `S_ij − m⁻` over the negative pairs with `S_ij ≥ m⁻`
 
     Each mean counts its own pairs, including pairs on the bound, and is 0 without pairs. Only pairs
-    on the wrong side have a gradient, and it is the same for all of them. Use this loss as a
+    on the wrong side have a gradient, with the same size for each pair. Use this loss as a
     regularizer together with another loss that separates the classes.
 
     Examples:

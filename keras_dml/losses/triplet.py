@@ -64,8 +64,8 @@ class TripletLoss(PairLoss):
         normalize: Whether distances are between l2-normalized embeddings.
         average: `"anchors"`, the mean over anchors of their means, or `"triplets"`, the mean over
             all triplets of the global batch.
-        reduction, name, dtype, mining, relation: As in `PairLoss`. The triplets are those of the
-            pairs that `mining` keeps.
+        reduction, name, dtype, mining, relation: As in `PairLoss`. The triplets consist of
+            the pairs that `mining` keeps.
 
     Raises:
         ValueError: `margin` is not above 0, `triplets` or `average` is unknown, or shapes are

@@ -22,12 +22,12 @@ from keras_dml.metrics.open_set import Identification, IdentificationPoint, iden
 from keras_dml.metrics.pair_verification import (
     OperatingPoint,
     Verification,
-    pairs_needed,
     verification,
 )
 from keras_dml.metrics.positives_per_anchor import PositivesPerAnchor
 from keras_dml.metrics.precision import PrecisionAtR, precision_at_r
 from keras_dml.metrics.ranking import ranking_scores
+from keras_dml.metrics.rates import pairs_needed
 from keras_dml.metrics.recall import recall_at_k
 
 __getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors")

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import as_array, check_number, check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.checks import check_number, check_whole
+from keras_dml._common.errors import ArgumentError, as_array
 from keras_dml._common.extras import needing
 from keras_dml.metrics.relevance import checked_labels, class_numbers
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from keras_dml._common.checks import check_seed
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
-from keras_dml.metrics.distances import unit_embeddings
-from keras_dml.metrics.relevance import class_numbers
+from keras_dml.metrics.relevance import class_numbers, unit_embeddings
 
 
 class ClusteringScores(NamedTuple):

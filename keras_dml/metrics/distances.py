@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
-from keras_dml._common.rows import finite_rows, normalized
+from keras_dml._common.rows import normalized
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.ranks import pair_blocks
-from keras_dml.metrics.relevance import checked_labels, checked_sets
+from keras_dml.metrics.relevance import checked_sets
 
 # float32 distances cannot distinguish more bins.
 _MOST_BINS = 2**24
@@ -103,12 +103,3 @@ def distance_histograms(
             cells = cells[np.triu_indices(len(cells), 1)]
         counts += np.bincount(cells.ravel(), minlength=2 * bins).reshape(2, bins)
     return DistanceHistograms(positive=counts[0], negative=counts[1])
-
-
-def unit_embeddings(
-    embeddings: npt.ArrayLike, labels: npt.ArrayLike
-) -> tuple[npt.NDArray[np.float32], np.ndarray]:
-    """Return l2-normalized embeddings float32 `[n, d]` and labels `[n]`, or raise `ValueError`."""
-    # Imported here, because `import keras_dml` does not import indexes.
-    rows = finite_rows(embeddings, "embeddings")
-    return normalized(rows), checked_labels("labels", labels, len(rows))

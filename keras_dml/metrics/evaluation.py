@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
-from keras_dml._common.checks import as_array, check_bool, check_seed, shown
+from keras_dml._common.checks import check_bool, check_seed, shown
 from keras_dml._common.deprecation import renamed_arguments
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, as_array
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
@@ -83,7 +83,7 @@ def evaluate(
             f"metric must be one of {METRICS}, or a list of them. Received: metric={shown(metric)}"
         )
     seed = check_seed("seed", seed)
-    by_class = isinstance(relations.get(relation), relations.SameClass)
+    by_class = relations.get(relation).of_classes
     clustering = check_bool("clustering", clustering) and by_class
     if clustering:
         check_scikit_learn()  # fail before the work

@@ -9,10 +9,11 @@ import keras
 
 from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml.losses.base import EmbeddingLoss
 
 if TYPE_CHECKING:
     from keras import KerasTensor
+
+    from keras_dml.losses.base import EmbeddingLoss
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -48,7 +49,7 @@ class LossPart(keras.metrics.Mean):
         name: str | None = None,
         dtype: str | keras.DTypePolicy | None = None,
     ) -> None:
-        if not isinstance(loss, EmbeddingLoss):
+        if not isinstance(loss, keras.losses.Loss) or not hasattr(loss, "measured"):
             raise ArgumentTypeError(
                 f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={shown(loss)}"
             )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from keras_dml._common.checks import check_seed, check_whole
 from keras_dml._common.errors import ArgumentError
 from keras_dml.metrics.bar import steps_bar
-from keras_dml.metrics.distances import unit_embeddings
+from keras_dml.metrics.relevance import unit_embeddings
 
 if TYPE_CHECKING:
     import keras

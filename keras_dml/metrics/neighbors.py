@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import check_choice, shown
-from keras_dml._common.errors import ArgumentError
-from keras_dml._common.rows import finite_rows
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.errors import ArgumentError, shown
+from keras_dml._common.rows import rows_of_sets
+from keras_dml._common.types import Metric
 from keras_dml.metrics.bar import long_work_bar
 
 if TYPE_CHECKING:
@@ -30,24 +29,6 @@ def make_index(embeddings: npt.ArrayLike, metric: Metric) -> Index:
     from keras_dml.retrieval import build_index
 
     return build_index(embeddings, metric)
-
-
-def checked_rows(
-    embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
-) -> tuple[Rows, Rows]:
-    """Return queries and items as finite float32 rows: the same array without a gallery."""
-    check_choice("metric", metric, METRICS)
-    queries = finite_rows(embeddings, "embeddings")
-    items = queries if gallery is None else finite_rows(gallery, "gallery")
-    if not len(queries) or not len(items) or queries.shape[1] != items.shape[1]:
-        shapes = f"shape {queries.shape}"
-        if gallery is not None:
-            shapes = f"shapes {queries.shape} and {items.shape}"
-        raise ArgumentError(
-            "embeddings and gallery must have a row or more each, of the same width. "
-            f"Received: {shapes}"
-        )
-    return queries, items
 
 
 def check_ks(name: str, ks: Iterable[int], items: Rows, own_rows: bool) -> list[int]:
@@ -132,7 +113,7 @@ def nearest_neighbors(
         ValueError: k is out of range, the widths differ, or `retrieval.Index` refuses the
             embeddings or the metric.
     """
-    queries, items = checked_rows(embeddings, gallery, metric)
+    queries, items = rows_of_sets(embeddings, gallery, metric)
     (k,) = check_ks("k", [k], items, gallery is None)
     rows = np.empty((len(queries), k), np.int64)
     scores = np.empty((len(queries), k), np.float32)

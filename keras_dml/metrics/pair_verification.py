@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import check_choice, check_number, check_seed, check_whole, shown
+from keras_dml._common.checks import check_choice, check_seed, check_whole, shown
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import finite_rows
 from keras_dml._common.types import METRICS, Metric
@@ -23,6 +23,7 @@ from keras_dml.metrics.pair_counts import (
     count_windows,
 )
 from keras_dml.metrics.pair_scores import PairScores
+from keras_dml.metrics.rates import RULE_OF_THREE, allowed, checked_rates, pairs_needed
 from keras_dml.metrics.relevance import checked_labels, class_numbers
 
 Interval = tuple[float, float]
@@ -30,9 +31,6 @@ Interval = tuple[float, float]
 # Number of points of a curve along each of its rates. Steps of the false match rate are
 # logarithmic.
 _STEPS = 400
-# Pairs per requested false match (the rule of three): with 3/p pairs and no false match among them,
-# the rate is below p with a confidence of 95 %.
-_RULE_OF_THREE = 3
 _CONFIDENCE = 0.95
 
 
@@ -110,27 +108,6 @@ class Verification:
     thresholds: npt.NDArray[np.float64]
     false_match_rates: npt.NDArray[np.float64]
     true_match_rates: npt.NDArray[np.float64]
-
-
-def pairs_needed(false_match_rate: float) -> int:
-    """Return how many negative pairs a false match rate needs: 3 / rate, the rule of three.
-
-    With fewer pairs, even a set without any false match would not show, with a confidence of 95 %,
-    that the rate is met.
-
-    Examples:
-        >>> pairs_needed(1e-3)
-        3000
-
-    Raises:
-        ValueError: The rate is not above 0 and below 1.
-
-    Reference: ISO/IEC 19795-1:2021, annex B; Hanley and Lippman-Hand 1983, "If nothing goes wrong,
-    is everything all right?".
-    """
-    rate = check_number("false_match_rate", false_match_rate, above=0, below=1)
-    # Limited to the range of int64, which exceeds every set, because the quotient may be infinite.
-    return math.ceil(min(_RULE_OF_THREE / rate * (1 - 1e-12), 2.0**63))
 
 
 def verification(
@@ -236,24 +213,6 @@ def verification(
     )
 
 
-def checked_rates(name: str, given: Iterable[float], least: int = 1) -> tuple[float, ...]:
-    """Return the rates as a tuple, or raise `ValueError` unless each is above 0 and below 1."""
-    try:
-        rates = None if isinstance(given, str) else list(given)
-    except TypeError:
-        rates = None
-    if rates is None or len(rates) < least:
-        raise ArgumentError(
-            f"{name} must be a list of at least one rate. Received: {name}={shown(given)}"
-        )
-    return tuple(check_number(name, rate, above=0, below=1) for rate in rates)
-
-
-def allowed(rate: float, pairs: int) -> int:
-    """Return how many pairs may match. 1e-3 of 3,000 is 3, regardless of rounding."""
-    return math.floor(rate * pairs * (1 + 1e-12))
-
-
 def _labeled_rows(
     rows: npt.NDArray[np.float32], codes: npt.NDArray[np.int64], metric: Metric
 ) -> LabeledRows:
@@ -276,7 +235,7 @@ def _check_pairs(negative: int, positive: int, rates: Sequence[float]) -> None:
             raise ArgumentError(
                 f"false_match_rates must be rates that the pairs can show: {rate:g} takes "
                 f"{needed:,} negative pairs (3 / rate), there are {negative:,}, which show "
-                f"{_RULE_OF_THREE / negative:.2g} at the least. "
+                f"{RULE_OF_THREE / negative:.2g} at the least. "
                 f"Received: false_match_rates={shown(list(rates))}"
             )
 

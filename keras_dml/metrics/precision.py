@@ -71,7 +71,7 @@ def precision_at_r(
     Reference: Musgrave, Belongie and Lim 2020, "A metric learning reality check", section 2.2.
     """
     queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relation
+        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
     )
     relevant = relevance.counts
     rows = np.flatnonzero(relevant > 0)

@@ -58,7 +58,7 @@ def ranking_scores(
     with the discount log₂(i + 1) and linear gains, as in trec_eval.
     """
     queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relation
+        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
     )
     ks = check_ks("ks", ks, items, gallery is None)
     deepest = max(ks)

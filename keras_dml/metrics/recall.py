@@ -56,7 +56,7 @@ def recall_at_k(
             embeddings or the metric.
     """
     queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relation
+        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
     )
     ks = check_ks("ks", ks, items, gallery is None)
     low, high = _rank_bounds(queries, items, relevance, metric)

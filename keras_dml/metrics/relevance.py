@@ -1,17 +1,22 @@
 """Which items are relevant to a query: those of its class, or its positives under a relation."""
 
-from typing import Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml import relations
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._common.rows import finite_rows, normalized, rows_of_sets
 from keras_dml._common.types import Metric
-from keras_dml.metrics.neighbors import Rows, checked_rows
 
+if TYPE_CHECKING:
+    from keras_dml import relations
+
+Rows = npt.NDArray[np.float32]
 # Numbers of one block of a relation's masks.
 _NUMBERS = 2**24
 
@@ -126,7 +131,7 @@ def relevance_of(
     gallery: npt.ArrayLike | None,
     gallery_labels: npt.ArrayLike | None,
     metric: Metric,
-    relation: relations.RelationLike = None,
+    relation: relations.Relation,
 ) -> tuple[Rows, Rows, Relevance]:
     """Return queries and items as finite float32 rows, and the relevance of the items.
 
@@ -135,14 +140,13 @@ def relevance_of(
     Raises:
         ValueError: As in `recall_at_k`, except for K, or the relation refuses the labels.
     """
-    chosen = relations.get(relation)
-    if isinstance(chosen, relations.SameClass):
+    if relation.of_classes:
         queries, items, codes, item_codes = checked_sets(
             embeddings, labels, gallery, gallery_labels, metric
         )
         return queries, items, SameClassRelevance(codes, item_codes, gallery is None)
     _check_together(gallery, gallery_labels)
-    queries, items = checked_rows(embeddings, gallery, metric)
+    queries, items = rows_of_sets(embeddings, gallery, metric)
     of_queries = np.asarray(labels)
     of_items = of_queries if gallery_labels is None else np.asarray(gallery_labels)
     for name, given, rows in (("labels", of_queries, queries), ("gallery_labels", of_items, items)):
@@ -151,7 +155,7 @@ def relevance_of(
                 f"{name} must have {len(rows)} rows, one for each embedding. "
                 f"Received: {name}.shape={given.shape}"
             )
-    return queries, items, RelationRelevance(chosen, of_queries, of_items, gallery is None)
+    return queries, items, RelationRelevance(relation, of_queries, of_items, gallery is None)
 
 
 def checked_sets(
@@ -171,7 +175,7 @@ def checked_sets(
         ValueError: As in `recall_at_k`, except for K.
     """
     _check_together(gallery, gallery_labels)
-    queries, items = checked_rows(embeddings, gallery, metric)
+    queries, items = rows_of_sets(embeddings, gallery, metric)
     classes = checked_labels("labels", labels, len(queries))
     if gallery_labels is None:
         codes = class_numbers(classes)
@@ -192,6 +196,14 @@ def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
             f"Received: {name} of shape {labels.shape}"
         )
     return labels
+
+
+def unit_embeddings(
+    embeddings: npt.ArrayLike, labels: npt.ArrayLike
+) -> tuple[npt.NDArray[np.float32], np.ndarray]:
+    """Return l2-normalized embeddings float32 `[n, d]` and labels `[n]`, or raise `ValueError`."""
+    rows = finite_rows(embeddings, "embeddings")
+    return normalized(rows), checked_labels("labels", labels, len(rows))
 
 
 def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:

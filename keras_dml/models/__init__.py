@@ -1,12 +1,10 @@
 """Models: backbones, the embedding head, the classifier."""
 
 from keras_dml.models.backbones import (
-    FrozenStatisticsBatchNormalization,
     InputScaling,
     backbone_names,
     build_backbone,
     small_convnet,
-    with_frozen_statistics,
 )
 from keras_dml.models.blocks import layer_multipliers, rematerialize_blocks, transformer_blocks
 from keras_dml.models.cached_gradients import CachedGradients
@@ -14,6 +12,10 @@ from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.dual_encoder import DualEncoder
 from keras_dml.models.frozen_features import split_at_features
+from keras_dml.models.frozen_statistics import (
+    FrozenStatisticsBatchNormalization,
+    with_frozen_statistics,
+)
 from keras_dml.models.head import (
     GlobalBatchDropout,
     UnitLength,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_dml._backend.cloning import all_layers, copied, copy_state, same_layer
+from keras_dml._backend.cloning import copy_state
 from keras_dml._common.checks import check_path, check_whole, check_wholes, shown
 from keras_dml._common.errors import ArgumentError, DownloadError
 from keras_dml._common.extras import needing
@@ -22,11 +22,11 @@ from keras_dml.models import converters, hub, imagenet_rescaling, keras_files
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_lite0
 from keras_dml.models.efficientnet_lite import PACKAGED as EFFICIENTNET_LITE0_FILE
+from keras_dml.models.frozen_statistics import live_statistics, with_frozen_statistics
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 
 SMALL_CONVNET = "small_convnet"
 PACKAGED_WEIGHTS, NO_WEIGHTS = "packaged", "none"
-_PLAIN = "BatchNormalization"
 
 
 class Download(NamedTuple):
@@ -83,27 +83,6 @@ class InputScaling(keras.layers.Layer):
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
         return {**super().get_config(), "application": self.application}
-
-
-@keras.saving.register_keras_serializable("keras_dml")
-class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
-    """Batch norm with its stored mean and variance in training too. Scale and offset are trained.
-
-    Calling a whole backbone with `training=False` has no such effect inside another model, because
-    Keras passes the outer model's `training` to every layer of a functional model.
-
-    Examples:
-        >>> layer = FrozenStatisticsBatchNormalization(epsilon=0.0)
-        >>> np.round(layer(np.array([[3.0], [5.0]], "float32"), training=True), 3)
-        array([[3.],
-               [5.]], dtype=float32)
-    """
-
-    def call(
-        self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None
-    ) -> Tensor:
-        """Normalize the inputs by the stored statistics."""
-        return super().call(inputs, training=False, mask=mask)
 
 
 def backbone_names() -> list[str]:
@@ -164,25 +143,23 @@ def build_backbone(
         >>> build_backbone("small_convnet", 32).output_shape
         (None, 4, 4, 128)
     """
-    if brings_weights(name):
-        return _with_own_weights(
-            str(name), image_size, weights, frozen_batch_norm, filters, trust_code
-        )
-    if weights is not None and not isinstance(weights, str):
-        check_path("weights", weights)
-    weights = None if weights == NO_WEIGHTS else weights
+    image_size = check_whole("image_size", image_size, least=1)
     key = _key(name)
     own = {_key(known): known for known in BACKBONES}.get(key)
-    image_size = check_whole("image_size", image_size, least=1)
-    if frozen_batch_norm is None:
-        frozen_batch_norm = weights is not None
-    if weights == PACKAGED_WEIGHTS:
-        weights = _packaged_file(name, own)
     if filters is not None and own != SMALL_CONVNET:
         raise ArgumentError(
             f"filters are for {SMALL_CONVNET} alone. "
             f"Received: filters={shown(filters)} for backbone={name!r}"
         )
+    if brings_weights(name):
+        return _with_own_weights(str(name), image_size, weights, frozen_batch_norm, trust_code)
+    if weights is not None and not isinstance(weights, str):
+        check_path("weights", weights)
+    weights = None if weights == NO_WEIGHTS else weights
+    if frozen_batch_norm is None:
+        frozen_batch_norm = weights is not None
+    if weights == PACKAGED_WEIGHTS:
+        weights = _packaged_file(name, own)
     if own and weights == "imagenet":
         weights = _downloaded_file(own)
     if own is None:
@@ -206,22 +183,15 @@ def _with_own_weights(
     image_size: int,
     weights: str | os.PathLike[str] | None,
     frozen_batch_norm: bool | None,
-    filters: Sequence[int] | None,
     trust_code: bool,
 ) -> keras.Model:
     """Build a preset or load a saved model."""
-    image_size = check_whole("image_size", image_size, least=1)
     from_hub = name.startswith(hub.PREFIX)
     if weights not in (None, "imagenet", *([NO_WEIGHTS] if from_hub else [])):
         other = " or 'none'" if from_hub else ""
         raise ArgumentError(
             f"weights must be left out{other} for backbone {name}, which has its own. "
             f"Received: weights={str(weights)!r}"
-        )
-    if filters is not None:
-        raise ArgumentError(
-            f"filters are for {SMALL_CONVNET} alone. "
-            f"Received: filters={shown(filters)} for backbone={name!r}"
         )
     random = weights == NO_WEIGHTS
     if from_hub:
@@ -230,20 +200,7 @@ def _with_own_weights(
         model = keras_files.saved_backbone(name, image_size, trust_code)
     frozen = not random if frozen_batch_norm is None else frozen_batch_norm
     # Copy only if some statistics are live, because a transformer can be large.
-    return with_frozen_statistics(model) if frozen and _live(model) else model
-
-
-def _live(model: keras.Model) -> list[keras.Layer]:
-    """Return the layers that update statistics.
-
-    Layers of other libraries are recognized by the attribute `moving_mean`.
-    """
-    return [
-        layer
-        for layer in all_layers(model)
-        if (isinstance(layer, keras.layers.BatchNormalization) or hasattr(layer, "moving_mean"))
-        and not isinstance(layer, FrozenStatisticsBatchNormalization)
-    ]
+    return with_frozen_statistics(model) if frozen and live_statistics(model) else model
 
 
 def small_convnet(
@@ -293,60 +250,6 @@ BACKBONES = {
     ),
 }
 """The backbones that this package builds, by name. The others are in `keras.applications`."""
-
-
-def with_frozen_statistics(model: keras.Model) -> keras.Model:
-    """Copy `model` with the same weights and with batch norms that keep their stored statistics.
-
-    Batch norms in nested functional and sequential models at any depth, and in wrappers such as
-    `TimeDistributed`, are replaced too.
-
-    Examples:
-        >>> inputs = keras.Input((4,))
-        >>> model = keras.Model(inputs, keras.layers.BatchNormalization()(inputs))
-        >>> type(with_frozen_statistics(model).layers[-1]).__name__
-        'FrozenStatisticsBatchNormalization'
-
-    Args:
-        model: A functional or sequential `keras.Model`.
-
-    Raises:
-        ValueError: A layer would still update statistics (the message names it): a subclass of
-            batch norm, or a subclassed layer or model that creates one. Or a layer cannot be
-            recreated from its configuration, or the model is neither functional nor sequential.
-    """
-    copy = copied(model, _frozen_layer)
-    for layer in _live(copy):
-        raise ArgumentError(
-            f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
-            "layer creates or which overrides call(): use "
-            "keras_dml.models.FrozenStatisticsBatchNormalization there. "
-            f"Received: model={model.name!r}"
-        )
-    return copy
-
-
-def _frozen_layer(layer: keras.Layer) -> keras.Layer:
-    if type(layer) is keras.layers.BatchNormalization:
-        return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
-    return same_layer(layer, _with_frozen_classes)
-
-
-def _with_frozen_classes(config: Any) -> Any:
-    """Replace the batch norms in a wrapper's configuration, at any depth, with frozen ones."""
-    if isinstance(config, dict):
-        config = {key: _with_frozen_classes(value) for key, value in config.items()}
-        if (config.get("module"), config.get("class_name")) == ("keras.layers", _PLAIN):
-            frozen = FrozenStatisticsBatchNormalization
-            config |= {
-                "module": frozen.__module__,
-                "class_name": frozen.__name__,
-                "registered_name": keras.saving.get_registered_name(frozen),
-            }
-        return config
-    if isinstance(config, (list, tuple)):
-        return type(config)(_with_frozen_classes(value) for value in config)
-    return config
 
 
 def _key(name: object) -> str:

@@ -1,7 +1,7 @@
 """Training on large batches with the activation memory of a small batch, on every backend."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -12,15 +12,14 @@ from keras_dml._backend.steps import applied, gradients, loop, values_of
 from keras_dml._common.checks import check_bool, check_whole, shown
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Config, Logs, Tensor
-from keras_dml.models.backbones import FrozenStatisticsBatchNormalization
-from keras_dml.models.distributed_model import DistributedModel
-from keras_dml.models.dual_encoder import DualEncoder
+from keras_dml.models.distributed_model import DistributedModel, ModelAround
+from keras_dml.models.frozen_statistics import FrozenStatisticsBatchNormalization
 
 __all__ = ["CachedGradients"]
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CachedGradients(DistributedModel):
+class CachedGradients(ModelAround):
     """A model that trains on batches of any size with the memory of `chunk_size` images.
 
     A loss over pairs needs the embeddings of the whole batch, but not all activations at the same
@@ -80,8 +79,7 @@ class CachedGradients(DistributedModel):
         name: str = "cached_gradients",
         **kwargs: Any,
     ) -> None:
-        # No autocast, because the inner model casts its inputs under mixed precision.
-        super().__init__(name=name, autocast=False, **kwargs)
+        super().__init__(model, name, **kwargs)
         if not isinstance(model, keras.Model) or not model.built:
             raise ArgumentError(
                 f"model must be a built keras.Model. Received: model={shown(model)}"
@@ -94,7 +92,6 @@ class CachedGradients(DistributedModel):
             )
         self.chunk_size = check_whole("chunk_size", chunk_size, least=1)
         self.batch_statistics = check_bool("batch_statistics", batch_statistics)
-        self.model = model
         self._traced = _Traced()
         self.built = True
 
@@ -102,15 +99,6 @@ class CachedGradients(DistributedModel):
     def output_shape(self) -> Any:
         """Output shape of the model."""
         return self.model.output_shape
-
-    @property
-    def wrapped(self) -> keras.Model:
-        """The model that trains in chunks."""
-        return self.model
-
-    def call(self, images: Tensor, training: bool = False) -> Any:
-        """Compute the model's outputs for all images at once."""
-        return self.model(images, training=training)
 
     def compute_loss(
         self,
@@ -121,17 +109,13 @@ class CachedGradients(DistributedModel):
         training: bool = True,
     ) -> Tensor:
         """Compute the loss of the whole batch, of a `DualEncoder` between its two sets."""
-        if isinstance(self.model, DualEncoder):
+        if hasattr(self.model, "compute_loss_with"):
             return self.model.compute_loss_with(self.loss, y, y_pred, sample_weight)
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> keras.layers.Layer:
         """Return a layer of the model."""
         return self.model.get_layer(name, index)
-
-    def count_params(self) -> int:
-        """Return the number of parameters of the model."""
-        return self.model.count_params()
 
     def check_layers(self) -> None:
         """Refuse layers for which the sum over chunks differs from the whole batch.
@@ -209,12 +193,6 @@ class CachedGradients(DistributedModel):
             "chunk_size": self.chunk_size,
             "batch_statistics": self.batch_statistics,
         }
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """Create a model from its configuration."""
-        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**{**config, "model": model})
 
 
 class _Traced:

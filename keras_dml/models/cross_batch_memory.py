@@ -1,7 +1,7 @@
 """A model whose loss compares each batch with embeddings of earlier batches."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
@@ -14,15 +14,14 @@ from keras_dml._pairwise.arrays import as_labels, checked_class_ids, widest_inte
 from keras_dml._pairwise.pairs import Memory
 from keras_dml.losses.base import AgainstMemory, EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
-from keras_dml.models.cached_gradients import CachedGradients
-from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.models.distributed_model import ModelAround
 from keras_dml.models.head import check_embedding_model
 
 __all__ = ["CrossBatchMemory"]
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CrossBatchMemory(DistributedModel):
+class CrossBatchMemory(ModelAround):
     """An embedding model whose loss also compares with the embeddings of earlier batches.
 
     After the first steps of training, embeddings change slowly. The stored embeddings of the last M
@@ -92,8 +91,7 @@ class CrossBatchMemory(DistributedModel):
         name: str = "cross_batch_memory",
         **kwargs: Any,
     ) -> None:
-        # No autocast, because the inner model casts its inputs under mixed precision.
-        super().__init__(name=name, autocast=False, **kwargs)
+        super().__init__(model, name, **kwargs)
         dimensions = check_embedding_model("model", model)
         if dimensions is None:
             raise ArgumentError(
@@ -111,7 +109,6 @@ class CrossBatchMemory(DistributedModel):
             )
             error.argument = "start_step"
             raise error
-        self.model = model
         whole = widest_integers()  # the dtype of class ids
 
         def state(name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
@@ -131,19 +128,6 @@ class CrossBatchMemory(DistributedModel):
         self.step = state("step", (), whole)
         self._watched = _Watched()
         self.built = True
-
-    @property
-    def wrapped(self) -> keras.Model:
-        """The embedding model."""
-        return self.model
-
-    def call(self, images: Tensor, training: bool = False) -> Tensor:
-        """Compute the embeddings of the images."""
-        return self.model(images, training=training)
-
-    def count_params(self) -> int:
-        """Return the number of parameters, without the memory."""
-        return self.model.count_params()
 
     def compile(
         self,
@@ -169,7 +153,7 @@ class CrossBatchMemory(DistributedModel):
                 f"Received: loss={loss!r}"
             )
         loss.check_memory()
-        if isinstance(self.model, CachedGradients):
+        if self._trains_in_chunks:
             self.model.check_layers()
         if kwargs.pop("loss_weights", None) is not None:
             raise ArgumentError(
@@ -200,9 +184,14 @@ class CrossBatchMemory(DistributedModel):
         """The metrics of every Keras model, and the parts of the loss."""
         return [*super().metrics, *self._watched.parts]
 
+    @property
+    def _trains_in_chunks(self) -> bool:
+        """Whether the model is a `CachedGradients`."""
+        return hasattr(self.model, "train_step_of")
+
     def train_step(self, *args: Any) -> Any:
         """Run one training step, in chunks if the model is a `CachedGradients`."""
-        if isinstance(self.model, CachedGradients):
+        if self._trains_in_chunks:
             return self.model.train_step_of(self, *args)
         return super().train_step(*args)
 
@@ -307,12 +296,6 @@ class CrossBatchMemory(DistributedModel):
             "start_step": self.start_step,
             "batch_term": self.batch_term,
         }
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """Create a model from its configuration."""
-        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**{**config, "model": model})
 
 
 class _Watched:

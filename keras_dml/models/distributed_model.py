@@ -1,7 +1,7 @@
 """A `keras.Model` that trains under every `tf.distribute` strategy and on every backend."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import keras
 
@@ -10,7 +10,7 @@ from keras_dml._backend.steps import as_stateless, without_gradients
 from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.extras import TensorFlow
-from keras_dml._common.types import Config, Logs
+from keras_dml._common.types import Config, Logs, Tensor
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
 
 tf = TensorFlow("DistributedModel")
@@ -289,6 +289,39 @@ class FunctionalDistributedModel(DistributedModel, private.Functional):
     """
 
     __init__ = private.Functional.__init__
+
+
+class ModelAround(DistributedModel):
+    """A model that trains another model, and computes the same outputs.
+
+    Args:
+        model: A built `keras.Model`.
+        name: Name of the model.
+    """
+
+    def __init__(self, model: keras.Model, name: str, **kwargs: Any) -> None:
+        # No autocast, because the inner model casts its inputs under mixed precision.
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.model = model
+
+    @property
+    def wrapped(self) -> keras.Model:
+        """The inner model."""
+        return self.model
+
+    def call(self, images: Tensor, training: bool = False) -> Any:
+        """Compute the outputs of the inner model."""
+        return self.model(images, training=training)
+
+    def count_params(self) -> int:
+        """Return the number of parameters of the inner model."""
+        return self.model.count_params()
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
+        """Create a model from its configuration."""
+        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
+        return cls(**{**config, "model": model})
 
 
 def _on_tensorflow() -> bool:

@@ -103,7 +103,7 @@ def _load(folder: pathlib.Path, path: str | os.PathLike[str]) -> Index:
         return PrefixIndex(saved.items, saved.metric, **saved.prefix())
     if saved.kind == ExactIndex.kind or not scann_loads():
         return ExactIndex(saved.items, saved.metric)
-    return ScannIndex(saved.items, saved.metric, tree=saved.tree(import_scann()))
+    return ScannIndex.loaded(saved)
 
 
 __all__ = [

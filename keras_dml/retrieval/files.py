@@ -9,7 +9,6 @@ import os
 import pathlib
 import tokenize
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from keras_dml._common.types import METRICS, Metric
 from keras_dml._files.atomic import replacing_folder
 from keras_dml._files.checksums import check_same, folder_checksums
 from keras_dml.retrieval.items import EMBEDDINGS, Items
-from keras_dml.retrieval.tree import TreeAH
-from keras_dml.retrieval.tree_searcher import TreeSearcher
 
 # Exceptions of the JSON and NumPy readers for truncated or modified files.
 _WHAT_DAMAGE_RAISES = (
@@ -40,7 +37,7 @@ FORMAT = 2
 _FORMAT_WITHOUT_TREE = 1
 _KINDS = ("exact", "prefix", "scann")
 _DESCRIPTION = "index.json"
-_SEARCHER = "searcher"
+SEARCHER = "searcher"
 _CHECKSUMS = "sha256"
 
 
@@ -68,7 +65,7 @@ def save_index(
         np.save(folder / EMBEDDINGS, items.rows)
         if items.has_ids:
             np.save(folder / "ids.npy", items.ids)
-        write_searcher(folder / _SEARCHER)
+        write_searcher(folder / SEARCHER)
         written = FORMAT if "asked" in parameters else _FORMAT_WITHOUT_TREE
         description = {"format": written, "kind": kind, "metric": metric}
         description |= {"items": len(items), "dimensions": items.dimensions}
@@ -100,21 +97,6 @@ class SavedIndex:
         """ "cosine" or "l2"."""
         return self.description["metric"]
 
-    def tree(self, scann: ModuleType) -> TreeSearcher | TreeAH | None:
-        """Return a trained `TreeSearcher`, an unused `TreeAH`, or None, for `ScannIndex`.
-
-        Raises:
-            ValueError: The tree is damaged.
-        """
-        try:
-            if "tree" not in self.description:
-                return TreeAH(**self.description["asked"]) if "asked" in self.description else None
-            rows, searcher = self.items.rows, self.folder / _SEARCHER
-            return TreeSearcher.loaded(scann, searcher, self.description, rows, self.metric)
-        except (TypeError, ValueError) as error:
-            said = str(error).replace(str(self.folder), os.fspath(self.path))
-            raise _damaged(self.path, said) from error
-
     def prefix(self) -> dict[str, int]:
         """Return the arguments for `PrefixIndex`.
 
@@ -124,15 +106,16 @@ class SavedIndex:
         try:
             found = {name: self.description[name] for name in ("length", "candidates")}
         except KeyError as error:
-            raise _damaged(self.path, error) from error
+            raise damaged(self.path, error) from error
         if not all(type(value) is int for value in found.values()) or not (
             0 < found["length"] < self.items.dimensions and found["candidates"] > 0
         ):
-            raise _damaged(self.path, f"a prefix of {found}")
+            raise damaged(self.path, f"a prefix of {found}")
         return found
 
 
-def _damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
+def damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
+    """Return the error for a damaged index."""
     return ArgumentError(
         f"path holds an index that is damaged: {error}. Received: path={os.fspath(path)!r}"
     )
@@ -161,7 +144,7 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
     except _WHAT_DAMAGE_RAISES as error:
-        raise _damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
+        raise damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
     if items is None:
         raise ArgumentError(
             f"path holds an index of a newer library: format {description['format']}, "

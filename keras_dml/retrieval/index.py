@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import as_array, check_choice, check_whole, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import check_choice, check_whole, shown
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, as_array
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.retrieval.changes import Change, Removal, Upsert

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import as_array, shown
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, as_array, shown
 from keras_dml._common.rows import first_few
 
 # File name of the items in a saved index.

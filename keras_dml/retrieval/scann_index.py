@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import pathlib
 import tempfile
 from types import ModuleType
@@ -19,6 +20,7 @@ from keras_dml._common.extras import needing
 from keras_dml._common.rows import center, centered, row_blocks
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.changes import Change
+from keras_dml.retrieval.files import SEARCHER, SavedIndex, damaged
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.items import EMBEDDINGS, Items
 from keras_dml.retrieval.tree import SMALLEST, TreeAH
@@ -113,6 +115,28 @@ class ScannIndex(Index):
         else:
             self._asked, self._tree = tree, None
         super().__init__(embeddings, metric, ids)
+
+    @classmethod
+    def loaded(cls, saved: SavedIndex) -> ScannIndex:
+        """Load an index that `save` wrote.
+
+        Raises:
+            ValueError: The tree is damaged.
+        """
+        description = saved.description
+        tree: TreeAH | TreeSearcher | None = None
+        try:
+            if "tree" in description:
+                tree = TreeSearcher.loaded(
+                    import_scann(), saved.folder / SEARCHER, description, saved.items.rows,
+                    saved.metric,
+                )  # fmt: skip
+            elif "asked" in description:
+                tree = TreeAH(**description["asked"])
+        except (TypeError, ValueError) as error:
+            said = str(error).replace(str(saved.folder), os.fspath(saved.path))
+            raise damaged(saved.path, said) from error
+        return cls(saved.items, saved.metric, tree=tree)
 
     @property
     def tree(self) -> TreeAH | None:

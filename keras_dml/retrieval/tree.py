@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import ArgumentError
@@ -20,7 +21,7 @@ RECALL_QUERIES = 1000
 _LOOKED_AT = 40_000
 REORDER_DTYPES = ("float32", "bfloat16", "int8")
 # Checks of the arguments that can be None.
-_CHECKS = {
+_CHECKS: dict[str, Callable[..., float]] = {
     **dict.fromkeys(
         ("num_leaves", "leaves_to_search", "projected_dimensions", "reorder", "training_sample"),
         functools.partial(check_whole, least=1),

@@ -37,7 +37,14 @@ def load_split(
     seed: int = 0,
 ) -> Split:
     """One subfolder per class. By default, the first half of the classes is for training."""
-    return split_by_class(folder(data_dir), train_classes, test_classes, None, split, seed)
+    table = folder(data_dir)
+    if table.num_classes < 2 and split in ("first_classes", "random_classes"):
+        raise ArgumentError(
+            "data_dir must have at least 2 class folders, because half of the classes test, but "
+            f"got only {table.class_names[0]} in {data_dir}. To test on other images of the same "
+            "classes: split='within_classes' (--class_split=within_classes)."
+        )
+    return split_by_class(table, train_classes, test_classes, None, split, seed)
 
 
 def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:

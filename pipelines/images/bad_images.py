@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_dml._common.checks import as_array, check_bool, check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.checks import check_bool, check_whole
+from keras_dml._common.errors import ArgumentError, as_array
 from pipelines import heic
 from pipelines.bars import Bar
 from pipelines.checks import as_integers

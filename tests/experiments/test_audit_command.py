@@ -122,7 +122,7 @@ def test_a_run_with_its_training_images(photos, tmp_path, capsys):
     keras.Sequential([keras.Input([16, 16, 3]), *layers]).save(manifest.staged("best.keras"))
     manifest.commit(["best.keras"])
     (run / "flags.txt").write_text("\n".join([*TINY, f"--data_dir={folder}"]) + "\n")
-    assert command(f"--run={run}", "--max_leaks=1", "--shown=3") == 0
+    assert command(f"--run={run}", "--max_leaks=1") == 0
     assert "images that training has seen      1        1" in capsys.readouterr().out
     (pair,) = of_kind(findings(run / "audit"), "same file")
     assert (pair["set"], pair["class"]) == ("train", "class0")
@@ -193,7 +193,6 @@ def test_names_are_escaped_on_the_page_but_not_in_the_csv(tmp_path):
         (["--embeddings=/nowhere.npz"], "embeddings must be a .npz file"),
         (["--embeddings={file}", "--split=train"], "split has no effect on --embeddings"),
         (["--embeddings={file}", "--max_leaks=0"], "max_leaks must be unset"),
-        (["--embeddings={file}", "--neighbors=0"], "neighbors"),
         (["--embeddings={file}", "--correlation=2"], "correlation"),
         (["--embeddings={file}", "--max_outliers=-1"], "max_outliers"),
     ],

@@ -8,9 +8,10 @@ import pytest
 from tiny_run import TINY
 
 from experiments import compare
+from experiments.options import child
 from experiments.options.command_line import run_command
 from experiments.pages import comparison
-from experiments.training import child_runs, run_files
+from experiments.training import run_files
 
 
 def command(*arguments):
@@ -77,7 +78,7 @@ def test_the_comparison_has_the_exit_code_of_a_failed_run(
     ended, code, tmp_path, monkeypatch, capsys
 ):
     done = subprocess.CompletedProcess((), ended)
-    monkeypatch.setattr(child_runs.subprocess, "run", lambda *words, **more: done)
+    monkeypatch.setattr(child.subprocess, "run", lambda *words, **more: done)
     assert command("--recipes=cub.flags", f"--output_dir={tmp_path}") == code
     assert f"cub ended with code {ended}" in capsys.readouterr().err
 

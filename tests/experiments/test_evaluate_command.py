@@ -309,14 +309,13 @@ def test_a_run_and_a_keras_model(model, photos, embeddings, tmp_path, monkeypatc
     assert read(tmp_path)[0] == scores
     np.testing.assert_allclose(np.load(tmp_path / "evaluation.npy"), embeddings, atol=1e-6)
 
-    # Half precision and other images: all embeddings are recomputed.
+    # Other images: all embeddings are recomputed.
     capsys.readouterr()
-    assert command(*arguments, "--float16", "--split=all", "--noclustering") == 0
+    assert command(*arguments, "--split=all", "--noclustering") == 0
     line = "5 of the 10 classes are training classes of the dataset: a model that was trained on"
     assert f"\n{line}" in capsys.readouterr().out
     assert line in read(tmp_path)[1]
     assert sum(written[3:]) == 40
-    assert np.load(tmp_path / "evaluation.npy").dtype == np.float16
     embeddings = np.load(tmp_path / "evaluation.npy")
     scores = metrics.evaluate(embeddings, np.repeat(np.arange(10), 4), [1, 2], clustering=False)
     assert read(tmp_path)[0] == scores
@@ -371,10 +370,10 @@ def test_unsuitable_models(model, photos, tmp_path, capsys):
         ([f"--model={tmp_path / 'text.keras'}"], "model cannot be loaded from .*text.keras"),
         ([saved("grey.keras", [8, 8, 1], flatten)], r"images \[n, size, size, 3\].*8, 8, 1"),
         ([saved("maps.keras", [8, 8, 3], keras.layers.ReLU())], r"embeddings \[n, d\].*8, 8, 3"),
-        ([saved("any.keras", [None, None, 3], pool)], "image_size must be given"),
+        ([saved("any.keras", [None, None, 3], pool)], "image_size must be set"),
         ([saved("nan.keras", [8, 8, 3], nan, flatten)], "embeddings that are not finite"),
-        ([subclassed], "image_size must be given.*sub.keras does not say"),
-        ([subclassed, "--image_size=20"], r"gives one image \[\(1, 3\), \(1, 3\)\]"),
+        ([subclassed], "image_size must be set.*sub.keras has no size"),
+        ([subclassed, "--image_size=20"], r"for one image has the shape \[\(1, 3\), \(1, 3\)\]"),
         ([f"--model={model / 'mine.keras'}", "--image_size=32"], "image_size must be 16"),
         ([f"--model={model / 'mine.keras'}", "--resize=8"], "resize"),
         ([f"--saved_model={model}"], "saved_model.pb in it. Received"),

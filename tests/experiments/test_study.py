@@ -58,9 +58,9 @@ def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     assert kept["scores"] == {"R@1": scores}  # some runs lack MAP@R
     said = capsys.readouterr().out
     for name, values in scores.items():
-        assert re.search(rf"\| {name} +\| {mean_interval(values)} ", said)
+        assert re.search(rf"\| {name} +\| {mean_interval(values).text()} ", said)
     (difference,) = differences(scores)
-    assert f"R@1: {difference}\n" in said
+    assert f"R@1: {difference.text()}\n" in said
     assert "larger than chance" in said
     assert (output / "study.md").read_text().strip() in said
     page = (output / "study.html").read_text()
@@ -198,8 +198,8 @@ def study_of(tmp_path, monkeypatch, capfd):
         if code:
             raise (UsageError if code == 2 else RunError)(f"{recipe.stem} ended with code {code}")
 
-    def evaluation(words):
-        return run_command(evaluate.main, ["evaluate", *words])
+    def evaluation(module, *words, name):
+        assert run_command(evaluate.main, ["evaluate", *words]) == 0
 
     def study_of(data, *more):
         recipe = tmp_path / "tiny.flags"
@@ -210,7 +210,7 @@ def study_of(tmp_path, monkeypatch, capfd):
         return code, "".join(capfd.readouterr())
 
     monkeypatch.setattr(study, "run_recipe", run_recipe)
-    monkeypatch.setattr(folds, "evaluate", evaluation)
+    monkeypatch.setattr(folds, "run_module", evaluation)
     return study_of
 
 

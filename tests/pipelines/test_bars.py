@@ -45,3 +45,10 @@ def test_disabled_bar_still_counts(capsys):
         bar.begin_counting(1)
         bar.update()
     assert capsys.readouterr().err == ""
+
+
+def test_a_variable_that_is_set_after_the_import_disables_bars(monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    with Bar(total=2) as bar:
+        bar.update(1)
+    assert capsys.readouterr().err == ""

@@ -1,9 +1,12 @@
 """The kinds of training. A new kind is a file here and a line in `KINDS`."""
 
 import inspect
+from collections.abc import Callable
+from typing import TypeAlias
 
 from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
+from experiments.options.help import shown
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import (
@@ -25,86 +28,60 @@ KINDS: dict[str, type[Objective]] = {
 """The kinds of training by `EmbeddingLoss.kind`."""
 
 
+_Rule: TypeAlias = Callable[[type[losses.EmbeddingLoss], type[Objective]], bool]
+
+
+def _takes(argument: str) -> _Rule:
+    return lambda loss, kind: argument in inspect.signature(loss).parameters
+
+
+# The losses, and their kinds of training, that take a flag or the flags of a prefix.
+_TAKEN_WITH: dict[str, _Rule] = {
+    "classifier": _takes("classifier"),
+    "mining": _takes("mining"),
+    "dropout": lambda loss, kind: kind.has_classifier,
+    "matryoshka": lambda loss, kind: kind in (OverPairs, BesideClassifier),
+    "chunk_size": lambda loss, kind: kind is not Alternating,
+    loss_flags.MEMORY: lambda loss, kind: kind is OverPairs and loss.takes_memory,
+    loss_flags.PROXIES: lambda loss, kind: kind is OverProxies,
+}
+
+
 def objective_of(options: RunOptions) -> Objective:
     """Create the kind of training for the loss of the options.
 
     Raises:
         ValueError: The loss is unknown, or an option is set that the loss does not support.
     """
-    kind = KINDS[losses.get(options.loss).kind]
-    if options.classifier:
-        takers = _taking("classifier")
-        if options.loss not in takers:
-            raise UsageError(
-                f"classifier must be given with loss {', '.join(takers)} only, but got "
-                f"loss={options.loss}."
-            )
-        kind = AttachedClassifier
-    if options.dropout and not kind.has_classifier:
-        named = [name for name, loss in losses.LOSSES.items() if KINDS[loss.kind].has_classifier]
+    loss = losses.get(options.loss)
+    kind = AttachedClassifier if options.classifier else KINDS[loss.kind]
+    given = {name: getattr(options, name) for name in _TAKEN_WITH if hasattr(options, name)}
+    given |= {name: getattr(options, name) for name in ("proxies_factor", "proxies_merging")}
+    for prefix, values in (
+        (loss_flags.MEMORY, options.memory),
+        (loss_flags.PROXIES, options.proxies),
+    ):
+        given |= {f"{prefix}{name}": value for name, value in values.items()}
+    for name, value in given.items():
+        rule = next(rule for prefix, rule in _TAKEN_WITH.items() if name.startswith(prefix))
+        # 0, the default of --dropout, is not given.
+        if value in (None, False) or rule(type(loss), kind):
+            continue
+        takers = [each for each, taker in losses.LOSSES.items() if rule(taker, KINDS[taker.kind])]
         raise UsageError(
-            f"dropout is before the classifier, which only losses {', '.join(named)} have. "
-            f"Received: dropout={options.dropout}"
+            f"{name} is only for losses {', '.join(takers)}. "
+            f"Received: {name}={shown(value)}, loss={options.loss}"
         )
-    if options.matryoshka is not None and kind not in (OverPairs, BesideClassifier):
+    if options.memory and "size" not in options.memory:
+        name, value = next(iter(options.memory.items()))
+        name = f"{loss_flags.MEMORY}{name}"
+        raise UsageError(f"{name} is for --memory_size=N. Received: {name}={value}")
+    if options.mining is not None and not set(options.mining) <= set(mining.STRATEGIES):
         raise UsageError(
-            f"matryoshka is only for losses over embeddings, and {options.loss} is another one. "
-            f"Received: matryoshka={','.join(options.matryoshka)}"
+            f"mining must be of {', '.join(mining.STRATEGIES)}. "
+            f"Received: mining={shown(options.mining)}"
         )
-    if options.chunk_size is not None and kind is Alternating:
-        raise UsageError(
-            f"chunk_size is for one network, and loss {options.loss} trains two in turns. "
-            f"Received: chunk_size={options.chunk_size}"
-        )
-    if options.chunk_statistics and options.chunk_size is None:
-        raise UsageError("chunk_statistics is for --chunk_size=N. Received: chunk_statistics=True")
-    of_memory = {f"{loss_flags.MEMORY}{name}": value for name, value in options.memory.items()}
-    of_proxies = {
-        **{f"{loss_flags.PROXIES}{name}": value for name, value in options.proxies.items()},
-        **{name: getattr(options, name) for name in ("proxies_factor", "proxies_merging")},
-    }
-    for name, value in of_proxies.items():
-        if value is not None and kind is not OverProxies:
-            named = [
-                name for name, loss in losses.LOSSES.items() if KINDS[loss.kind] is OverProxies
-            ]
-            raise UsageError(
-                f"{name} is of the proxies, which only losses {', '.join(named)} have. "
-                f"Received: {name}={value}"
-            )
-    for name, value in of_memory.items():
-        if kind is not OverPairs:
-            named = [name for name, loss in losses.LOSSES.items() if loss.takes_memory]
-            raise UsageError(
-                f"{name} is of a memory of earlier batches, which only losses {', '.join(named)} "
-                f"take. Received: {name}={value} with loss={options.loss}"
-            )
-        if "size" not in options.memory:
-            raise UsageError(f"{name} is for --memory_size=N. Received: {name}={value}")
-    if options.mining is not None:
-        _check_mining(options)
     return kind(options)
-
-
-def _check_mining(options: RunOptions) -> None:
-    words = options.mining or ()
-    given = f"Received: mining={','.join(words)}"
-    if not words or not set(words) <= set(mining.STRATEGIES):
-        raise UsageError(f"mining must be of {', '.join(mining.STRATEGIES)}. {given}")
-    takers = _taking("mining")
-    if options.loss not in takers:
-        raise UsageError(
-            f"mining is for losses over pairs ({', '.join(takers)}), not for {options.loss}. "
-            f"{given}"
-        )
-
-
-def _taking(argument: str) -> list[str]:
-    return [
-        name
-        for name, loss in losses.LOSSES.items()
-        if argument in inspect.signature(loss).parameters
-    ]
 
 
 __all__ = ["KINDS", "Objective", "objective_of"]

@@ -159,15 +159,13 @@ class Objective(abc.ABC):
         """Return the lengths of the embedding's prefixes, which end with the whole embedding.
 
         Raises:
-            ValueError: The lengths do not increase to the size of the embedding, or levels are set.
+            ValueError: The lengths do not increase to the size of the embedding.
         """
         options = self.options
         if options.matryoshka is None:
             return ()
         prefixes = whole_numbers("matryoshka", options.matryoshka)
         given = f"Received: matryoshka={','.join(options.matryoshka)}"
-        if options.levels is not None:
-            raise UsageError(f"matryoshka must not be given with levels. {given}")
         if list(prefixes) != sorted(set(prefixes)) or prefixes[0] < 1:
             raise UsageError(f"matryoshka must be increasing lengths, each at least 1. {given}")
         if options.embedding_size is not None and prefixes[-1:] != (options.embedding_size,):

@@ -14,10 +14,10 @@ from experiments.evaluation.embedding_file import EmbeddingFile
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
 
 
-def fill(path, rows=ROWS, key="a", batch=4, **options):
+def fill(path, rows=ROWS, key="a", batch=4):
     """Return the computed rows and the file's array."""
     computed = []
-    with EmbeddingFile(path, len(rows), key, **options) as file:
+    with EmbeddingFile(path, len(rows), key) as file:
         for start in range(file.done, len(rows), batch):
             file.append(rows[start : start + batch])
             computed += range(start, min(start + batch, len(rows)))
@@ -50,7 +50,7 @@ def test_rows_are_reused_if_the_key_is_the_same(tmp_path):
 
     assert fill(path)[0] == []
     assert names(tmp_path) == ["e.npy", "e.npy.json"]
-    for other in ({"key": "b"}, {"rows": ROWS[:7]}, {"dtype": "float16"}, {}):
+    for other in ({"key": "b"}, {"rows": ROWS[:7]}, {}):
         computed, array = fill(path, **other)
         assert len(computed) == len(other.get("rows", ROWS))
     np.testing.assert_array_equal(array, ROWS)
@@ -114,24 +114,10 @@ def test_a_killed_process_loses_no_complete_row(tmp_path):
     np.testing.assert_array_equal(np.load(path), ROWS)
     # A partial file that is shorter than its recorded state is not reused.
     (tmp_path / "e.npy.partial").write_bytes(path.read_bytes()[:150])
+    path.unlink()
     assert fill(path)[0] == list(range(10))
-
-
-def test_half_precision(tmp_path):
-    path = tmp_path / "e.npy"
-    _, array = fill(path, dtype="float16")
-    assert array.dtype == np.float16
-    np.testing.assert_array_equal(array, ROWS.astype("float16"))
-    with (
-        EmbeddingFile(path, 2, "b", dtype="float16") as file,
-        pytest.raises(ValueError, match="at most 65504 for float16, but got 70000"),
-    ):
-        file.append([[1.0, -7e4]])
-    assert names(tmp_path) == ["e.npy", "e.npy.json"]
 
 
 def test_bad_arguments(tmp_path):
     with pytest.raises(ValueError, match="rows must be at least 1, but got 0"):
         EmbeddingFile(tmp_path / "e.npy", 0, "a")
-    with pytest.raises(ValueError, match="dtype must be one of .*'int8'"):
-        EmbeddingFile(tmp_path / "e.npy", 2, "a", dtype="int8")

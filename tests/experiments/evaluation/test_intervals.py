@@ -21,8 +21,8 @@ def test_an_interval_equals_scipy(count):
 def test_one_score_has_no_interval():
     assert mean_interval([3.0])[0] == 3
     assert math.isnan(mean_interval([3.0]).half_width)
-    assert str(mean_interval([3.0])) == "3.0"
-    assert str(Interval(-0.01, 0.25)) == "0.0 ± 0.2"
+    assert mean_interval([3.0]).text() == "3.0"
+    assert Interval(-0.01, 0.25).text() == "0.0 ± 0.2"
 
 
 def test_differences_are_paired_and_corrected():
@@ -52,16 +52,19 @@ def test_the_verdict_is_one_statement_of_the_corrected_p():
     low = np.subtract(*mean_interval(gaps))
     first = differences(scores)[0]
     assert low > 0 and first.p > 0.05
-    assert str(first) == (
-        f"best leads other 0 by 1.7 points: no more than chance may give (p = {first.p:.2g})"
+    assert first.text() == (
+        f"best leads other 0 by 1.7: no more than chance may give (p = {first.p:.2g})"
     )
 
 
 def test_two_seeds_are_too_few_to_conclude():
     (found,) = differences({"a": [9.0, 9.1], "b": [1.0, 1.1]})
-    assert str(found) == (
-        "a leads b by 8.0 points: too few seeds to conclude, at least 3 are needed"
-    )
+    assert found.text() == ("a leads b by 8.0: too few seeds to conclude, at least 3 are needed")
+
+
+def test_the_best_of_a_loss_is_the_lowest():
+    (found,) = differences({"high": [9.0, 9.1], "low": [1.0, 1.1]}, higher_is_better=False)
+    assert found.text(2).startswith("low leads high by 8.00: ")
 
 
 @pytest.mark.parametrize(("gap", "p"), [(0.0, 1.0), (1.0, 0.0)])

@@ -42,4 +42,4 @@ def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder
 
     model = IdentifiedEmbedder(VanishingImages(delete), "model")
     with pytest.raises(RunError, match="a.png can no longer be read.*continues where it stopped"):
-        embed_tables(model, {"evaluation": table}, tmp_path, "float32")
+        embed_tables(model, {"evaluation": table}, tmp_path)

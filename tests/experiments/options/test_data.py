@@ -1,6 +1,7 @@
 """Datasets from flags, with a gallery or a fold."""
 
 import io
+import re
 
 import pytest
 from official_layouts import write_inshop
@@ -111,3 +112,60 @@ def test_a_fold_never_reads_a_test_image(tmp_path):
 def test_invalid_folds(fold):
     with pytest.raises(UsageError, match=f"fold must be K/N.*Received: fold={fold}"):
         parse(RunOptions, ["run", f"--fold={fold}"])
+
+
+def test_a_few_files_that_are_not_images_are_left_out_of_a_folder(tmp_path, capsys):
+    photos = write_photos(tmp_path, [f"{kind}/{n}.png" for kind in "abcd" for n in range(10)])
+    (photos / "a" / "3.png").write_text("no image")
+    (photos / "d" / "7.png").write_text("no image")
+    options = parse(RunOptions, ["run", "--dataset=folder", f"--data_dir={photos}"])
+    split, lines = described.data(options)
+    assert (len(split.train), len(split.test), len(lines)) == (19, 19, 2)
+    said = capsys.readouterr().out
+    assert said.count("left out: ") == 2 and f"{photos}/a/3.png (not a JPEG" in said
+    again, same = described.data(options, lines)
+    assert again.test.paths.tolist() == split.test.paths.tolist() and same == lines
+    (photos / "b" / "0.png").write_text("no image")
+    with pytest.raises(UsageError, match=r"a/3.png .*--skip_bad_images"):
+        described.data(options)
+
+
+@pytest.mark.parametrize(
+    ("words", "resize"),
+    [
+        ([], "256"),
+        (["--image_size=160"], "183"),
+        (["--image_size=160", "--resize=256"], "256"),
+        (["--resize=300"], "300"),
+        (["--image_size=160", "--resize=none"], None),
+    ],
+)
+def test_the_resize_of_a_recipe_follows_the_image_size_of_the_command_line(words, resize):
+    assert parse(RunOptions, ["run", "--flagfile=folder.flags", *words]).resize == resize
+
+
+def test_both_sides_of_a_resize_follow_the_image_size():
+    options = parse(RunOptions, ["run", "--flagfile=folder_small.flags", "--image_size=64"])
+    assert options.resize == "72x72"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--image_size=160", "--resize=256"], "39% of a square photograph.*resize=256"),
+        (["--image_size=160", "--resize=200x256"], "50% of a photograph"),
+        (["--image_size=224", "--resize=256"], "^$"),
+        ([], "^$"),
+    ],
+)
+def test_a_crop_that_removes_much_is_announced(words, expected):
+    assert re.search(expected, described.crop_line(parse(RunOptions, ["run", *words])))
+
+
+def test_a_folder_of_one_class_has_nothing_to_test(tmp_path):
+    photos = write_photos(tmp_path, [f"a/{number}.png" for number in range(4)])
+    words = ["run", "--dataset=folder", f"--data_dir={photos}"]
+    with pytest.raises(ValueError, match=r"data_dir must have .* 2 class folders.*only a in"):
+        described.data(parse(RunOptions, words))
+    split, _ = described.data(parse(RunOptions, [*words, "--class_split=within_classes"]))
+    assert split.same_classes

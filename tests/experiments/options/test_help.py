@@ -104,12 +104,22 @@ LIGHT = [name for name, (_, options) in COMMANDS.items() if not issubclass(optio
 @tiers.parametrize("name", LIGHT, LIGHT[:3])
 def test_help_and_mistyped_flags_do_not_import_keras(name):
     """Import losses, samplers, and optimizers only for commands with their flags."""
-    words = ["--help", "--epoch"] if name not in ("export",) else ["--epoch"]
+    words = ["--help", "--epoch"] if name not in ("evaluate", "export") else ["--epoch"]
     check(name, words)
 
 
 def test_a_wrong_value_is_refused_before_keras_is_imported():
     check("run", ["--epochs=x"])
+
+
+def test_the_help_of_a_run_does_not_import_tensorflow():
+    program = (
+        "import sys; sys.argv = ['run', '--help']\n"
+        "from experiments.run import main; from experiments.options import run_command\n"
+        "run_command(main); sys.exit('tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "--loss=multi_similarity" in done.stdout
 
 
 def check(name, words):

@@ -42,7 +42,8 @@ def test_values_that_are_not_finite_are_left_out():
 
 
 @pytest.mark.parametrize(
-    "empty", [Curves({"loss": []}), Curves({}), Trials([{"margin": 0.5}], [None], 0, (), "")]
+    "empty",
+    [Curves({"loss": [(1, 0.5)]}), Curves({}), Trials([{"margin": 0.5}], [None], 0, (), "")],
 )
 def test_figures_without_numbers_are_left_out(empty):
     assert svgs({"empty": empty, "full": Curves({"loss": LINE})}).keys() == {"full"}

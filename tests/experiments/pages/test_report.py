@@ -254,7 +254,7 @@ def test_pyplot_is_not_imported():
         "import sys\n"
         "from experiments.evaluation.figures import Curves\n"
         "from experiments.pages.figures import svg\n"
-        "svg('Loss', Curves({'loss': [(1, 2.0)]}))\n"
+        "svg('Loss', Curves({'loss': [(1, 2.0), (2, 1.0)]}))\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -303,9 +303,7 @@ def test_a_name_that_is_not_unicode_is_shown(tmp_path):
 def test_a_single_evaluation_is_described(tmp_path):
     text = written(tmp_path, sample(history=history(1), best=history(1)[0]))
     assert "There was one evaluation" in text
-    recall, loss, _ = Page(text).all("svg")
-    assert "cosine 40 at epoch 1; l2 30 at epoch 1; kept, epoch 1 40" in recall["aria-label"]
-    assert "loss 2 at epoch 1" in loss["aria-label"]
+    assert not Page(text).all("svg")
 
 
 def test_table_for_the_terminal():

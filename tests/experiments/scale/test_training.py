@@ -72,6 +72,7 @@ def whole(tmp_path_factory):
     code, out, err = ended(start(folder))
     assert code == 0, err[-3000:]
     assert f"report: {folder}/report.html" in out
+    assert err.count("building its first step") == 1, err[-3000:]  # only the first worker prints
     return folder
 
 

@@ -202,7 +202,7 @@ def test_invalid_uploads(client, monkeypatch):
         (file.getvalue()[:200], "This file cannot be searched: Invalid PNG data"),
         (
             b"\0\0\0\x18ftypheic" + bytes(30),
-            "This file cannot be searched: not a JPEG, PNG, WebP, BMP or GIF image: HEIC, convert",
+            "This file cannot be searched: not a JPEG, PNG, WebP, BMP or GIF image: HEIC, which",
         ),
     ]:
         answer = upload(client, data, "photo.jpg")

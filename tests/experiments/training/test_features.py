@@ -14,7 +14,7 @@ from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training import fit, outcome
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
-from experiments.training.fine_tuning import Trainability, check_fine_tuning
+from experiments.training.fine_tuning import Trainability
 from keras_dml import models
 from pipelines import EvaluationTransform, ImageTable
 
@@ -263,24 +263,6 @@ def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, tm
     best = keras.saving.load_model(tmp_path / "best.keras", compile=False)
     expected = embedding.predict(images.astype("float32"), verbose=0)
     np.testing.assert_allclose(feed.embeddings_by(best)["test"], expected, rtol=1e-4)
-
-
-REFUSED = [
-    (["--cache_features"], "cache_features needs --freeze_backbone"),
-    (
-        ["--cache_features", "--freeze_backbone", "--levels=stage1_conv2_relu"],
-        "only the features of the last layer",
-    ),
-    (["--cache_features", "--freeze_backbone", "--strategy=multi_worker"], "one machine"),
-    (["--cached_views=2"], "cached_views is for --cache_features. Received: cached_views=2"),
-    (["--cache_dir=x", "--freeze_backbone"], "cache_dir is for --cache_features"),
-]
-
-
-@pytest.mark.parametrize(("flags", "message"), REFUSED)
-def test_conflicting_flags(flags, message):
-    with pytest.raises(UsageError, match=message):
-        check_fine_tuning(parse(RunOptions, ["run", *flags]))
 
 
 @pytest.mark.parametrize("flags", [["--loss=contrastive"], ["--loss=ce"], ["--loss=rankmi"]])

@@ -22,15 +22,7 @@ def options(*words):
 
 
 REFUSED = [
-    (["--freeze_backbone", "--lora_rank=2"], "lora_rank must not be set with freeze_backbone"),
-    (["--freeze_backbone", "--head_epochs=2"], "head_epochs must not be set with freeze_backbone"),
-    (
-        ["--freeze_backbone", "--rematerialize"],
-        "rematerialize must not be set with",
-    ),
     (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3.*head_epochs=3"),
-    (["--lora_rank=2", "--layer_decay=0.5"], "layer_decay is for a backbone all of which trains"),
-    (["--lora_layers=query"], "lora_layers is for --lora_rank=N. Received: lora_layers=query"),
     (
         ["--freeze_backbone", "--cache_features", "--training_size=192"],
         "training_size must be image_size=224 with cache_features, but got 192",

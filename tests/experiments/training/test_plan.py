@@ -1,13 +1,19 @@
 """The plan of a run: batch, weights, and the description of its classes."""
 
+import dataclasses
+import socket
+import threading
+import time
 import types
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
 
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training import fit
-from experiments.training.plan import describe, with_fitting_batch
+from experiments.training import downloads, fit
+from experiments.training.plan import check_can_be_measured, describe, with_fitting_batch
 from keras_dml import models
 from keras_dml._common.errors import DownloadError
 from pipelines import ImageTable, split_by_class
@@ -64,13 +70,33 @@ def test_a_failed_download_of_weights_suggests_alternatives(monkeypatch):
     monkeypatch.setattr(models, "build_backbone", refuse)
     with pytest.raises(UsageError) as refused:
         fit.embedding_model(parse(RunOptions, ["run", "--flagfile=folder.flags"]))
-    for words in (
-        url,
-        "--weights=FILE",
-        "--weights=packaged",
-        "--weights=none",
-        *fit.WITHOUT_DOWNLOAD,
-    ):
-        assert words in str(refused.value)
-    for recipe in fit.WITHOUT_DOWNLOAD:
+    message = str(refused.value)
+    words = ("--weights=packaged", "--weights=FILE", "--weights=none", *downloads.WITHOUT_DOWNLOAD)
+    places = [message.index(word) for word in (*words, url)]
+    assert places == sorted(places)
+    for recipe in downloads.WITHOUT_DOWNLOAD:
         assert parse(RunOptions, ["run", f"--flagfile={recipe}"]).weights == "none"
+
+
+def test_a_name_server_that_does_not_answer_ends_the_download_soon(monkeypatch):
+    waiting = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments: waiting.wait(30))
+    monkeypatch.setattr(downloads, "_SECONDS_TO_ANSWER", 0.1)
+    options = parse(RunOptions, ["run", "--flagfile=folder.flags"])
+    began = time.monotonic()
+    with (
+        pytest.raises(urllib.error.URLError, match=r"address of example\.com is not found"),
+        downloads.downloading_weights(options),
+    ):
+        urllib.request.urlopen("https://example.com/weights.h5")
+    waiting.set()
+    assert time.monotonic() - began < 5
+
+
+def test_one_photograph_per_test_class_cannot_be_measured():
+    names = [f"kind {number}" for number in range(6)]
+    single = split_by_class(ImageTable.from_paths(names, names))
+    with pytest.raises(UsageError, match="two images or more, but got 3 images of 3 classes"):
+        check_can_be_measured(single)
+    check_can_be_measured(dataclasses.replace(single, gallery=single.test))
+    check_can_be_measured(data(2))

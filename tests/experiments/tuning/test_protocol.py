@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from experiments.options import RunError, RunOptions, UsageError, parse
+from experiments.options import RunOptions, UsageError, parse
 from experiments.tuning import folds
 from experiments.tuning.folds import FoldRuns
 from experiments.tuning.protocol import RecipeSearch, SearchResult
@@ -70,7 +70,12 @@ def test_the_evaluation_of_a_trial_is_allowed_the_same_code_as_its_runs(tmp_path
     recipe, given = tmp_path / "tiny.flags", []
     recipe.write_text("--backbone=mine.keras\n--import_modules=module_of_the_recipe\n")
     (tmp_path / "trial-0").mkdir()
-    monkeypatch.setattr(folds, "evaluate", lambda words: given.extend(words) or 2)
-    with pytest.raises(RunError):
+
+    def refuse(module, *words, name):
+        given.extend(words)
+        raise UsageError(name)
+
+    monkeypatch.setattr(folds, "run_module", refuse)
+    with pytest.raises(UsageError, match="the evaluation of"):
         FoldRuns(recipe, tmp_path, (*FORWARDED, "--trust_code"), 2, print).on_test_classes(0, [])
     assert "--trust_code" in given and not any("import_modules" in word for word in given)

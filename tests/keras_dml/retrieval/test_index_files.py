@@ -20,6 +20,7 @@ from keras_dml.retrieval import (
     files,
     load_index,
 )
+from keras_dml.retrieval.tree_searcher import TreeSearcher
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -265,7 +266,7 @@ def test_a_load_during_a_save_is_consistent(kind, place, tmp_path, monkeypatch):
     old, new = made(0), made(1)
     old.save(tmp_path / "index")
     owner, _, name = place.rpartition(".")
-    owner = getattr(files, owner) if owner else files
+    owner = TreeSearcher if owner else files
     before = getattr(owner, name)
     saving = threading.Thread(target=new.save, args=(tmp_path / "index",))
 

@@ -119,5 +119,5 @@ def test_the_attached_classifier_trains_without_a_gradient_to_the_embedding(tiny
 
 @pytest.mark.parametrize("loss", ["spce", "ce"])
 def test_a_classifier_is_refused_with_other_losses(loss, objective):
-    with pytest.raises(ValueError, match=f"classifier must be given with loss pce .*loss={loss}"):
+    with pytest.raises(ValueError, match=f"classifier is only for losses pce.*loss={loss}"):
         objective(f"--loss={loss}", "--classifier")

@@ -41,7 +41,7 @@ def test_distances_before_and_after_training_and_costs(tmp_path):
     evaluator.before(run, Start(3, None))
     network = StatisticsNetwork(hidden=4, seed=0)
     model = SimpleNamespace(statistics_network=network, beta=1.1, alpha=0.25)
-    history = [{"epoch": 1, "train/mutual_information": 0.2}]
+    history = [{"epoch": n, "train/mutual_information": 0.2} for n in (1, 2)]
     findings = evaluator.finish(run, Finished(model, {"test": after}, history, history[0]))
 
     seen = json.loads(folder.file(RANKMI).read_text())

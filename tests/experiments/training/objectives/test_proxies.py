@@ -41,7 +41,7 @@ def test_proxies_can_have_a_separate_learning_rate(tiny):
 
 @pytest.mark.parametrize("word", ["--proxies_centers=2", "--proxies_factor=2"])
 def test_losses_without_proxies_refuse_proxy_flags(word, objective):
-    with pytest.raises(ValueError, match=r"is of the proxies, which only losses arcface, .* have"):
+    with pytest.raises(ValueError, match=r"proxies_.* losses arcface, .*soft_triple.* loss=snca"):
         objective("--loss=snca", word)
 
 

@@ -1,0 +1,35 @@
+"""Checks of flags that need or exclude each other, from their declarations."""
+
+from __future__ import annotations
+
+from experiments.options.declaration import Options, declarations
+from experiments.options.errors import UsageError
+from experiments.options.help import shown
+
+__all__ = ["check_together"]
+
+
+def check_together(options: Options) -> None:
+    """Check `Flag.needs` and `Flag.not_with` of all flags that do not have their default.
+
+    Raises:
+        UsageError: A flag is set without the flag that it needs, or with a flag that it excludes.
+    """
+    flags = {name: flag for name, (_, _, flag) in declarations(type(options), False).items()}
+    values = {name: shown(getattr(options, name)) for name in flags}
+    changed = {name for name, flag in flags.items() if values[name] != shown(flag.default)}
+
+    def has(word: str) -> bool:
+        name, equals, value = word.partition("=")
+        return values[name] == value if equals else name in changed
+
+    for name in sorted(changed):
+        flag = flags[name]
+        if flag.needs is not None and not has(flag.needs):
+            has_value = "=" in flag.needs or flags[flag.needs].kind is bool
+            other = flag.needs if has_value else f"{flag.needs}=..."
+            raise UsageError(f"{name} needs --{other}. Received: {name}={values[name]}")
+        for other in filter(has, flag.not_with):
+            raise UsageError(
+                f"{name} must not be set with --{other}. Received: {name}={values[name]}"
+            )

@@ -1,0 +1,104 @@
+"""Batch norm that uses its stored statistics in training."""
+
+from typing import Any
+
+import keras
+
+from keras_dml._backend.cloning import all_layers, copied, same_layer
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Tensor
+
+__all__ = ["FrozenStatisticsBatchNormalization", "live_statistics", "with_frozen_statistics"]
+
+_PLAIN = ("keras.layers", "BatchNormalization")
+
+
+@keras.saving.register_keras_serializable("keras_dml")
+class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
+    """Batch norm with its stored mean and variance in training too. Scale and offset are trained.
+
+    Calling a whole backbone with `training=False` has no such effect inside another model, because
+    Keras passes the outer model's `training` to every layer of a functional model.
+
+    Examples:
+        >>> layer = FrozenStatisticsBatchNormalization(epsilon=0.0)
+        >>> np.round(layer(np.array([[3.0], [5.0]], "float32"), training=True), 3)
+        array([[3.],
+               [5.]], dtype=float32)
+    """
+
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Normalize the inputs by the stored statistics."""
+        return super().call(inputs, training=False, mask=mask)
+
+
+def with_frozen_statistics(model: keras.Model) -> keras.Model:
+    """Copy `model` with the same weights and with batch norms that keep their stored statistics.
+
+    Batch norms in nested functional and sequential models at any depth, and in wrappers such as
+    `TimeDistributed`, are replaced too.
+
+    Examples:
+        >>> inputs = keras.Input((4,))
+        >>> model = keras.Model(inputs, keras.layers.BatchNormalization()(inputs))
+        >>> type(with_frozen_statistics(model).layers[-1]).__name__
+        'FrozenStatisticsBatchNormalization'
+
+    Args:
+        model: A functional or sequential `keras.Model`.
+
+    Raises:
+        ValueError: A layer would still update statistics (the message names it): a subclass of
+            batch norm, or a subclassed layer or model that creates one. Or a layer cannot be
+            recreated from its configuration, or the model is neither functional nor sequential.
+    """
+    copy = copied(model, _frozen_layer)
+    for layer in live_statistics(copy):
+        raise ArgumentError(
+            f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
+            "layer creates or which overrides call(): use "
+            "keras_dml.models.FrozenStatisticsBatchNormalization there. "
+            f"Received: model={model.name!r}"
+        )
+    return copy
+
+
+def _frozen_layer(layer: keras.Layer) -> keras.Layer:
+    if type(layer) is keras.layers.BatchNormalization:
+        return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
+    return same_layer(layer, _with_frozen_classes)
+
+
+def _with_frozen_classes(config: Any) -> Any:
+    """Replace the batch norms in a wrapper's configuration, at any depth, with frozen ones."""
+    if isinstance(config, dict):
+        config = {key: _with_frozen_classes(value) for key, value in config.items()}
+        if (config.get("module"), config.get("class_name")) == (
+            "keras.layers",
+            "BatchNormalization",
+        ):
+            frozen = FrozenStatisticsBatchNormalization
+            config |= {
+                "module": frozen.__module__,
+                "class_name": frozen.__name__,
+                "registered_name": keras.saving.get_registered_name(frozen),
+            }
+        return config
+    if isinstance(config, (list, tuple)):
+        return type(config)(_with_frozen_classes(value) for value in config)
+    return config
+
+
+def live_statistics(model: keras.Model) -> list[keras.Layer]:
+    """Return the layers that update statistics.
+
+    Layers of other libraries are recognized by the attribute `moving_mean`.
+    """
+    return [
+        layer
+        for layer in all_layers(model)
+        if (isinstance(layer, keras.layers.BatchNormalization) or hasattr(layer, "moving_mean"))
+        and not isinstance(layer, FrozenStatisticsBatchNormalization)
+    ]
