@@ -270,7 +270,6 @@ def fitted(model, epochs):
 
 
 @pytest.mark.slow
-@pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 def test_training_continues_identically_from_a_keras_file(tmp_path):
     net = small_net()
@@ -293,7 +292,6 @@ def test_training_continues_identically_from_a_keras_file(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.slow_on_jax
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     "how",
@@ -326,29 +324,6 @@ def test_a_loss_without_fixed_candidates_is_refused(loss):
     model = models.CrossBatchMemory(untouched(), 8)
     with pytest.raises(TypeError, match="must"):
         model.compile("sgd", loss)
-
-
-def test_ice_moves_its_anchors_if_enabled():
-    model = remembering(
-        untouched(), losses.InstanceCrossEntropyLoss(reweight=False), rate=1.0, batch_term=False
-    )
-    before = model.get_weights()[0]
-    step(model, Z, IDS)
-    assert np.abs(model.get_weights()[0] - before).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"memory_size": 0}, "memory_size must be .* Received: memory_size=0"),
-        ({"memory_size": 8, "weight": -1}, "weight must be"),
-        ({"memory_size": 8, "start_step": -1}, "start_step must be"),
-        ({"memory_size": 8, "batch_term": False}, "start_step must be 0 when batch_term is False"),
-    ],
-)
-def test_arguments_out_of_range(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        models.CrossBatchMemory(untouched(), **arguments)
 
 
 def test_other_user_errors():

@@ -76,6 +76,7 @@ def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
     assert float(model.factor()) <= 100.001
 
 
+@pytest.mark.slow
 def test_training_brings_matching_rows_together():
     model = dual()
     model.compile(keras.optimizers.Adam(0.01), losses.NTXentLoss(temperature=0.2))

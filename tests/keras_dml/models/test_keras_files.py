@@ -7,6 +7,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+import tiers
 
 from keras_dml import models
 from keras_dml.export import check_export
@@ -101,8 +102,6 @@ KINDS = {
     "sequential": sequential, "subclassed": subclassed, "a dict": of_a_dict, "tokens": tokens,
     "vectors": vectors,
 }  # fmt: skip
-QUICK = ("any size", "nested", "subclassed", "vectors")
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind not in QUICK]
 
 
 def saved(model, tmp_path):
@@ -110,8 +109,7 @@ def saved(model, tmp_path):
     return str(tmp_path / "mine.keras")
 
 
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("kind", [*QUICK, *SLOW])
+@tiers.parametrize("kind", KINDS, ["nested"])
 def test_a_saved_model_becomes_a_backbone_that_can_be_saved_copied_and_exported(kind, tmp_path):
     theirs = KINDS[kind]()
     path = saved(theirs, tmp_path)
@@ -145,13 +143,6 @@ def test_the_batch_size_at_build_time_is_no_limit(kind, tmp_path):
         model(images(n=5), training=False)[:1], model(images(n=5)[:1], training=False), atol=1e-5
     )
     assert float32_copy(model)(images(n=5)).shape == (5, 3)
-
-
-def test_our_embedding_model_can_be_a_backbone(tmp_path):
-    ours = models.embedding_model(models.small_convnet(16, filters=(4,)), 3)
-    backbone = models.build_backbone(saved(ours, tmp_path), 16)
-    model = models.embedding_model(backbone)
-    np.testing.assert_allclose(model(images()), ours(images(), training=False), atol=1e-6)
 
 
 def test_a_half_precision_model_becomes_a_float32_backbone(tmp_path):
