@@ -38,20 +38,11 @@ class CalibrateOptions(Options):
         index: Folder of experiments.index, whose model was not trained on its images: its images,
             classes, and model.
         embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n].
-<<<<<<< HEAD
-        saved_model: With --embeddings: the SavedModel that made them. A search uses it.
-=======
         saved_model: The SavedModel of the embeddings. A search uses it.
->>>>>>> search
         false_match_rate: Share of pairs of two classes that may match, above 0 and below 1.
             Default: the lowest rate at which at least half of the pairs of one class match.
         metric: Score of a pair.
     """
-<<<<<<< HEAD
-
-    group = _WHAT
-=======
->>>>>>> search
 
     command = "experiments.calibrate"
     intro = """Find the threshold at which two images match, for a false match rate.
@@ -66,14 +57,6 @@ page then report for each neighbor whether it matches. Use classes that the mode
 on, such as the test classes of a run. More classes give narrower intervals.
 """
 
-<<<<<<< HEAD
-    run: pathlib.Path | None = option(None)
-    index: pathlib.Path | None = option(None)
-    embeddings: pathlib.Path | None = option(None)
-    saved_model: pathlib.Path | None = option(None)
-    false_match_rate: float | None = option(None, group=_HOW)
-    metric: str = option("cosine", group=_HOW, choices=_METRICS)
-=======
     group = "Embeddings, one of --run, --index, and --embeddings"
 
     run: pathlib.Path | None = option(None)
@@ -84,7 +67,6 @@ on, such as the test classes of a run. More classes give narrower intervals.
     metric: str = option(
         "cosine", "Threshold", choices=registries.words("keras_dml._common.types.METRICS")
     )
->>>>>>> search
 
 
 class _Source(NamedTuple):

@@ -32,11 +32,6 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
         eval_batch_size: Images per batch.
         output_dir: Output folder. Default: RUN/exports/FORMAT, or FORMAT-int8.
     """
-<<<<<<< HEAD
-
-    group = _EXPORT
-=======
->>>>>>> search
 
     command = "experiments.export"
     intro = """Export the kept model of a run to a format for other servers and phones.
@@ -50,26 +45,16 @@ images with the export. It prints the export's size, its largest difference from
 the lost recall, and the time per image, and writes a model card.
 """
 
-<<<<<<< HEAD
-    run: pathlib.Path = option(None, group=_MODEL, required=True)
-=======
     group = "Export"
 
     run: pathlib.Path = option(None, _MODEL, required=True)
->>>>>>> search
     format: str = option(
         None, choices=words("experiments.exporting.formats.FORMATS"), required=True
     )
     int8: bool = option(False)
-<<<<<<< HEAD
-    examples: int = option(200, lower_bound=1)
-    data_dir: str | None = option(None, group=_MODEL, convert=normal_path)
-    eval_batch_size: int = option(64, lower_bound=1)
-=======
     examples: int = option(200, lower_bound=1, needs="int8")
     data_dir: str | None = option(None, _MODEL, convert=normal_path)
     eval_batch_size: int = option(64, _MODEL, lower_bound=1)
->>>>>>> search
     output_dir: str | None = option(None)
 
 

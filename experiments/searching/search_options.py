@@ -23,9 +23,6 @@ class SearchOptions(ImageLimitOptions):
     """The index, the queries, and the local page.
 
     Attributes:
-<<<<<<< HEAD
-        query: Image file. Repeatable.
-=======
         index: Folder of experiments.index, or a store: lancedb:FOLDER, qdrant:URL, pgvector:DSN. A
             search in a store is exact. The index names its SavedModel, which is code: use only
             indexes and stores that you trust.
@@ -38,7 +35,6 @@ class SearchOptions(ImageLimitOptions):
         where: Search only images with a value in a column, for example class=Milk, folder=Packages,
             or brand=Arla. Repeatable. Two values of one column: either value. Two columns: both.
             The search is exact.
->>>>>>> search
         min_similarity: Smallest similarity of a neighbor. Only for an index of cosine similarities.
         group_similarity: Cosine similarity from which neighbors count as copies of one image. 0: no
             grouping.
@@ -46,17 +42,10 @@ class SearchOptions(ImageLimitOptions):
         serve: Serve the page.
         host: Address of the server. 127.0.0.1: only this computer. 0.0.0.0: every computer that can
             connect can search and see the images, without a password.
-<<<<<<< HEAD
-        port: Port of the server. 0: any free port.
-    """
-
-    group = _QUERY
-=======
         allowed_host: Another name of the server, for example the name of a web server in front of
             it. Repeatable. Localhost, this computer's name, and IP addresses are always allowed.
         port: Port of the server. 0: any free port.
     """
->>>>>>> search
 
     command = "experiments.search"
     intro = """Find the images of an index that are most similar to your images.
@@ -71,50 +60,6 @@ serves a page onto which you drop an image. Programs can query the server and ge
   curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5&where=class:Milk&min_similarity=0.7'
 """
 
-<<<<<<< HEAD
-    index: str = option(
-        None,
-        text=f"Folder of experiments.index, or a store: {FORMS}.\n"
-        "A search in a store is exact. The index names its SavedModel, which is code: use only "
-        "indexes and stores that you trust.",
-        group=_INDEX,
-        required=True,
-    )
-    saved_model: pathlib.Path | None = option(
-        None,
-        text="Folder of the model, if you have moved it.\nA SavedModel is code that runs with your "
-        "rights. Use only models that you trust.",
-        group=_INDEX,
-    )
-    images: str | None = option(
-        None,
-        text="Folder of the images, if you have moved it, or an address such as s3://BUCKET/FOLDER.\n"
-        "An address in the index is only opened if you set it here.",
-        group=_INDEX,
-    )
-    query: tuple[str, ...] = option((), repeated=True)
-    k: int | None = option(None, text=f"Number of neighbors. Default: {DEFAULT_K}.", lower_bound=1)
-    where: tuple[str, ...] = option(
-        (),
-        text="Search only images with a value in a column, for example class=Milk, "
-        "folder=Packages, or brand=Arla. Repeatable.\n"
-        "Two values of one column: either value. Two columns: both. The search is exact.",
-        repeated=True,
-    )
-    min_similarity: float | None = option(None, lower_bound=-1, upper_bound=1)
-    group_similarity: float = option(GROUP_SIMILARITY, lower_bound=0, upper_bound=1)
-    json: bool = option(False)
-    serve: bool = option(False, group=_SERVER)
-    host: str = option("127.0.0.1", group=_SERVER)
-    allowed_host: tuple[str, ...] = option(
-        (),
-        text="Another name of the server, for example the name of a web server in front of it. "
-        "Repeatable.\nLocalhost, this computer's name, and IP addresses are always allowed.",
-        group=_SERVER,
-        repeated=True,
-    )
-    port: int = option(8000, group=_SERVER, lower_bound=0, upper_bound=65535)
-=======
     group = "Index"
 
     index: str = option(None, required=True)
@@ -130,7 +75,6 @@ serves a page onto which you drop an image. Programs can query the server and ge
     host: str = option("127.0.0.1", _SERVER)
     allowed_host: tuple[str, ...] = option((), _SERVER, repeated=True)
     port: int = option(8000, _SERVER, lower_bound=0, upper_bound=65535)
->>>>>>> search
 
 
 def check_search(options: SearchOptions) -> None:
