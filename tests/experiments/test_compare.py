@@ -156,3 +156,19 @@ def test_the_recalls_of_a_paper_are_columns(header, cells, tmp_path, monkeypatch
 
 
 COLUMNS = ["R@1, paper, cosine", "R@1, paper, l2"]
+
+
+def test_the_whole_row_of_a_paper_is_next_to_ours():
+    result = {
+        "rows": {"embedding, cosine": {"recall@1": 0.75, "recall@10": 0.9}},
+        "scores": {"nmi": 0.625},
+        "train_seconds": 1.0,
+        "seconds": 2.0,
+    }
+    paper = {"recall@1/cosine": 0.5, "recall@10/cosine": 0.8, "recall@100/cosine": 0.9, "nmi": 0.7}
+    lines = comparison.comparison_lines({"a": result}, {"a": paper})
+    head, row = comparison.table_of(lines)
+    shown = dict(zip(head, row))
+    assert (shown["R@10, cosine"], shown["R@10, paper, cosine"]) == ("90.0", "80.0")
+    assert (shown["NMI"], shown["NMI, paper"]) == ("62.5", "70.0")
+    assert "R@100, paper, cosine" not in shown
