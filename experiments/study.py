@@ -20,6 +20,7 @@ from experiments.options import (
     run_command,
 )
 from experiments.training.child_runs import flag_files, run_recipe
+from experiments.tuning.grid import Setting, printed_scores, printed_table, read_grid
 from experiments.tuning.study_options import NOT_FORWARDED, OF_THE_SEARCH, StudyOptions
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 
 
 class _Job(NamedTuple):
-    """A run: its recipe, seed, folder, and further flags."""
+    """A run: its recipe, seed, folder, further flags, and line in the tables."""
 
     recipe: pathlib.Path
     seed: int
     folder: pathlib.Path
     words: list[str]
+    line: str
 
 
 def main(argv: list[str]) -> None:
@@ -41,6 +43,9 @@ def main(argv: list[str]) -> None:
     recipes, output = flag_files(options.recipes), pathlib.Path(options.output_dir)
     names = [name for name in declarations(StudyOptions) if name not in NOT_FORWARDED]
     forwarded = given_words(options, names)
+    settings = read_grid(options.grid)
+    if options.grid and options.search:
+        raise UsageError(f"grid must not be given with search, but got {' '.join(options.grid)}.")
     searches = _searches(options, recipes, forwarded)
 
     from experiments.evaluation.held_folder import waiting_for
@@ -53,14 +58,22 @@ def main(argv: list[str]) -> None:
     found = {search.recipe.stem: search.do(trials) for search, trials in opened}
     seeds = range(options.seed, options.seed + options.seeds)
     # Seed by seed, so that an interrupted study has results of every recipe.
-    jobs = [_job(recipe, seed, output, forwarded, found) for seed in seeds for recipe in recipes]
+    jobs = [
+        _job(recipe, setting, seed, output, forwarded, found)
+        for seed in seeds
+        for recipe in recipes
+        for setting in settings
+    ]
     _run(jobs)
-    results: dict[str, list[Mapping[str, Any]]] = {recipe.stem: [] for recipe in recipes}
+    results: dict[str, list[Mapping[str, Any]]] = {job.line: [] for job in jobs}
     for job in jobs:
-        results[job.recipe.stem].append(read_finished(job.folder)[0])
-    note_other_images({f"{job.recipe.stem}, seed {job.seed}": job.folder for job in jobs})
+        results[job.line].append(read_finished(job.folder)[0])
+    note_other_images({f"{job.line}, seed {job.seed}": job.folder for job in jobs})
+    printed = printed_table(results, printed_scores(recipes, settings))
     with waiting_for(output / ".study.lock"):
-        text = write_results(output, results, found, list(seeds), forwarded)
+        text = write_results(
+            output, results, found, list(seeds), forwarded, printed, bool(options.grid)
+        )
     print(f"\n{text}\npictures: {output / 'study.html'}")
 
 
@@ -108,18 +121,20 @@ def _searches(
 
 def _job(
     recipe: pathlib.Path,
+    setting: Setting,
     seed: int,
     output: pathlib.Path,
     forwarded: Sequence[str],
     found: Mapping[str, SearchResult],
 ) -> _Job:
     """Return a run on all training classes, with the best settings of the recipe's search."""
-    folder, words = output / recipe.stem / f"seed-{seed}", list(forwarded)
+    folder = output / recipe.stem / setting.name / f"seed-{seed}"
+    words = [*forwarded, *setting.words]
     if recipe.stem in found:
         result = found[recipe.stem]
         folder = result.of.final_folder(result.best, seed)
         words = result.of.final_words(result.best)
-    return _Job(recipe, seed, folder, [*words, f"--seed={seed}"])
+    return _Job(recipe, seed, folder, [*words, f"--seed={seed}"], setting.line(recipe))
 
 
 def _run(jobs: Sequence[_Job]) -> None:
@@ -134,11 +149,11 @@ def _run(jobs: Sequence[_Job]) -> None:
             if lock is None:
                 continue
             with lock:
-                print(f"[{place}/{len(jobs)}] {job.recipe.stem}, seed {job.seed}", flush=True)
+                print(f"[{place}/{len(jobs)}] {job.line}, seed {job.seed}", flush=True)
                 run_recipe(job.recipe, job.folder, job.words)
             del left[place]
         if left and not waits:
-            names = ", ".join(f"{job.recipe.stem}, seed {job.seed}" for job in left.values())
+            names = ", ".join(f"{job.line}, seed {job.seed}" for job in left.values())
             print(f"waiting for another process: {names}", flush=True)
             waits = True
         time.sleep(0.5 if left else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.options.declaration import Flag
@@ -29,6 +29,7 @@ __all__ = [
     "flags_of_statistics",
     "loss_names",
     "naming_flags",
+    "parsed_arguments",
     "taken_by",
     "trained_by",
 ]
@@ -150,6 +151,53 @@ def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"Received: {name}={value}"
             )
     return dict(given)
+
+
+def parsed_arguments(
+    flag: str, given: Iterable[str], names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the arguments of losses from words such as `contrastive/margin=0.5`.
+
+    Args:
+        flag: Name of the flag.
+        given: The words. With a single loss, `margin=0.5` is enough.
+        names: Names of the losses.
+
+    Returns:
+        {loss: {argument: value}}.
+
+    Raises:
+        UsageError: A word has another form, or a loss does not take the argument.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for word in given:
+        left, _, text = word.partition("=")
+        owner, _, argument = left.rpartition("/")
+        owner = owner or (names[0] if len(names) == 1 else "")
+        if owner not in names or not text:
+            raise UsageError(
+                f"{flag} must be LOSS/ARGUMENT=VALUE for a loss of {', '.join(names) or 'none'}, "
+                f"but got {word}."
+            )
+        taken = taken_by(owner)
+        if argument not in taken:
+            raise UsageError(
+                f"{flag} must be an argument of {owner} ({', '.join(taken)}), but got {argument}."
+            )
+        found.setdefault(owner, {})[argument] = _value(flag, taken[argument], text)
+    return found
+
+
+def _value(flag: str, argument: Argument, text: str) -> Any:
+    if argument.kind is bool:
+        if text not in ("true", "false"):
+            raise UsageError(f"{flag} must give {argument.name} true or false, but got {text}.")
+        return text == "true"
+    try:
+        return argument.kind(text)
+    except ValueError as error:
+        kind = argument.kind.__name__
+        raise UsageError(f"{flag} must give {argument.name} a {kind}, but got {text}.") from error
 
 
 @contextlib.contextmanager

@@ -350,6 +350,13 @@ class LossOptions(Options):
 
     Attributes:
         given_for_loss: Loss arguments that are set, including arguments that the loss refuses.
+        also: Second loss over pairs of embeddings, next to ce or to another loss over pairs, such
+            as tcm. Default: none.
+        also_weight: also: weight of the second loss.
+        also_flags: also: its arguments, ARGUMENT=VALUE. Default: the defaults of the loss.
+        track: Losses over embeddings, and ce, to evaluate on the first 8 training batches after
+            each epoch. They do not train. The run then embeds all training images.
+        track_flags: track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses.
         center_weight: center: weight of the loss next to the cross-entropy.
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
             classifier without changing the embedding. Default: p from the scores of spce.
@@ -369,6 +376,11 @@ class LossOptions(Options):
 
     loss: str = option("multi_similarity", text=_losses, common=True)
     given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
+    also: str | None = option(None)
+    also_weight: float = option(1.0, lower_bound=0.0)
+    also_flags: tuple[str, ...] = option((), needs="also")
+    track: tuple[str, ...] = option(())
+    track_flags: tuple[str, ...] = option(())
     center_weight: float = option(0.1, lower_bound=0.0)
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)

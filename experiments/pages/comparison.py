@@ -24,6 +24,7 @@ from experiments.evaluation.scores import (
     label_of,
     rows_of,
 )
+from experiments.evaluation.tracked import tracked_figures
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.pages.retrieval import Grid
@@ -61,9 +62,15 @@ def _line(run: str, result: Mapping[str, Any], paper: Mapping[str, float]) -> Li
     if "accuracy" in result:
         line["accuracy"] = 100 * result["accuracy"]
     line |= {"training, s": result["train_seconds"], "whole run, s": result["seconds"]}
-    for name, row in rows_of(paper, PAPER).items():
-        if RECALL.at_1 in row:
-            line[f"R@1, {name}"] = 100 * row[RECALL.at_1]
+    # The whole row of the paper, next to ours. Scores that this run lacks are left out.
+    for name, printed in rows_of(paper, PAPER).items():
+        ours = rows.get(name.removeprefix(f"{PAPER}, "), {})
+        for key in (key for key in printed if key in ours):
+            line.setdefault(f"{label_of(key)}, {name.removeprefix(f'{PAPER}, ')}", ours[key])
+            line[f"{label_of(key)}, {name}"] = 100 * printed[key]
+    nmi = result.get("scores", {}).get("nmi")
+    if "nmi" in paper and nmi is not None:
+        line |= {"NMI": 100 * nmi, "NMI, paper": 100 * paper["nmi"]}
     return line
 
 
@@ -91,6 +98,8 @@ def _text(column: str, value: str | float | None) -> str:
     if value is None or isinstance(value, str):
         return value or "–"
     columns = _columns()
+    if column not in columns and column.startswith(f"{RECALL.label}@") and PAPER not in column:
+        return RECALL.text(value)
     return columns[column][1].text(value) if column in columns else f"{value:z.1f}"
 
 
@@ -119,6 +128,7 @@ def write_comparison_page(
         figures[f"{label_of(score.at_1)} over epochs"] = Curves(curves, score.axis)
     accuracies = {run: over_epochs(history, ACCURACY, 100) for run, history in histories.items()}
     figures["Accuracy over epochs"] = Curves(accuracies, "accuracy, %")
+    figures |= tracked_figures(histories)
     columns, *rows = table_of(lines)
     write_page(
         page,

@@ -24,6 +24,10 @@ the best that are larger than chance.
 All other flags go to each run. The seeds begin at --seed. The same command resumes the study, and
 more --seeds add to it.
 
+  python -m experiments.study --recipes=sop_ice.flags --grid=scale=1,16,32 --seeds=3
+
+runs a recipe with each value of a flag. Scores that a paper prints for a value are next to ours.
+
   python -m experiments.study --recipes=A.flags,B.flags --search=learning_rate=1e-4:1e-2:log \\
       --search=A/margin=0.1:1 --trials=20 --folds=4 --seeds=5
 
@@ -42,6 +46,13 @@ with the same command share the work.
     )
     output_dir: str = option(
         "runs/study", _STUDY, "Output folder: RECIPE/seed-S of each run, and the study's results."
+    )
+    grid: tuple[str, ...] = option(
+        (),
+        _STUDY,
+        "Flag of a run with several values, NAME=V1,V2: each recipe runs with each value. Can be "
+        "repeated for every combination.",
+        repeated=True,
     )
     search: tuple[str, ...] = option(
         (),
@@ -65,6 +76,6 @@ with the same command share the work.
 
 OF_THE_SEARCH = ("search", "trials", "folds", "storage")
 NOT_FORWARDED = (
-    *("recipes", "seeds", "seed", "output_dir", "flagfile", "debug", "help"),
+    *("recipes", "seeds", "seed", "grid", "output_dir", "flagfile", "debug", "help"),
     *OF_THE_SEARCH,
 )

@@ -29,6 +29,8 @@ def write_results(
     searches: Mapping[str, SearchResult],
     seeds: Sequence[int],
     forwarded: Sequence[str],
+    printed: list[list[str]] | None = None,
+    in_order: bool = False,
 ) -> str:
     """Write `study.json`, the table `study.md`, `.csv`, `.tex`, and `study.html`.
 
@@ -38,6 +40,8 @@ def write_results(
         searches: Results of the searches by recipe.
         seeds: The seeds.
         forwarded: Flags of every run.
+        printed: The table of printed scores next to ours, from `experiments.tuning.grid`.
+        in_order: Whether lines stay in the order of `results`. If not, the best is first.
 
     Returns:
         The text of `study.md`.
@@ -60,9 +64,10 @@ def write_results(
         written["models of the folds"] = of_folds
     with replacing(output / "study.json") as path:
         path.write_text(json.dumps(written, indent=1) + "\n")
-    tables = [_rows(scores, baselines), *([_fold_rows(of_folds)] if of_folds else [])]
+    tables = [_rows(scores, baselines, in_order), *([_fold_rows(of_folds)] if of_folds else [])]
     sentences = [*(found.sentence for found in searches.values()), *verdicts]
-    below = [*map(markdown_table, tables[1:]), "\n".join(sentences)]
+    below = [*map(markdown_table, tables[1:]), markdown_table(printed) if printed else ""]
+    below.append("\n".join(sentences))
     text = write_table(output / "study", tables[0], "\n\n".join(filter(None, below)))
     note = (
         f"Mean over {len(seeds)} seeds, ± half of the 95 % t-interval of the mean. A lead "
@@ -78,15 +83,18 @@ def write_results(
         forwarded=" ".join(forwarded),
         tables=tables,
         note=note,
-        pictures=svgs({name: _means(by_label[name], of_one) for name, of_one in scores.items()}),
+        pictures=svgs(
+            {name: _means(by_label[name], of_one, in_order) for name, of_one in scores.items()}
+        ),
+        printed=printed or [],
         verdicts=verdicts,
         searches=[_search(found) for found in searches.values()],
     )
     return text
 
 
-def _means(score: Score, of_one: Mapping[str, Sequence[float]]) -> Means:
-    order = sorted(of_one, key=lambda recipe: -mean_interval(of_one[recipe]).mean)
+def _means(score: Score, of_one: Mapping[str, Sequence[float]], in_order: bool) -> Means:
+    order = list(of_one) if in_order else _best_first(of_one)
     return Means({recipe: of_one[recipe] for recipe in order}, score.axis, score.digits)
 
 
@@ -109,8 +117,14 @@ def _scores(
     return found
 
 
+def _best_first(of_one: Mapping[str, Sequence[float]]) -> list[str]:
+    return sorted(of_one, key=lambda line: -mean_interval(of_one[line]).mean)
+
+
 def _rows(
-    scores: Mapping[str, Mapping[str, Sequence[float]]], baselines: Mapping[str, Rows]
+    scores: Mapping[str, Mapping[str, Sequence[float]]],
+    baselines: Mapping[str, Rows],
+    in_order: bool,
 ) -> list[list[str]]:
     """Return the head, a row for each recipe, the best in R@1 first, and the baselines."""
     shown = {label_of(score.at_1): score for score in compared() if label_of(score.at_1) in scores}
@@ -118,10 +132,10 @@ def _rows(
         name: {recipe: mean_interval(values) for recipe, values in of_one.items()}
         for name, of_one in scores.items()
     }
-    first = next(iter(intervals.values()))
+    first = next(iter(scores.values()))
     rows = [
         [recipe, *(intervals[name][recipe].text(score.digits) for name, score in shown.items())]
-        for recipe in sorted(first, key=lambda recipe: -first[recipe].mean)
+        for recipe in (first if in_order else _best_first(first))
     ]
     for label, found in baselines.items():
         of_one = found.get("cosine", {})

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from photo_search import index_command, picture, png, save_color_model, write_photos
 from PIL import Image
 
@@ -309,8 +310,7 @@ def empty_folder(photos, saved):
     photos.mkdir()
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("lose", [lose_folder, empty_folder])
+@tiers.parametrize("lose", [lose_folder, empty_folder], [lose_folder])
 def test_an_image_folder_that_disappears_stops_the_command(
     lose, tmp_path, photos, command, monkeypatch, capsys
 ):

@@ -14,6 +14,7 @@ from experiments.training.objectives.classifier import (
     BesideClassifier,
     Classifier,
 )
+from experiments.training.objectives.joint import Joint, JointClassifier
 from experiments.training.objectives.pairs import OverPairs
 from experiments.training.objectives.proxies import OverProxies
 from keras_dml import losses, mining
@@ -81,7 +82,11 @@ def objective_of(options: RunOptions) -> Objective:
             f"mining must be of {', '.join(mining.STRATEGIES)}. "
             f"Received: mining={shown(options.mining)}"
         )
-    return kind(options)
+    if options.also is None:
+        return kind(options)
+    joint = (JointClassifier if kind is Classifier else Joint)(options)
+    joint.check()
+    return joint
 
 
 __all__ = ["KINDS", "Objective", "objective_of"]

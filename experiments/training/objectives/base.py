@@ -19,6 +19,7 @@ from experiments.evaluation.evaluators import (
 from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.options.values import whole_numbers
+from experiments.training.objectives.tracked import TrackedLosses
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
 from keras_dml._common.errors import ArgumentError
@@ -130,7 +131,17 @@ class Objective(abc.ABC):
             UntrainedBackbone(),
             RawPixels(),
             PairSimilarities(),
+            *self.tracked(),
         ]
+
+    def tracked(self) -> list[Evaluator]:
+        """Return the evaluator of the tracked losses, if there are any.
+
+        Raises:
+            UsageError: A loss is unknown or needs a head.
+        """
+        names, flags = self.options.track, self.options.track_flags
+        return [TrackedLosses(names, flags, self.has_classifier)] if names or flags else []
 
     def accuracy(self) -> Evaluator:
         """Return the evaluator of the accuracy on the training classes."""

@@ -1,0 +1,120 @@
+"""Losses that are tracked and not trained, and the gap of Proposition 1."""
+
+import numpy as np
+import pytest
+from tiny_run import TINY, command, final_weights, finished_run, history
+
+from experiments.evaluation.figures import Curves
+from experiments.evaluation.tracked import accuracy_difference, tracked_figures
+from experiments.options import RunOptions, parse
+from experiments.options.errors import UsageError
+from experiments.training.objectives import objective_of
+from experiments.training.objectives.tracked import TrackedLosses, proposition_1
+
+
+def options(*words):
+    return parse(RunOptions, ["run", *TINY, *words])
+
+
+def test_the_identity_of_proposition_1_holds():
+    rng = np.random.default_rng(0)
+    for scale in (0.0, 0.1, 3.0):
+        z, labels = rng.normal(size=(60, 3)), np.arange(60) % 4
+        found = proposition_1(z, labels, scale * rng.normal(size=(4, 3)))
+        rest = found["ce"] - found["pce"] - (found["a1"] - found["a2"] - found["b"])
+        largest = max(abs(value) for value in found.values())
+        assert abs(rest) < 1e-9 * largest and found["b"] > -1e-9 * largest
+
+
+def test_fewer_rows_than_dimensions_have_no_pairwise_cross_entropy():
+    rng = np.random.default_rng(0)
+    z, theta = rng.normal(size=(4, 6)), rng.normal(size=(2, 6))
+    found = proposition_1(z, np.array([0, 0, 1, 1]), theta)
+    assert found.keys() == {"ce", "lambda"} and found["lambda"] == 0
+    flat = np.pad(rng.normal(size=(60, 3)), ((0, 0), (0, 1)))
+    assert proposition_1(flat, np.arange(60) % 2, theta[:, :4])["lambda"] == 0
+
+
+def test_tracked_values_equal_the_losses_on_the_first_batches():
+    class Run:
+        class data:
+            class train:
+                labels = np.arange(40) % 4
+
+        def sampler(self, step):
+            return (np.arange(12) + 7 * step) % 40
+
+    run = Run()
+    z = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
+    evaluator = TrackedLosses(["ce", "contrastive"], ["contrastive/margin=0.5"], False)
+    found = dict(evaluator.measure(run, None, {"training": z}))
+    assert found.keys() == {
+        "track/contrastive", "track/contrastive_tightness", "track/contrastive_contrastive",
+    }  # fmt: skip
+    from keras_dml import losses
+
+    loss = losses.ContrastiveLoss(margin=0.5)
+    rows = [run.sampler(step) for step in range(8)]
+    expected = np.mean([float(loss(run.data.train.labels[each], z[each])) for each in rows])
+    assert found["track/contrastive"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--track=nothing"], "track must be of .*nothing"),
+        (["--track=arcface"], "track must be of losses over embeddings.*arcface.*proxies"),
+        (["--track=rankmi"], "track must be of losses over embeddings.*rankmi.*network"),
+        (["--track=spce", "--track_flags=margin=1"], "track_flags must be an argument of spce"),
+        (["--track=contrastive", "--track_flags=margin=x"], "track_flags must give margin a float"),
+        (["--track_flags=margin=1"], "track_flags must be LOSS/ARGUMENT=VALUE"),
+    ],
+)
+def test_losses_that_cannot_be_tracked_are_refused_by_name(words, message):
+    with pytest.raises(UsageError, match=message):
+        objective_of(options("--loss=contrastive", *words)).evaluators()
+
+
+def test_figures_of_tracked_losses():
+    rows = [
+        {"epoch": e, "track/spce": 1.0, "track/spce_tightness": 0.5, "track/gap_ce": 2.0,
+         "track/gap_pce": 3.0, "track/gap_lambda": 0.01}
+        for e in (1, 2)
+    ]  # fmt: skip
+    found = tracked_figures({"mine": rows})
+    assert list(found["Losses on fixed training batches"].lines) == ["spce mine"]
+    gap = found["Gap of Proposition 1"]
+    assert isinstance(gap, Curves) and gap.lines["CE − PCE mine"] == [(1, -1.0), (2, -1.0)]
+    assert gap.levels == {"0": 0.0}
+    assert tracked_figures({"mine": [{"epoch": 1}]}) == {}
+
+
+def test_the_largest_difference_of_two_accuracy_curves():
+    first = [{"epoch": e, "test/accuracy": a} for e, a in ((1, 0.5), (2, 0.9))]
+    second = [{"epoch": e, "test/accuracy": a} for e, a in ((1, 0.25), (2, 0.85), (3, 0.9))]
+    said = accuracy_difference({"a": first, "b": second})
+    assert said.startswith("accuracy curves: largest difference 25.0 points (epoch 1), 5.0 at")
+    assert accuracy_difference({"a": first}) == accuracy_difference({"a": first, "b": []}) == ""
+
+
+@pytest.mark.slow
+def test_weights_with_and_without_tracking_are_equal_to_the_bit(photos, tmp_path):
+    words = ["--loss=ce", "--class_split=within_classes"]
+    plain = finished_run(tmp_path / "plain", photos, *words)
+    tracked = finished_run(tmp_path / "tracked", photos, *words, "--track=spce,pce,ce,contrastive")
+    first, second = final_weights(plain), final_weights(tracked)
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+    for row in history(tracked):
+        for name in ("spce", "pce", "ce", "contrastive"):
+            total = row[f"track/{name}_tightness"] + row[f"track/{name}_contrastive"]
+            assert row[f"track/{name}"] == pytest.approx(total)
+        assert "track/gap_lambda" in row
+    assert "Losses on fixed training batches" in (tracked / "report.html").read_text()
+
+
+def test_a_mistake_of_tracking_is_one_line(tmp_path, capsys):
+    words = [*TINY, f"--data_dir={tmp_path}", "--track=arcface"]
+    assert command(*words, f"--output_dir={tmp_path / 'run'}") == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
