@@ -97,7 +97,7 @@ def find_duplicates(
     small, there, unreadable = _small_pictures(images, max_pixels)
     both = there[pairs].all(axis=1)
     found = []
-    for place in np.flatnonzero(~both & (nearness >= similarity)):
+    for place in np.flatnonzero(~both & (nearness >= similarity)).tolist():
         first, second = pairs[place].tolist()
         found.append(DuplicatePair(NEAR, first, second, float(nearness[place]), None))
     pairs, nearness = pairs[both], nearness[both]

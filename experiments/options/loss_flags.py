@@ -172,19 +172,19 @@ def parsed_arguments(
     found: dict[str, dict[str, Any]] = {}
     for word in given:
         left, _, text = word.partition("=")
-        loss, _, argument = left.rpartition("/")
-        loss = loss or (names[0] if len(names) == 1 else "")
-        if loss not in names or not text:
+        owner, _, argument = left.rpartition("/")
+        owner = owner or (names[0] if len(names) == 1 else "")
+        if owner not in names or not text:
             raise UsageError(
                 f"{flag} must be LOSS/ARGUMENT=VALUE for a loss of {', '.join(names) or 'none'}, "
                 f"but got {word}."
             )
-        taken = taken_by(loss)
+        taken = taken_by(owner)
         if argument not in taken:
             raise UsageError(
-                f"{flag} must be an argument of {loss} ({', '.join(taken)}), but got {argument}."
+                f"{flag} must be an argument of {owner} ({', '.join(taken)}), but got {argument}."
             )
-        found.setdefault(loss, {})[argument] = _value(flag, taken[argument], text)
+        found.setdefault(owner, {})[argument] = _value(flag, taken[argument], text)
     return found
 
 

@@ -77,7 +77,7 @@ class Memory:
     labels: Tensor
     filled: Tensor
     own: Tensor
-    scale: Tensor | None = None
+    scale: Tensor | float | None = None
 
     def prefix(self, length: int) -> "Memory":
         """Return the memory with the first `length` dimensions of each embedding."""

@@ -100,8 +100,9 @@ def proposition_1(
 ) -> dict[str, float]:
     """Compute CE, PCE, λ, and the terms of `CE − PCE = A₁ − A₂ − B` in float64.
 
-    The logits have no bias. λ is Eq. 25, the smallest eigenvalue over the classes. It is 0 if there
-    are fewer rows than dimensions, and PCE is then not finite.
+    The logits have no bias. λ is Eq. 25, the smallest eigenvalue over the classes. It is 0 if the
+    embeddings do not span all dimensions, for example with fewer rows. PCE is then not finite, and
+    the result has CE and λ only.
 
     Args:
         embeddings: `[n, d]`.
@@ -115,8 +116,11 @@ def proposition_1(
     logits = z @ theta.T
     p = np.exp(logits - logsumexp(logits, axis=1)[:, None])
     h, c = ((labels[:, None] == classes).T @ z / n, p.T @ z / n)
-    curvatures = [np.linalg.eigvalsh((z.T * (q - q * q)) @ z / n)[0] for q in p.T]
-    lam = max(float(min(curvatures)), 0.0)
+    curvatures = [np.linalg.eigvalsh((z.T * (q - q * q)) @ z / n) for q in p.T]
+    lam = min(float(values[0]) for values in curvatures)
+    # The rounding error of an eigenvalue is relative to the largest one.
+    error = z.shape[1] * np.finfo(float).eps * max(float(values[-1]) for values in curvatures)
+    lam = lam if lam > error else 0.0
     ce = float(logsumexp(logits, axis=1).mean() - (theta * h).sum())
     if lam == 0:
         return {"ce": ce, "lambda": 0.0}

@@ -135,3 +135,11 @@ def test_labels_in_another_form_are_refused_with_a_suggestion():
         loss(Z, PLAIN)
     with pytest.raises(ValueError, match="return_inverse"):
         loss(np.array(list("aabbccdd")), Z)
+
+
+@pytest.mark.parametrize("name", ["norm_softmax", "ce"])
+def test_class_ids_of_8_bits_among_more_classes(name):
+    cosines = np.clip(0.2 * np.random.default_rng(0).normal(size=(2, 300)), -1, 1)
+    loss = losses.get(name)
+    expected = float(loss(np.array([3, 100]), cosines))
+    assert float(loss(np.array([3, 100], "uint8"), cosines)) == pytest.approx(expected)

@@ -30,7 +30,9 @@ def test_fewer_rows_than_dimensions_have_no_pairwise_cross_entropy():
     rng = np.random.default_rng(0)
     z, theta = rng.normal(size=(4, 6)), rng.normal(size=(2, 6))
     found = proposition_1(z, np.array([0, 0, 1, 1]), theta)
-    assert found["lambda"] < 1e-12
+    assert found.keys() == {"ce", "lambda"} and found["lambda"] == 0
+    flat = np.pad(rng.normal(size=(60, 3)), ((0, 0), (0, 1)))
+    assert proposition_1(flat, np.arange(60) % 2, theta[:, :4])["lambda"] == 0
 
 
 def test_tracked_values_equal_the_losses_on_the_first_batches():
