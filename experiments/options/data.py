@@ -91,7 +91,7 @@ def data(
     """Load the tables, and list the bad images that are left out.
 
     With `--skip_bad_images`, every image is decoded first. Otherwise only the first bytes of the
-    files are read, and a dataset without a published list of images can have 5 % of bad files.
+    files are read, and `folder` can have 5 % of bad files.
 
     Args:
         options: The options.
