@@ -38,10 +38,10 @@ _TITLE_ONLY = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n"
 SECTIONS = {
     "guides": ("Guides", [
         "guides/photographs", "guides/keras", "guides/custom_data", "guides/losses",
-        "guides/custom_loss", "guides/training_loop", "guides/evaluation", "guides/finetuning",
-        "guides/devices", "guides/backends", "guides/serving", "guides/exporting",
-        "guides/stores", "guides/datasets", "guides/runs", "guides/migrating", "guides/theory",
-        "guides/errors",
+        "guides/custom_loss", "guides/relations", "guides/training_loop", "guides/evaluation",
+        "guides/finetuning", "guides/devices", "guides/backends", "guides/serving",
+        "guides/exporting", "guides/stores", "guides/datasets", "guides/runs", "guides/migrating",
+        "guides/theory", "guides/errors",
     ]),
     "reference": ("Reference", [
         "api/losses", *(f"api/{module.split('.')[-1]}" for module in MODULES), "flags",

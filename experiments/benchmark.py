@@ -10,6 +10,7 @@ from experiments.benchmarks import (
     information,
     losses,
     pipeline,
+    relations,
     retrieval,
     training,
     verification,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterator[str]]]] = {
     "retrieval": (retrieval.RetrievalOptions, retrieval.measure),
     "verification": (verification.VerificationOptions, verification.measure),
     "information": (information.InformationOptions, information.measure),
+    "relations": (relations.RelationsOptions, relations.measure),
     "audit": (audit.AuditOptions, audit.measure),
 }
 """The options of each benchmark, and the function that yields the lines of its table."""

@@ -16,6 +16,7 @@ from experiments.options import (
     registries,
     run_command,
 )
+from experiments.options.together import check_together
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from keras_dml._common.types import Metric
     from keras_dml.metrics import Verification
 
-_WHAT, _HOW = "Embeddings, one of --run, --index, and --embeddings", "How"
-_METRICS = registries.words("keras_dml._common.types.METRICS")
 # The rates among which the command chooses, and the true match rate that it asks for.
 _RATES = (0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
 _LEAST = 0.5
@@ -32,7 +31,18 @@ _LEAST = 0.5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(Options):
-    """Options of the command."""
+    """Options of the command.
+
+    Attributes:
+        run: Folder of a finished experiments.run: its test images and its kept model.
+        index: Folder of experiments.index, whose model was not trained on its images: its images,
+            classes, and model.
+        embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n].
+        saved_model: The SavedModel of the embeddings. A search uses it.
+        false_match_rate: Share of pairs of two classes that may match, above 0 and below 1.
+            Default: the lowest rate at which at least half of the pairs of one class match.
+        metric: Score of a pair.
+    """
 
     command = "experiments.calibrate"
     intro = """Find the threshold at which two images match, for a false match rate.
@@ -47,28 +57,16 @@ page then report for each neighbor whether it matches. Use classes that the mode
 on, such as the test classes of a run. More classes give narrower intervals.
 """
 
-    run: pathlib.Path | None = option(
-        None, _WHAT, "Folder of a finished experiments.run: its test images and its kept model."
+    group = "Embeddings, one of --run, --index, and --embeddings"
+
+    run: pathlib.Path | None = option(None)
+    index: pathlib.Path | None = option(None)
+    embeddings: pathlib.Path | None = option(None)
+    saved_model: pathlib.Path | None = option(None, needs="embeddings")
+    false_match_rate: float | None = option(None, "Threshold")
+    metric: str = option(
+        "cosine", "Threshold", choices=registries.words("keras_dml._common.types.METRICS")
     )
-    index: pathlib.Path | None = option(
-        None,
-        _WHAT,
-        "Folder of experiments.index, whose model was not trained on its images: its images, "
-        "classes, and model.",
-    )
-    embeddings: pathlib.Path | None = option(
-        None, _WHAT, "File of numpy.savez with the arrays embeddings [n, d] and labels [n]."
-    )
-    saved_model: pathlib.Path | None = option(
-        None, _WHAT, "With --embeddings: the SavedModel that made them. A search uses it."
-    )
-    false_match_rate: float | None = option(
-        None,
-        _HOW,
-        "Share of pairs of two classes that may match, above 0 and below 1. Default: the lowest "
-        "rate at which at least half of the pairs of one class match.",
-    )
-    metric: str = option("cosine", _HOW, "Score of a pair.", choices=_METRICS)
 
 
 class _Source(NamedTuple):
@@ -82,6 +80,7 @@ class _Source(NamedTuple):
 
 def _source(options: CalibrateOptions) -> _Source:
     """Read the embeddings that the options name."""
+    check_together(options)
     given = [name for name in ("run", "index", "embeddings") if getattr(options, name) is not None]
     if len(given) != 1:
         raise UsageError(
@@ -90,11 +89,6 @@ def _source(options: CalibrateOptions) -> _Source:
     rate = options.false_match_rate
     if rate is not None and not 0 < rate < 1:
         raise UsageError(f"false_match_rate must be above 0 and below 1, but got {rate}.")
-    if options.saved_model is not None and options.embeddings is None:
-        raise UsageError(
-            f"saved_model must be unset with --{given[0]}, which has its own, but got "
-            f"{options.saved_model}."
-        )
     path, model = (each and each.expanduser() for each in (options.embeddings, options.saved_model))
     if options.index is not None:
         import numpy as np

@@ -102,18 +102,19 @@ def _embedded(
         data = images_of_run(source, options, data_dir_moves=False, refuses=True)
     else:
         data, _ = options_data.data(options, known_bad_images(output))
-    sides = model_embeddings.sides_of(data, options.split, options.dataset)
-    _recall_at(options, sides.queries, sides.items)
+    tables, trained = model_embeddings.evaluated_tables(data, options.split, options.dataset)
+    _recall_at(options, tables["queries"], tables.get("gallery"))
     if kind == "saved_model":
-        embedder = model_embeddings.saved_model(source, options, sides.queries)
+        embedder = model_embeddings.saved_model(source, options, tables["queries"])
     elif kind == "backbone":
-        embedder = model_embeddings.backbone_model(pooled_backbone(options), options)
+        backbone = pooled_backbone(options, options.image_size)
+        embedder = model_embeddings.backbone_model(backbone, options, options.backbone)
     else:
         path = kept_model(source) if kind == "run" else source
         embedder = model_embeddings.keras_model(path, options, kind)
     open_output()
-    embedded = model_embeddings.embed(embedder, sides, output)
-    return embedded, 0 if kind == "backbone" else sides.trained
+    embedded = model_embeddings.embed(embedder, tables, output)
+    return embedded, 0 if kind == "backbone" else trained
 
 
 def _recall_at(

@@ -7,18 +7,31 @@ import os
 import pathlib
 import sys
 
-from experiments.options import RunOptions, UsageError, given_words, option, parse, run_command
+from experiments.options import RunOptions, given_words, option, parse, run_command
 from experiments.options.registries import words
 from experiments.options.run_options import CodeOptions, ImageLimitOptions
+from experiments.options.together import check_together
 from experiments.options.values import normal_path
 
-_MODEL, _EXPORT = "Model", "Export"
+_MODEL = "Model"
 _OVERRIDING = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "max_pixels")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportOptions(CodeOptions, ImageLimitOptions):
-    """The run and the format."""
+    """The run and the format.
+
+    Attributes:
+        run: Folder of a run, whose kept model is exported.
+        format: Format of the export. saved_model: TensorFlow. onnx: onnxruntime, NVIDIA's Triton,
+            and others (extra onnx). openvino: Intel's processors (extra openvino). litert: phones,
+            with built-in operations of LiteRT (extra litert).
+        int8: Use 8-bit integers: about a quarter of the size.
+        examples: int8: number of the run's training images that set the integers' scales.
+        data_dir: Folder of the run's dataset, if it has moved.
+        eval_batch_size: Images per batch.
+        output_dir: Output folder. Default: RUN/exports/FORMAT, or FORMAT-int8.
+    """
 
     command = "experiments.export"
     intro = """Export the kept model of a run to a format for other servers and phones.
@@ -32,32 +45,17 @@ images with the export. It prints the export's size, its largest difference from
 the lost recall, and the time per image, and writes a model card.
 """
 
-    run: pathlib.Path = option(
-        None, _MODEL, "Folder of a run, whose kept model is exported.", required=True
-    )
+    group = "Export"
+
+    run: pathlib.Path = option(None, _MODEL, required=True)
     format: str = option(
-        None,
-        _EXPORT,
-        "Format of the export. saved_model: TensorFlow. onnx: onnxruntime, NVIDIA's Triton, and "
-        "others (extra onnx). openvino: Intel's processors (extra openvino). litert: phones, with "
-        "built-in operations of LiteRT (extra litert).",
-        choices=words("experiments.exporting.formats.FORMATS"),
-        required=True,
+        None, choices=words("experiments.exporting.formats.FORMATS"), required=True
     )
-    int8: bool = option(False, _EXPORT, "Use 8-bit integers: about a quarter of the size.")
-    examples: int = option(
-        200,
-        _EXPORT,
-        "int8: number of the run's training images that set the integers' scales.",
-        lower_bound=1,
-    )
-    data_dir: str | None = option(
-        None, _MODEL, "Folder of the run's dataset, if it has moved.", convert=normal_path
-    )
-    eval_batch_size: int = option(64, _EXPORT, "Images per batch.", lower_bound=1)
-    output_dir: str | None = option(
-        None, _EXPORT, "Output folder. Default: RUN/exports/FORMAT, or FORMAT-int8."
-    )
+    int8: bool = option(False)
+    examples: int = option(200, lower_bound=1, needs="int8")
+    data_dir: str | None = option(None, _MODEL, convert=normal_path)
+    eval_batch_size: int = option(64, _MODEL, lower_bound=1)
+    output_dir: str | None = option(None)
 
 
 def main(argv: list[str]) -> None:
@@ -68,8 +66,7 @@ def main(argv: list[str]) -> None:
     from experiments.training.run_files import flag_file_of
 
     flags = flag_file_of(options.run)
-    if not options.int8 and "examples" in options.on_command_line:
-        raise UsageError(f"examples is for --int8. Received: examples={options.examples}")
+    check_together(options)
     of_run = parse(
         RunOptions, ["export", f"--flagfile={flags}", *given_words(options, _OVERRIDING)]
     )

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     from experiments.searching.index_building import IndexKind, update_index
     from experiments.searching.store_update import check_store, images_to_store, opened_store
 
-    kind = IndexKind(options.metric, options.approximate, options.target_recall, options.prefix)
+    kind = IndexKind(options.metric, options.target_recall, options.prefix)
     images = ImageFolder(absolute_place(options.images))
     files = images.files()
     if options.saved_model is not None:  # refuse another folder before writing one
@@ -50,9 +50,7 @@ def main(argv: list[str]) -> None:
         known = []
         if options.columns is not None:
             paths = [file.path for file in files]
-            known = import_csv(
-                output, options.columns, options.class_column, pathlib.Path(images.place), paths
-            )
+            known = import_csv(output, options.columns, images.place, paths)
         embedded = _embedded(options, saved_model, images, files)
         index_folder.write_skipped(output / index_folder.SKIPPED, embedded.bad)
         if options.engine == "local":

@@ -35,7 +35,14 @@ _DATA = "Data"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareOptions(Options):
-    """The dataset and its folder."""
+    """The dataset and its folder.
+
+    Attributes:
+        dataset: Dataset.
+        data_dir: Folder for the dataset's files.
+    """
+
+    group = _DATA
 
     command = "experiments.prepare"
     intro = """Download, check, and unpack a published dataset.
@@ -53,8 +60,8 @@ unpacked into FOLDER.
   groceries   Grocery Store Dataset      its repository, GroceryStoreDataset-master.zip
 """
 
-    dataset: str = option(None, _DATA, "Dataset.", choices=NAMES, required=True)
-    data_dir: pathlib.Path = option(None, _DATA, "Folder for the dataset's files.", required=True)
+    dataset: str = option(None, choices=NAMES, required=True)
+    data_dir: pathlib.Path = option(None, required=True)
 
 
 def main(argv: list[str]) -> None:

@@ -25,7 +25,15 @@ _PREVIEW = "Preview"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreviewOptions(RunOptions):
-    """Options of the command: the flags of a run, and the size of the sheet."""
+    """Options of the command: the flags of a run, and the size of the sheet.
+
+    Attributes:
+        output: PNG file. Default: RECIPE-preview.png.
+        rows: Number of images, one per row, over all classes.
+        crops: Number of augmented crops in a row.
+    """
+
+    group = _PREVIEW
 
     command = "experiments.preview"
     intro = """A contact sheet of a recipe's images.
@@ -36,12 +44,9 @@ Each row is a training image: first as an evaluation crops it, then as the train
 The command has all flags of experiments.run, so you can preview any of its command lines.
 """
 
-    output: str | None = option(None, _PREVIEW, "PNG file. Default: RECIPE-preview.png.")
-    rows: int = option(
-        8, _PREVIEW, "Number of images, one per row, over all classes.", lower_bound=1,
-        former="images",
-    )  # fmt: skip
-    crops: int = option(7, _PREVIEW, "Number of augmented crops in a row.", lower_bound=1)
+    output: str | None = option(None)
+    rows: int = option(8, lower_bound=1, former="images")
+    crops: int = option(7, lower_bound=1)
 
 
 _TILE = 160  # pixels

@@ -227,7 +227,7 @@ class _Batches:
             labels = self._labels(dataset[1])
             if len(images) != len(labels) or not len(labels):
                 raise ArgumentError(
-                    f"{name} must have one label for each of its images, and an image. "
+                    f"{name} must have an image or more, and one label for each image. "
                     f"Received: {len(images)} images and {len(labels)} labels"
                 )
             self.images = len(labels)

@@ -292,9 +292,10 @@ def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
 
 def optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
     """Return the optimizer and the optimizers in a `LossScaleOptimizer` or `MultiOptimizer`."""
+    several = getattr(keras.optimizers, "MultiOptimizer", None)  # since Keras 3.15
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         inner = [optimizer.inner_optimizer]
-    elif isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):  # Keras 3.15
+    elif several is not None and isinstance(optimizer, several):
         inner = optimizer.optimizers
     else:
         inner = []

@@ -25,8 +25,8 @@ class Split:
 
     Attributes:
         train: Training images.
-        test: Test images. Each is a query that searches the gallery, or the other test images if
-            there is no gallery.
+        test: Test images. Each is a query that searches the gallery, or the other test images
+            without a gallery.
         same_classes: If True, training and test images have the same classes, with the same
             numbers. If False, training does not see the test classes, and each side numbers its
             classes from 0.

@@ -1,6 +1,5 @@
 """Configure TensorFlow, JAX, and pytest before any test imports a backend."""
 
-import collections
 import gc
 import os
 import random
@@ -40,35 +39,6 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark all but the first of many similar cases as slow or thorough.
-
-    The quick tests run one set of arguments for each loss. If a test has the mark `quick_cases(n)`,
-    they run its first n cases. On JAX, which compiles each test separately, tests marked
-    `slow_on_jax` are slow. The gate runs the first slow case of a test, or the first n if it has
-    the mark `gate_cases(n)`. The thorough checks run all cases.
-    """
-    first, seen, in_gate = {}, collections.Counter(), collections.Counter()
-    for item in items:
-        test = (item.path, item.originalname)
-        case = getattr(item, "callspec", None) and item.callspec.params.get("case")
-        name = getattr(case, "name", None)
-        later = name and first.setdefault((*test, name), case) is not case
-        few = item.get_closest_marker("quick_cases")
-        if few:
-            seen[test] += 1
-            later = later or seen[test] > few.args[0]
-        on_jax = os.environ.get("KERAS_BACKEND") == "jax"
-        if later or (on_jax and item.get_closest_marker("slow_on_jax")):
-            item.add_marker(pytest.mark.slow)
-        some = item.get_closest_marker("gate_cases")
-        if item.get_closest_marker("slow") and not item.get_closest_marker("thorough"):
-            in_gate[test] += 1
-            if in_gate[test] > (some.args[0] if some else 1):
-                item.add_marker(pytest.mark.thorough)
 
 
 @pytest.hookimpl(tryfirst=True)

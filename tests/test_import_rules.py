@@ -215,37 +215,9 @@ def nodes_at_import(tree):
             yield from nodes_at_import(child)
 
 
-def test_cycles_are_found(tmp_path):
-    edges = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"d"}, "e": {"f"}, "f": {"e", "a"}}
-    assert cycles(edges) == [["b", "c"], ["e", "f"]]
-    path = tmp_path / "module.py"
-    path.write_text(
-        "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
-        "def f():\n    if typing.TYPE_CHECKING:\n        import c\n    import d\n"
-    )
-    assert set(imports(path, with_typing=False)) == {"b", "d"}
-    assert set(imports(path)) == {"a", "b", "c", "d"}
-
-
 def test_tests_do_not_import_each_other():
     for path in (ROOT / "tests").rglob("*.py"):
         for imported in imports(path):
             names = imported.split(".")
             assert not any(name.startswith("test_") for name in names), f"{path}: {imported}"
             assert names[0] != "tests" or names[1:2] == ["support"], f"{path}: {imported}"
-
-
-def test_an_import_within_a_function_is_seen(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text(
-        "import os.path\n"
-        "def f():\n"
-        "    from experiments import run\n"
-        "    from keras_dml.losses import get\n"
-        "    importlib.import_module('scann.ops')\n"
-    )
-    found = set(imports(path))
-    assert found == {"os.path", "experiments.run", "keras_dml.losses", "scann.ops"}
-    path.write_text("from . import values\nfrom ..recipes import names\n")
-    found = set(imports(path, "experiments.options.flags"))
-    assert found == {"experiments.options.values", "experiments.recipes"}

@@ -98,12 +98,6 @@ def test_the_extras_in_the_readme_exist():
     assert {extra for words in asked for extra in words.split(",")} <= extras
 
 
-def test_these_tests_run_the_console_script_of_setup_cfg():
-    assert SETUP["options.entry_points"]["console_scripts"].strip() == (
-        "keras-dml = experiments.__main__:main"
-    )
-
-
 def test_help_lists_the_commands(project):
     done = run_in(project, [*SCRIPT, "--help"])
     assert done.returncode == 0, done.stderr
@@ -179,16 +173,6 @@ def test_keras_dml_works_in_a_project_with_packages_of_the_same_names(project):
     done = run_in(project, ["-c", program], KERAS_BACKEND="jax")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "export_saved_model keras_dml.addons"
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_compare_starts_our_runs(project):
-    words = ["compare", "--recipes=glyphs.flags", "--dataset=folder", "--output_dir=out"]
-    done = run_in(project, [*SCRIPT, *words])
-    assert done.returncode == 2, done.stderr
-    assert "data_dir" in done.stderr and "the project's own" not in done.stderr
-    assert done.stderr.splitlines()[-1] == "error: glyphs ended with code 2; what it said is above"
 
 
 @pytest.mark.parametrize("on_path", [True, False])

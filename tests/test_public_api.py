@@ -72,18 +72,6 @@ def test_all_public_names_exist_and_are_documented(package):
     assert lacking == []
 
 
-def test_a_name_without_a_docstring_is_found():
-    class Bare:
-        def method(self): ...
-
-        @property
-        def size(self): ...
-
-    Bare.__doc__ = "It has one."
-    assert _undocumented("here", "Bare", Bare) == ["here.Bare.method", "here.Bare.size"]
-    assert _undocumented("here", "function", lambda: None) == ["here.function"]
-
-
 def test_the_list_of_packages_is_complete():
     assert {"keras_dml", "keras_dml.losses", "pipelines.images", "experiments.training"} < set(
         PACKAGES

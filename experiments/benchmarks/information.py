@@ -25,7 +25,16 @@ _DRAWS = 20_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InformationOptions(Options):
-    """Options of `benchmark information`."""
+    """Options of `benchmark information`.
+
+    Attributes:
+        rows: Numbers of rows.
+        dimensions: Numbers of dimensions.
+        seeds: Number of mixtures of each kind.
+        timed_rows: Rows whose scores are timed.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark information"
     intro = """Measure the bias of the scores of information on mixtures of ten Gaussians, by the
@@ -34,12 +43,10 @@ number of rows and of dimensions, and the time of the scores of pairs.
   python -m experiments.benchmark information
 """
 
-    rows: tuple[str, ...] = option(("100", "300", "1000", "3000"), "Measured", "Numbers of rows.")
-    dimensions: tuple[str, ...] = option(
-        ("2", "8", "32", "128"), "Measured", "Numbers of dimensions."
-    )
-    seeds: int = option(5, "Measured", "Number of mixtures of each kind.", lower_bound=1)
-    timed_rows: int = option(4096, "Measured", "Rows whose scores are timed.", lower_bound=20)
+    rows: tuple[str, ...] = option(("100", "300", "1000", "3000"))
+    dimensions: tuple[str, ...] = option(("2", "8", "32", "128"))
+    seeds: int = option(5, lower_bound=1)
+    timed_rows: int = option(4096, lower_bound=20)
 
 
 def measure(options: InformationOptions) -> Iterator[str]:

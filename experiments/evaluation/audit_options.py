@@ -22,7 +22,23 @@ _OF_A_RUN = {"split", *(field.name for field in dataclasses.fields(EvaluationOpt
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditOptions(EvaluationOptions):
-    """Options of the command."""
+    """Options of the command.
+
+    Attributes:
+        run: Folder of experiments.run: its images and its kept model. A model that was trained on
+            wrong labels agrees with some of them.
+        embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n]. train_ or
+            gallery_ before these names adds sets, and paths (train_paths, gallery_paths) of image
+            files add pictures. Without pictures, near-duplicates are found by the embeddings.
+        split: With --run: which of its images.
+        correlation: Least correlation of the gray levels of two near-duplicates, at 32x32 pixels.
+            One of them may be mirrored or cut by up to a sixth.
+        similarity: Without pictures: least cosine similarity of two near-duplicates. The right
+            value depends on the model.
+        output_dir: Folder of the results. Default: RUN/audit, or NAME-audit next to the file.
+    """
+
+    group = _LIMITS
 
     command = "experiments.audit"
     intro = """Find errors in a set of labeled images by the embeddings of a model.
@@ -38,57 +54,24 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
 1: the audit had to stop. 2: a flag is wrong.
 """
 
-    run: str | None = option(
-        None,
-        _WHAT,
-        "Folder of experiments.run: its images and its kept model. A model that was trained on "
-        "wrong labels agrees with some of them.",
-    )
-    embeddings: str | None = option(
-        None,
-        _WHAT,
-        "File of numpy.savez with the arrays embeddings [n, d] and labels [n]. train_ or gallery_ "
-        "before these names adds sets, and paths (train_paths, gallery_paths) of image files add "
-        "pictures. Without pictures, near-duplicates are found by the embeddings.",
-    )
-    split: str = option(
-        "all", _HOW, "With --run: which of its images.", choices=("all", "train", "test")
-    )
-    correlation: float = option(
-        0.92,
-        _FOUND,
-        "Least correlation of the gray levels of two near-duplicates, at 32x32 pixels. One of them "
-        "may be mirrored or cut by up to a sixth.",
-        lower_bound=0,
-        upper_bound=1,
-    )
-    similarity: float = option(
-        0.97,
-        _FOUND,
-        "Without pictures: least cosine similarity of two near-duplicates. The right value depends "
-        "on the model.",
-        lower_bound=-1,
-        upper_bound=1,
-    )
+    run: str | None = option(None, group=_WHAT)
+    embeddings: str | None = option(None, group=_WHAT)
+    split: str = option("all", group=_HOW, choices=("all", "train", "test"))
+    correlation: float = option(0.92, group=_FOUND, lower_bound=0, upper_bound=1)
+    similarity: float = option(0.97, group=_FOUND, lower_bound=-1, upper_bound=1)
     max_leaks: int | None = option(
         None,
-        _LIMITS,
-        f"Test and gallery images that are near-duplicates of training images.{_ANY}",
+        text=f"Test and gallery images that are near-duplicates of training images.{_ANY}",
         lower_bound=0,
     )
     max_duplicates: int | None = option(
-        None,
-        _LIMITS,
-        f"Images after the first of each group of near-duplicates.{_ANY}",
-        lower_bound=0,
+        None, text=f"Images after the first of each group of near-duplicates.{_ANY}", lower_bound=0
     )
     max_label_errors: int | None = option(
-        None, _LIMITS, f"Labels that are probably wrong.{_ANY}", lower_bound=0
+        None, text=f"Labels that are probably wrong.{_ANY}", lower_bound=0
     )
-    max_outliers: int | None = option(None, _LIMITS, f"Outliers.{_ANY}", lower_bound=0)
-    output_dir: str | None = option(
-        None, _HOW, "Folder of the results. Default: RUN/audit, or NAME-audit next to the file."
-    )
+    max_outliers: int | None = option(None, text=f"Outliers.{_ANY}", lower_bound=0)
+    output_dir: str | None = option(None, group=_HOW)
 
     @classmethod
     def of_flag_files(cls) -> type[Options]:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -143,6 +144,7 @@ def kept_embeddings(run: pathlib.Path, name: str, table: ImageTable) -> np.ndarr
     except (OSError, UnreadableError):
         return None
     embeddings, labels, paths = (arrays.get(array) for array in wanted)
-    if not np.array_equal(labels, table.labels) or not np.array_equal(paths, table.paths):
+    pairs: list[tuple[Any, Any]] = [(labels, table.labels), (paths, table.paths)]
+    if embeddings is None or not all(np.array_equal(*pair) for pair in pairs):
         return None
-    return embeddings if embeddings is not None and len(embeddings) == len(table) else None
+    return embeddings if len(embeddings) == len(table) else None

@@ -49,7 +49,7 @@ class Calibration:
     def in_words(self) -> str:
         """Return the condition of a match, for a page or a terminal."""
         side = "similarity of at least" if self.metric == "cosine" else "distance of at most"
-        return f"{side} {self.threshold:.4f}, false match rate {self.false_match_rate:g}"
+        return f"{side} {self.threshold:z.4f}, false match rate {self.false_match_rate:g}"
 
 
 def calibration_of(

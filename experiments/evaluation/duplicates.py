@@ -96,9 +96,10 @@ def find_duplicates(
     nearness = similarities.ravel()[places]
     small, there, unreadable = _small_pictures(images, max_pixels)
     both = there[pairs].all(axis=1)
-    near = np.flatnonzero(~both & (nearness >= similarity))
-    found = [DuplicatePair(NEAR, *pairs[place].tolist(), float(nearness[place]), None)
-             for place in near]  # fmt: skip
+    found = []
+    for place in np.flatnonzero(~both & (nearness >= similarity)).tolist():
+        first, second = pairs[place].tolist()
+        found.append(DuplicatePair(NEAR, first, second, float(nearness[place]), None))
     pairs, nearness = pairs[both], nearness[both]
     for place, value in _correlated(small, pairs, correlation):
         first, second = pairs[place].tolist()

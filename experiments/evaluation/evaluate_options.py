@@ -38,7 +38,27 @@ _OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "b
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(EvaluationOptions, BackboneOptions):
-    """Options of the command: the model or file, and the flags of a run that apply to it."""
+    """Options of the command: the model or file, and the flags of a run that apply to it.
+
+    Attributes:
+        run: Folder of experiments.run: its kept model on its dataset. Other flags override the
+            run's.
+        model: Keras model from images [n, size, size, 3], RGB in 0..255, to embeddings [n, d].
+        saved_model: SavedModel from the bytes of image files to embeddings. It contains the
+            preprocessing, so image_size and resize have no effect. It runs code with your rights:
+            use only models that you trust.
+        embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n].
+            gallery_embeddings and gallery_labels are searched instead of the other rows, and
+            catalog_embeddings and catalog_labels as a second task. With paths of image files (also
+            gallery_paths and catalog_paths), the page shows neighbors.
+        split: Images of the dataset. A model that was trained on it has seen the classes of train
+            and all.
+        clustering: Compute NMI and AMI, which need k-means.
+        output_dir: Folder of the results. Default: NAME-evaluation next to the file or model, or
+            evaluation in the folder of a run.
+    """
+
+    group = _WHAT
 
     command = "experiments.evaluate"
     intro = """Score embeddings in retrieval and clustering: a table, a page, and a JSON file.
@@ -54,45 +74,13 @@ default of --dataset is a folder of class folders. The same command resumes afte
 --flagfile, only the flags of the dataset, the image size, the backbone, and the evaluation apply.
 """
 
-    run: str | None = option(
-        None,
-        _WHAT,
-        "Folder of experiments.run: its kept model on its dataset. Other flags override the run's.",
-    )
-    model: str | None = option(
-        None,
-        _WHAT,
-        "Keras model from images [n, size, size, 3], RGB in 0..255, to embeddings [n, d].",
-    )
-    saved_model: str | None = option(
-        None,
-        _WHAT,
-        "SavedModel from the bytes of image files to embeddings. It contains the preprocessing, so "
-        "image_size and resize have no effect. It runs code with your rights: use only models that "
-        "you trust.",
-    )
-    embeddings: str | None = option(
-        None,
-        _WHAT,
-        "File of numpy.savez with the arrays embeddings [n, d] and labels [n]. gallery_embeddings "
-        "and gallery_labels are searched instead of the other rows, and catalog_embeddings and "
-        "catalog_labels as a second task. With paths of image files (also gallery_paths and "
-        "catalog_paths), the page shows neighbors.",
-    )
-    split: str = option(
-        "test",
-        _HOW,
-        "Images of the dataset. A model that was trained on it has seen the classes of train and "
-        "all.",
-        choices=("test", "train", "all"),
-    )
-    clustering: bool = option(True, _HOW, "Compute NMI and AMI, which need k-means.")
-    output_dir: str | None = option(
-        None,
-        _HOW,
-        "Folder of the results. Default: NAME-evaluation next to the file or model, or evaluation "
-        "in the folder of a run.",
-    )
+    run: str | None = option(None)
+    model: str | None = option(None)
+    saved_model: str | None = option(None)
+    embeddings: str | None = option(None)
+    split: str = option("test", group=_HOW, choices=("test", "train", "all"))
+    clustering: bool = option(True, group=_HOW)
+    output_dir: str | None = option(None, group=_HOW)
 
     @classmethod
     def of_flag_files(cls) -> type[Options]:

@@ -82,9 +82,11 @@ def result_of(
                 *(text for _, text in warnings),
             ]
         ),
-        details=all_facts
-        | {name: len(numbers) for name, numbers in zeros.items()}
-        | findings.result,
+        details={
+            **all_facts,
+            **{name: len(numbers) for name, numbers in zeros.items()},
+            **findings.result,
+        },
         summary=[
             *shown,
             *findings.lines,

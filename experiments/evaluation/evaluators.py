@@ -85,14 +85,14 @@ class Finished:
     """A run at its end.
 
     Attributes:
-        model: The fitted model after the last step.
+        model: The fitted model after the last step, a `keras.Model`.
         embeddings: Embeddings by the kept model of "test", and of "gallery" and "catalog" if the
             dataset has them.
         history: The objects of `metrics.jsonl`.
         best: The object of `history` whose model was kept.
     """
 
-    model: keras.Model | None
+    model: Any
     embeddings: Embeddings
     history: Sequence[Mapping[str, float]]
     best: Mapping[str, float]
@@ -419,10 +419,11 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 
 
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
-    arrays: list[np.ndarray] = []
-    for side, labels in _labels(run).items():
-        arrays += [embeddings[side], labels]
-    return Scored(*arrays[:2], run.ks, *arrays[2:])
+    data = run.data.tables
+    test = embeddings["test"], data["test"].labels, run.ks
+    if "gallery" not in data:
+        return Scored(*test)
+    return Scored(*test, embeddings["gallery"], data["gallery"].labels)
 
 
 def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast
+from typing import cast
 
 import keras
 import numpy as np
@@ -32,55 +32,52 @@ from keras_dml.export import float32_copy
 from keras_dml.models import load_keras_file
 from pipelines import ImageTable, Split
 
-
-class Sides(NamedTuple):
-    """The evaluated images of a dataset.
-
-    Attributes:
-        queries: The images to search with.
-        items: The images to search in. The default is the other queries.
-        trained: How many classes of the queries are training classes of the dataset.
-        catalog: Images to search in as a second task.
-    """
-
-    queries: ImageTable
-    items: ImageTable | None
-    trained: int
-    catalog: ImageTable | None = None
+# Set of `LabeledEmbeddings` -> the name of its file of embeddings.
+_FILES = {
+    "queries": "evaluation",
+    "gallery": "evaluation_gallery",
+    "catalog": "evaluation_catalog",
+}
 
 
-def sides_of(data: Split, split: str, dataset: str | None) -> Sides:
-    """Return the evaluated images.
+def evaluated_tables(
+    data: Split, split: str, dataset: str | None
+) -> tuple[dict[str, ImageTable], int]:
+    """Return the evaluated images of a dataset.
 
     Args:
         data: The dataset.
         split: "test", "train", or "all".
         dataset: Name of the dataset.
 
+    Returns:
+        `(tables, trained)`: tables by the sets of `LabeledEmbeddings`, and how many classes of the
+        queries are training classes of the dataset.
+
     Raises:
         UsageError: The split is "all", and the dataset has a gallery.
     """
+    train, test = data.train, data.test
     if split == "train":
-        return Sides(data.train, None, data.train.num_classes)
+        return {"queries": train}, train.num_classes
     if split == "test":
-        trained = data.test.num_classes if data.same_classes else 0
-        return Sides(data.test, data.gallery, trained, data.catalog)
+        others = {"gallery": data.gallery, "catalog": data.catalog}
+        there = {name: table for name, table in others.items() if table is not None}
+        return {"queries": test, **there}, test.num_classes if data.same_classes else 0
     if data.gallery is not None:
         raise UsageError(
             f"split must be test or train with a gallery, but got all with dataset={dataset}."
         )
-    if data.same_classes:
-        names, others = data.train.class_names, data.test.labels
-    else:
-        names = data.train.class_names + data.test.class_names
-        others = data.test.labels + data.train.num_classes
+    names, labels = train.class_names, test.labels
+    if not data.same_classes:
+        names, labels = names + test.class_names, labels + train.num_classes
     images = {
-        kind: np.concatenate([getattr(data.train, kind), getattr(data.test, kind)])
+        kind: np.concatenate([getattr(train, kind), getattr(test, kind)])
         for kind in ("paths", "arrays", "encoded", "boxes")
-        if getattr(data.train, kind) is not None
+        if getattr(train, kind) is not None
     }
-    table = ImageTable(np.concatenate([data.train.labels, others]), names, **images)
-    return Sides(table, None, data.train.num_classes)
+    table = ImageTable(np.concatenate([train.labels, labels]), names, **images)
+    return {"queries": table}, train.num_classes
 
 
 class ServedEmbedder:
@@ -182,9 +179,9 @@ def keras_model(
     return _embedder(model, options, file_sha256(path))
 
 
-def backbone_model(model: keras.Model, options: EvaluationOptions) -> IdentifiedEmbedder:
-    """Return the embedder of a backbone with its pooling. Its weights identify it."""
-    digest = hashlib.sha256(options.backbone.encode())
+def backbone_model(model: keras.Model, options: EvaluationOptions, name: str) -> IdentifiedEmbedder:
+    """Return the embedder of a backbone with its pooling. Its name and weights identify it."""
+    digest = hashlib.sha256(name.encode())
     for array in model.get_weights():
         digest.update(np.ascontiguousarray(array).data)
     return _embedder(float32_copy(model), options, digest.hexdigest())
@@ -214,33 +211,25 @@ def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
         )
 
 
-def embed(model: IdentifiedEmbedder, sides: Sides, folder: pathlib.Path) -> LabeledEmbeddings:
+def embed(
+    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path
+) -> LabeledEmbeddings:
     """Embed images into files of a folder. The same call resumes after a stop.
 
     Args:
         model: The embedder.
-        sides: The images.
+        tables: The images, from `evaluated_tables`.
         folder: Where the files are.
 
     Raises:
         UsageError: An image cannot be read, or the model does not accept it.
         RunError: Out of memory.
     """
-    tables = {
-        "evaluation": sides.queries,
-        "evaluation_gallery": sides.items,
-        "evaluation_catalog": sides.catalog,
-    }
-    there = {name: table for name, table in tables.items() if table is not None}
-    arrays = embed_tables(model, there, folder)
-    sets = {name: EmbeddedSet(arrays[name], table.labels, table) for name, table in there.items()}
+    arrays = embed_tables(model, {_FILES[name]: each for name, each in tables.items()}, folder)
+    sets = {name: EmbeddedSet(arrays[_FILES[name]], each.labels, each)
+            for name, each in tables.items()}  # fmt: skip
     transform = model.embedder.transform
-    return LabeledEmbeddings(
-        sets["evaluation"],
-        sets.get("evaluation_gallery"),
-        sets.get("evaluation_catalog"),
-        transform=transform if callable(transform) else PICTURES,
-    )
+    return LabeledEmbeddings(**sets, transform=transform if callable(transform) else PICTURES)
 
 
 def embed_tables(

@@ -212,7 +212,7 @@ def table_fingerprint(table: ImageTable) -> str:
 
 
 def recalls(
-    embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], **gallery: np.ndarray | None
+    embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], **gallery: Any
 ) -> dict[str, dict[int, float]]:
     """Return the recall at each K: `{"cosine": {K: share}, "l2": {K: share}}`."""
     return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}

@@ -117,10 +117,6 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
 
 def _model(run: pathlib.Path, of_run: RunOptions) -> keras.Model:
     path = kept_model(run)
-    if not path.is_file():
-        raise UsageError(
-            f"run must have a model: the first evaluation writes best.keras. Received: run={run}"
-        )
     import_modules(of_run.import_modules)
     try:
         return float32_copy(load_keras_file(path, of_run.trust_code))

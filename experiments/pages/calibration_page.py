@@ -26,7 +26,7 @@ def rows_of(found: Verification) -> list[tuple[str, list[str]]]:
     false, false_interval = point.measured_false_match_rate, point.false_match_rate_interval
     true, true_interval = point.true_match_rate, point.true_match_rate_interval
     rows = [
-        ("threshold", point.threshold, point.threshold_interval, 1, "{:.4f}"),
+        ("threshold", point.threshold, point.threshold_interval, 1, "{:z.4f}"),
         ("false match rate", false, false_interval, 1, "{:.3g}"),
         ("true match rate, %", true, true_interval, 100, "{:.2f}"),
         ("equal error rate, %", equal, equal_interval, 100, "{:.2f}"),
@@ -84,7 +84,7 @@ def write_calibration_page(
         path,
         "Match or no match",
         template="calibration.html",
-        threshold=f"{point.threshold:.3f}",
+        threshold=f"{point.threshold:z.3f}",
         side="similarity from" if found.metric == "cosine" else "distance up to",
         rate=f"{point.false_match_rate:g}",
         rates={

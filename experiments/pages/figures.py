@@ -26,7 +26,12 @@ _INK = "#010203"
 _BLUE, _ORANGE, _GRAY = "#3b82d0", "#d9771f", "#808790"
 _COLORS = (_BLUE, _ORANGE, "#a666c9", "#2f9662", "#d3504a", _GRAY)
 _STYLES = ("-", "--", "-.", ":")
-_RING = {"marker": "o", "markersize": 10, "markerfacecolor": "none", "linestyle": "none"}
+_RING: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 10,
+    "markerfacecolor": "none",
+    "linestyle": "none",
+}
 # With more points, the dots would hide the line.
 _MOST_DOTS = 40
 
@@ -67,10 +72,14 @@ def _curves(title: str, shown: Curves) -> str:
     ]
 
     def draw(figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         axes = figure.add_subplot()
         looks = itertools.cycle(zip(_COLORS * 2, _STYLES * 3))
         for (name, line), (color, style) in zip(lines.items(), looks):
-            dots = {"marker": "o", "markersize": 3.5} if len(line) <= _MOST_DOTS else {}
+            dots: dict[str, Any] = {}
+            if len(line) <= _MOST_DOTS:
+                dots = {"marker": "o", "markersize": 3.5}
             axes.plot(*zip(*line), color=color, linestyle=style, label=name, **dots)
         for name, point in shown.rings.items():
             axes.plot(*point, color=_INK, label=name, **_RING)
@@ -83,7 +92,7 @@ def _curves(title: str, shown: Curves) -> str:
         if shown.is_log:
             axes.set_xscale("log")
         if shown.x == "epoch":
-            axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
         axes.set_xlabel(shown.x)
         axes.set_ylabel(shown.y)
         if len(axes.get_legend_handles_labels()[1]) > 1:

@@ -93,7 +93,6 @@ def environment() -> jinja2.Environment:
 def write_page(
     path: str | os.PathLike[str],
     title: str,
-    body: str | Markup = "",
     links: Links = _NO_LINKS,
     template: str = "base.html",
     **values: Any,
@@ -105,14 +104,13 @@ def write_page(
     Args:
         path: The file; its folder exists.
         title: Plain text.
-        body: HTML of a page that has no template.
         links: Paths of other pages -> their names. Links to missing files are left out, and links
             that other commands have added to the page stay.
         template: File name of the template.
         **values: Values of the template.
     """
     text = environment().get_template(template).render(
-        title=title, links=Markup(links_html(pathlib.Path(path), links)), body=Markup(body),
+        title=title, links=Markup(links_html(pathlib.Path(path), links)),
         **values,
     )  # fmt: skip
     with replacing(path) as unfinished:

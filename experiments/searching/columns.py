@@ -33,18 +33,16 @@ _NAMED, _SHOWN, _COMPARED = 20, 100, 2000
 
 
 class StoredColumns(NamedTuple):
-    """Column names, the name of the class column or None, and the values of each path."""
+    """Column names, and the values of each path."""
 
     names: list[str]
-    class_column: str | None
     rows: dict[str, list[str]]
 
 
 def import_csv(
     folder: pathlib.Path,
     path: pathlib.Path,
-    class_column: str | None,
-    images: pathlib.Path,
+    images: str,
     paths: Collection[str],
 ) -> list[str]:
     """Store the columns of a CSV file in an index folder. They replace earlier columns.
@@ -55,7 +53,6 @@ def import_csv(
         folder: The index folder.
         path: The CSV file, as in `read_csv`. Its paths are relative to the images' folder, or
             absolute.
-        class_column: The column with the class. None means `class`, if it exists.
         images: The images' folder.
         paths: The paths of the images.
 
@@ -68,13 +65,8 @@ def import_csv(
     from keras_dml._files.atomic import replacing  # imports Keras
 
     table = read_csv(path, _normal(images, paths))
-    forbidden = {FOLDER} if class_column in (None, CLASS) else {FOLDER, CLASS}
-    if taken := forbidden & set(table.columns):
-        raise UsageError(f"{path} has a column {taken.pop()!r}, which the index has. Rename it.")
-    if class_column is not None and class_column not in table.columns:
-        raise UsageError(
-            f"class_column must be one of {_named(table.columns)}, but got {class_column}."
-        )
+    if FOLDER in table.columns:
+        raise UsageError(f"{path} has a column {FOLDER!r}, which every index has. Rename it.")
     known = set(paths)
     unknown = [name for name in table.rows if name not in known]
     if len(unknown) == len(table.rows):
@@ -82,7 +74,7 @@ def import_csv(
             f"none of the {len(unknown):,} paths in {path} is an image in {images}. The first path "
             f"is {unknown[0]}, and an image has the path {next(iter(paths))}"
         )
-    stored = StoredColumns(table.columns, class_column, table.rows)
+    stored = StoredColumns(table.columns, table.rows)
     with replacing(folder / COLUMNS) as temporary:
         temporary.write_text(checked_text(stored._asdict()))
     missing = [name for name in paths if name not in table.rows]
@@ -99,7 +91,7 @@ def import_csv(
     return lines
 
 
-def _normal(images: pathlib.Path, paths: Collection[str]) -> Callable[[str], str]:
+def _normal(images: str, paths: Collection[str]) -> Callable[[str], str]:
     """Return a function that maps a path in a CSV file to the path of an image."""
     composed = {_composed(name): name for name in paths}
 
@@ -150,13 +142,11 @@ class Columns:
     """
 
     def __init__(self, paths: Sequence[str], stored: StoredColumns | None = None) -> None:
-        names, class_column, rows = stored or StoredColumns([], None, {})
+        names, rows = stored or StoredColumns([], {})
         known = [rows.get(path, [""] * len(names)) for path in paths]
         columns = {name: [row[place] for row in known] for place, name in enumerate(names)}
         folders = [folder_of(path) for path in paths]
-        own = columns.get(class_column or CLASS, folders)
-        columns.pop(CLASS, None)
-        classes = [name or folder for name, folder in zip(own, folders)]
+        classes = [name or folder for name, folder in zip(columns.pop(CLASS, folders), folders)]
         self._values = {CLASS: classes, FOLDER: folders, **columns}
         self._rows: dict[str, dict[str, list[int]]] = {}
 

@@ -130,7 +130,7 @@ class StoreGallery:
                 f"-m experiments.index --to={store} repairs the table"
             )
         self.paths = sorted(known)  # the order of the index
-        self.columns = Columns(self.paths, StoredColumns(names, None, known))
+        self.columns = Columns(self.paths, StoredColumns(names, known))
         self._known = known.keys()
 
     def nearest(  # noqa: D102, as in FolderGallery

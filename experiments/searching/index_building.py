@@ -37,23 +37,22 @@ class IndexKind:
 
     Attributes:
         metric: "cosine" or "l2".
-        approximate: Whether to build a tree. None: only for many images.
-        target_recall: The share of the true neighbors that a tree finds, which asks for a tree.
+        target_recall: The share of the true neighbors that a search finds. None: 0.95 for many
+            images, otherwise 1.
         prefix: The number of dimensions to compare first, for a `PrefixIndex`.
     """
 
     metric: str
-    approximate: bool | None
     target_recall: float | None
     prefix: int | None
 
     def tree_for(self, images: int) -> TreeAH | None:
         """Return the tree for a number of images, or None without ScaNN."""
-        wanted = self.approximate or self.target_recall is not None
-        if self.approximate is None and self.prefix is None:
-            wanted = wanted or images > EXACT_ITEMS
+        recall = self.target_recall
+        if recall is None:
+            recall = 0.95 if images > EXACT_ITEMS and self.prefix is None else 1.0
         # A later run of the same command builds the tree once ScaNN is installed.
-        return tree_of(self.target_recall or 0.95) if wanted and scann_loads() else None
+        return tree_of(recall) if recall < 1 and scann_loads() else None
 
 
 def tree_of(target_recall: float) -> TreeAH:

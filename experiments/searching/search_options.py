@@ -8,7 +8,6 @@ import re
 
 from experiments.options import UsageError, option
 from experiments.options.run_options import ImageLimitOptions
-from experiments.searching.addresses import FORMS
 from experiments.searching.answer import GROUP_SIMILARITY
 
 __all__ = ["DEFAULT_K", "SearchOptions", "check_search"]
@@ -16,12 +15,37 @@ __all__ = ["DEFAULT_K", "SearchOptions", "check_search"]
 DEFAULT_K = 10
 _QUERY_FLAGS = ("k", "where", "min_similarity", "group_similarity", "json")
 _SERVER_FLAGS = ("host", "port", "allowed_host")
-_INDEX, _QUERY, _SERVER = "Index", "Queries", "Local web page"
+_QUERY, _SERVER = "Queries", "Local web page"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions(ImageLimitOptions):
-    """The index, the queries, and the local page."""
+    """The index, the queries, and the local page.
+
+    Attributes:
+        index: Folder of experiments.index, or a store: lancedb:FOLDER, qdrant:URL, pgvector:DSN. A
+            search in a store is exact. The index names its SavedModel, which is code: use only
+            indexes and stores that you trust.
+        saved_model: Folder of the model, if you have moved it. A SavedModel is code that runs with
+            your rights. Use only models that you trust.
+        images: Folder of the images, if you have moved it, or an address such as
+            s3://BUCKET/FOLDER. An address in the index is only opened if you set it here.
+        query: Image file. Repeatable.
+        k: Number of neighbors. Default: 10.
+        where: Search only images with a value in a column, for example class=Milk, folder=Packages,
+            or brand=Arla. Repeatable. Two values of one column: either value. Two columns: both.
+            The search is exact.
+        min_similarity: Smallest similarity of a neighbor. Only for an index of cosine similarities.
+        group_similarity: Cosine similarity from which neighbors count as copies of one image. 0: no
+            grouping.
+        json: Print one JSON object, as the server does.
+        serve: Serve the page.
+        host: Address of the server. 127.0.0.1: only this computer. 0.0.0.0: every computer that can
+            connect can search and see the images, without a password.
+        allowed_host: Another name of the server, for example the name of a web server in front of
+            it. Repeatable. Localhost, this computer's name, and IP addresses are always allowed.
+        port: Port of the server. 0: any free port.
+    """
 
     command = "experiments.search"
     intro = """Find the images of an index that are most similar to your images.
@@ -36,70 +60,21 @@ serves a page onto which you drop an image. Programs can query the server and ge
   curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5&where=class:Milk&min_similarity=0.7'
 """
 
-    index: str = option(
-        None,
-        _INDEX,
-        f"Folder of experiments.index, or a store: {FORMS}.\n"
-        "A search in a store is exact. The index names its SavedModel, which is code: use only "
-        "indexes and stores that you trust.",
-        required=True,
-    )
-    saved_model: pathlib.Path | None = option(
-        None,
-        _INDEX,
-        "Folder of the model, if you have moved it.\nA SavedModel is code that runs with your "
-        "rights. Use only models that you trust.",
-    )
-    images: str | None = option(
-        None,
-        _INDEX,
-        "Folder of the images, if you have moved it, or an address such as s3://BUCKET/FOLDER.\n"
-        "An address in the index is only opened if you set it here.",
-    )
-    query: tuple[str, ...] = option((), _QUERY, "Image file. Repeatable.", repeated=True)
-    k: int | None = option(
-        None, _QUERY, f"Number of neighbors. Default: {DEFAULT_K}.", lower_bound=1
-    )
-    where: tuple[str, ...] = option(
-        (),
-        _QUERY,
-        "Search only images with a value in a column, for example class=Milk, folder=Packages, or "
-        "brand=Arla. Repeatable.\nTwo values of one column: either value. Two columns: both. The "
-        "search is exact.",
-        repeated=True,
-    )
-    min_similarity: float | None = option(
-        None,
-        _QUERY,
-        "Smallest similarity of a neighbor. Only for an index of cosine similarities.",
-        lower_bound=-1,
-        upper_bound=1,
-    )
-    group_similarity: float = option(
-        GROUP_SIMILARITY,
-        _QUERY,
-        "Cosine similarity from which neighbors count as copies of one image. 0: no grouping.",
-        lower_bound=0,
-        upper_bound=1,
-    )
-    json: bool = option(False, _QUERY, "Print one JSON object, as the server does.")
-    serve: bool = option(False, _SERVER, "Serve the page.")
-    host: str = option(
-        "127.0.0.1",
-        _SERVER,
-        "Address of the server. 127.0.0.1: only this computer. 0.0.0.0: every computer that can "
-        "connect can search and see the images, without a password.",
-    )
-    allowed_host: tuple[str, ...] = option(
-        (),
-        _SERVER,
-        "Another name of the server, for example the name of a web server in front of it. "
-        "Repeatable.\nLocalhost, this computer's name, and IP addresses are always allowed.",
-        repeated=True,
-    )
-    port: int = option(
-        8000, _SERVER, "Port of the server. 0: any free port.", lower_bound=0, upper_bound=65535
-    )
+    group = "Index"
+
+    index: str = option(None, required=True)
+    saved_model: pathlib.Path | None = option(None)
+    images: str | None = option(None)
+    query: tuple[str, ...] = option((), _QUERY, repeated=True)
+    k: int | None = option(None, _QUERY, lower_bound=1)
+    where: tuple[str, ...] = option((), _QUERY, repeated=True)
+    min_similarity: float | None = option(None, _QUERY, lower_bound=-1, upper_bound=1)
+    group_similarity: float = option(GROUP_SIMILARITY, _QUERY, lower_bound=0, upper_bound=1)
+    json: bool = option(False, _QUERY)
+    serve: bool = option(False, _SERVER)
+    host: str = option("127.0.0.1", _SERVER)
+    allowed_host: tuple[str, ...] = option((), _SERVER, repeated=True)
+    port: int = option(8000, _SERVER, lower_bound=0, upper_bound=65535)
 
 
 def check_search(options: SearchOptions) -> None:

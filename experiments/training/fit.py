@@ -120,11 +120,14 @@ class Learner:
         )
 
 
-def build_backbone(options: BackboneOptions, frozen_batch_norm: bool | None = None) -> keras.Model:
+def build_backbone(
+    options: BackboneOptions, image_size: int, frozen_batch_norm: bool | None = None
+) -> keras.Model:
     """Build the backbone with its weights.
 
     Args:
         options: The options of the backbone.
+        image_size: Height and width of its images.
         frozen_batch_norm: Argument of `keras_dml.models.build_backbone`.
 
     Raises:
@@ -134,7 +137,7 @@ def build_backbone(options: BackboneOptions, frozen_batch_norm: bool | None = No
     with downloading_weights(options):
         return models.build_backbone(
             options.backbone,
-            options.image_size,
+            image_size,
             options.weights,
             frozen_batch_norm,
             None if options.filters is None else whole_numbers("filters", options.filters),
@@ -144,7 +147,7 @@ def build_backbone(options: BackboneOptions, frozen_batch_norm: bool | None = No
 
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     """Build the backbone and the embedding model."""
-    backbone = build_backbone(options, options.frozen_batch_norm)
+    backbone = build_backbone(options, options.image_size, options.frozen_batch_norm)
     if options.freeze_backbone:
         freeze(backbone)
     elif options.lora_rank is None:
@@ -162,11 +165,11 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     )
 
 
-def pooled_backbone(options: BackboneOptions) -> keras.Model:
+def pooled_backbone(options: BackboneOptions, image_size: int) -> keras.Model:
     """Build the backbone with its pooling, without a head. Random weights have the seed 0."""
     keras.utils.set_random_seed(0)
     return models.embedding_model(
-        build_backbone(options), pooling=options.pooling, levels=options.levels
+        build_backbone(options, image_size), pooling=options.pooling, levels=options.levels
     )
 
 

@@ -114,11 +114,11 @@ def copied(
             id(old) in wholes or not isinstance(old, (Functional, keras.Sequential))
         ):
             copy_state(old, new)
-    held, in_copy = _number_of_weights(model), _number_of_weights(copy)
-    if held != in_copy:
+    before, after = _number_of_weights(model), _number_of_weights(copy)
+    if before != after:
         raise ArgumentError(
-            f"model {model.name!r} cannot be copied: it has {held} weights and its "
-            f"copy {in_copy}; weights of its own belong into a layer"
+            f"model {model.name!r} cannot be copied: it has {before} weights and its "
+            f"copy {after}. Move the model's weights into a layer"
         )
     return copy
 

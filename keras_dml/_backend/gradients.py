@@ -67,7 +67,7 @@ def once_differentiable(x: Value, reason: str) -> Value:
 
     Args:
         x: Any tensor.
-        reason: Why, and what to do, for the message.
+        reason: The reason and advice, for the message.
 
     Raises:
         SecondDerivativeError: When the gradient is differentiated.
@@ -93,7 +93,7 @@ def once_differentiable(x: Value, reason: str) -> Value:
 def _refuse(reason: str, gradient: Any) -> Any:
     """Raise `SecondDerivativeError`, or in a TensorFlow graph return a tensor that raises it.
 
-    TensorFlow builds derivatives of gradients that nobody asks for: for a `tf.function` that is
+    TensorFlow builds unused derivatives of gradients: for a `tf.function` that is
     called under two tapes or under a persistent one. Therefore only computing them may raise. The
     operation has no side effects, so TensorFlow prunes it if its results are not used.
     """

@@ -84,7 +84,7 @@ def as_array(name: str, value: object) -> np.ndarray:
         error = ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
         error.argument = name
         raise error
-    keras = sys.modules.get("keras")  # without it, there are no tensors of a backend
+    keras = sys.modules.get("keras")  # otherwise the value is not a tensor
     if keras is not None and keras.ops.is_tensor(value):
         # Tensors from PyTorch can have a gradient or be on a GPU.
         return np.asarray(keras.ops.convert_to_numpy(value))

@@ -82,7 +82,7 @@ def _of_one_kind(name: str, objects: np.ndarray) -> np.ndarray:
                 raise _no_labels(name, "a number beyond 64 bits") from error
     first = type(entries[0])
     other = next((x for x in entries if not isinstance(x, first)), entries[0])
-    beside = "" if isinstance(other, first) else f" beside {shown(entries[0])}"
+    beside = "" if isinstance(other, first) else f" next to {shown(entries[0])}"
     raise _no_labels(name, f"{shown(other)}{beside}")
 
 

@@ -163,7 +163,7 @@ def _turn(target: pathlib.Path) -> Iterator[None]:
 
 
 def _locked(path: pathlib.Path) -> int | None:
-    """Lock a file, and return its descriptor. None if locks are unavailable: nobody waits."""
+    """Lock a file, and return its descriptor. Return None if the system has no locks."""
     if fcntl is None:
         return None
     while True:

@@ -200,7 +200,7 @@ def known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
 def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
     """Convert labels to a tensor that keeps them distinct: integers stay integers.
 
-    Integers become int64, which replicas can exchange. On JAX they keep their dtype.
+    Integers become int64, which replicas can exchange. On JAX they have at least 32 bits.
 
     Args:
         labels: Class ids, or groups as numbers: array, list, or tensor.
@@ -221,7 +221,8 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
         return tensor
     if keras.backend.backend() != "jax":
         return ops.cast(tensor, "int64")
-    return ops.cast(tensor, "int32") if dtype == "bool" else tensor
+    # The index of a class could exceed 8 or 16 bits.
+    return ops.cast(tensor, "int32") if np.dtype(dtype).itemsize < 4 else tensor
 
 
 def widest_integers() -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from keras import ops
 from keras.backend import standardize_dtype
@@ -10,7 +10,7 @@ from keras.backend import standardize_dtype
 from keras_dml._backend.gradients import Backward, with_gradient
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Tensor
+from keras_dml._common.types import Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import (
     count,
     cumsum,
@@ -28,6 +28,7 @@ __all__ = [
     "Masks",
     "Memory",
     "Pairs",
+    "Sets",
     "Strategy",
     "mean_over_anchors",
     "mean_over_pairs",
@@ -76,11 +77,20 @@ class Memory:
     labels: Tensor
     filled: Tensor
     own: Tensor
-    scale: Tensor | None = None
+    scale: Tensor | float | None = None
 
     def prefix(self, length: int) -> "Memory":
         """Return the memory with the first `length` dimensions of each embedding."""
         return dataclasses.replace(self, embeddings=self.embeddings[:, :length])
+
+
+class Sets(NamedTuple):
+    """The two sets of a batch: labels and embeddings of the queries and of the candidates."""
+
+    query_labels: TensorLike
+    queries: Tensor
+    candidate_labels: TensorLike
+    candidates: Tensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -227,7 +227,7 @@ def _check_pairs(negative: int, positive: int, rates: Sequence[float]) -> None:
         )
     if not positive:
         raise ArgumentError(
-            "labels must hold a class with two rows or more: otherwise there is no positive pair"
+            "labels must hold a class with two rows or more: otherwise no pair is positive"
         )
     for rate in rates:
         needed = pairs_needed(rate)

@@ -44,7 +44,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class PairStatistics:
-    """Statistics of the distances of each row to the other rows. NaN where there is no other row.
+    """Statistics of the distances of each row to the other rows. NaN for a single row.
 
     Attributes:
         log_distance: Mean of log D over all other rows, `[n]`.

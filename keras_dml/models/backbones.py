@@ -148,7 +148,7 @@ def build_backbone(
     own = {_key(known): known for known in BACKBONES}.get(key)
     if filters is not None and own != SMALL_CONVNET:
         raise ArgumentError(
-            f"filters are for {SMALL_CONVNET} alone. "
+            f"filters must be None except for {SMALL_CONVNET}. "
             f"Received: filters={shown(filters)} for backbone={name!r}"
         )
     if brings_weights(name):
@@ -352,7 +352,7 @@ def _packaged_file(name: str, own: str | None) -> pathlib.Path:
     if file is None:
         having = ", ".join(known for known, backbone in BACKBONES.items() if backbone.packaged)
         raise ArgumentError(
-            f"weights='{PACKAGED_WEIGHTS}' is for {having} alone, whose weights are in an "
+            f"weights='{PACKAGED_WEIGHTS}' is only for {having}, whose weights are in an "
             f"installed package. Received: backbone={name!r}"
         )
     package, _, inside = file.partition("/")

@@ -7,11 +7,18 @@ import keras
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates, place_among_replicas
-from keras_dml._common.checks import check_bool, check_number, check_whole, shown
+from keras_dml._common.checks import (
+    check_bool,
+    check_choice,
+    check_number,
+    check_whole,
+    check_wholes,
+    shown,
+)
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
-from keras_dml._pairwise.arrays import as_labels, checked_class_ids, widest_integers
-from keras_dml._pairwise.pairs import Memory
+from keras_dml._pairwise.arrays import widest_integers
+from keras_dml._pairwise.pairs import Memory, Sets
 from keras_dml.losses.base import AgainstMemory, EmbeddingLoss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.distributed_model import ModelAround
@@ -44,6 +51,9 @@ class CrossBatchMemory(ModelAround):
     wrapped model for use. A `.keras` file of this model also contains the memory, so that training
     resumes as if it had not stopped.
 
+    Around a `DualEncoder`, the memory stores candidates, and the queries are its anchors. Labels of
+    a relation are rows of a fixed shape, `label_shape`.
+
     Each replica needs M · d · 4 bytes (55,000 × 128: 28 MB), and the loss has n · M numbers.
 
     Examples:
@@ -61,11 +71,13 @@ class CrossBatchMemory(ModelAround):
             it, the memory's term is 0, because embeddings change too fast at the start of training.
         batch_term: Whether the sum includes the batch's loss. The paper's algorithm has only the
             memory's term (which requires start_step 0).
+        label_shape: Shape of one row of labels, for a loss with a relation: `(G,)` for G tags.
+        label_dtype: Dtype of the labels, int32, int64, float32, or float64. None: whole numbers.
         name: Name of the model.
 
     Attributes:
-        memory: `[M, d]` float32, in the form that the loss receives. memory_class_ids: `[M]`,
-            integers.
+        memory: `[M, d]` float32, in the form that the loss receives. memory_class_ids: `[M]`
+            integers, or M rows of labels.
         written: Number of rows ever written. The next row goes to slot `written mod M`.
         step: Number of training steps so far.
 
@@ -88,6 +100,8 @@ class CrossBatchMemory(ModelAround):
         weight: float = 1.0,
         start_step: int = 1000,
         batch_term: bool = True,
+        label_shape: Sequence[int] = (),
+        label_dtype: str | None = None,
         name: str = "cross_batch_memory",
         **kwargs: Any,
     ) -> None:
@@ -109,6 +123,11 @@ class CrossBatchMemory(ModelAround):
             )
             error.argument = "start_step"
             raise error
+        scalar = isinstance(label_shape, (tuple, list)) and not label_shape
+        self.label_shape = () if scalar else check_wholes("label_shape", label_shape, least=1)
+        self.label_dtype = label_dtype
+        if label_dtype is not None:
+            check_choice("label_dtype", label_dtype, ("int32", "int64", "float32", "float64"))
         whole = widest_integers()  # the dtype of class ids
 
         def state(name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
@@ -123,11 +142,19 @@ class CrossBatchMemory(ModelAround):
             )
 
         self.memory = state("memory", (self.memory_size, dimensions), "float32")
-        self.memory_class_ids = state("memory_class_ids", (self.memory_size,), whole)
+        self.memory_class_ids = state(
+            "memory_class_ids", (self.memory_size, *self.label_shape), label_dtype or whole
+        )
         self.written = state("written", (), whole)
         self.step = state("step", (), whole)
         self._watched = _Watched()
         self.built = True
+
+    @property
+    def _dual(self) -> Any:
+        """The `DualEncoder` within, or None. Not imported, so that no file imports its neighbor."""
+        inner = self.model.model if self._trains_in_chunks else self.model
+        return inner if hasattr(inner, "sets_of") else None
 
     def compile(
         self,
@@ -153,6 +180,11 @@ class CrossBatchMemory(ModelAround):
                 f"Received: loss={loss!r}"
             )
         loss.check_memory()
+        if self._dual is not None and metrics is not None:
+            raise ArgumentError(
+                "metrics cannot be set for two sets of embeddings: evaluate them with "
+                "keras_dml.metrics. Received: metrics in compile()"
+            )
         if self._trains_in_chunks:
             self.model.check_layers()
         if kwargs.pop("loss_weights", None) is not None:
@@ -212,13 +244,17 @@ class CrossBatchMemory(ModelAround):
         """
         if not training:
             self._record(y, y_pred, None)
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        against, sound = self._remembered(y, y_pred)
+            return self._batch_loss(x, y, y_pred, sample_weight, training)
+        if self._dual is None:
+            sets = Sets(y, y_pred, y, y_pred)  # type: ignore[arg-type]
+        else:
+            sets = self._dual.sets_of(y, y_pred, first=self.written.value)
+        against, sound = self._remembered(sets)
         self._record(y, y_pred, against)
-        term = self.weight * against(y, y_pred, sample_weight)  # type: ignore[arg-type]
+        term = self.weight * against(sets.query_labels, sets.queries, sample_weight)
         term = ops.where(sound, term, ops.full_like(term, float("nan")))
         if self.batch_term:
-            of_batch = super().compute_loss(x, y, y_pred, sample_weight, training)
+            of_batch = self._batch_loss(x, y, y_pred, sample_weight, training)
             return (
                 ops.cast(of_batch, term.dtype) + term
             )  # Keras sums in floatx, which may be a half
@@ -228,16 +264,27 @@ class CrossBatchMemory(ModelAround):
             term = term + ops.sum(ops.cast(loss, term.dtype)) / replicas
         return term
 
-    def _remembered(self, y: TensorLike | None, y_pred: Tensor) -> tuple[AgainstMemory, Tensor]:
+    def _batch_loss(self, x: Any, y: Any, y_pred: Any, *args: Any) -> Tensor:
+        """Compute the loss within the batch, of two sets between them."""
+        if self._dual is None:
+            return super().compute_loss(x, y, y_pred, *args)
+        return self._dual.compute_loss_with(self.loss, y, y_pred, args[0])
+
+    def _remembered(self, sets: Sets) -> tuple[AgainstMemory, Tensor]:
         """Write the batch to the memory. Return the loss against it, and whether it is valid.
 
         Before `start_step`, nothing is written, but all shapes are the same.
         """
-        labels = checked_class_ids(as_labels(y, "y"))  # type: ignore[arg-type]
+        given = self.loss.checked_labels(self.loss.as_labels(sets.candidate_labels))
+        if tuple(given.shape[1:]) != self.label_shape:
+            raise ArgumentError(
+                "label_shape must be the shape of a row of labels. "
+                f"Received: label_shape={self.label_shape} for {tuple(given.shape[1:])}"
+            )
         whole = self.written.dtype
-        class_ids = ops.cast(labels, whole)
-        rows, first = gather_candidates(ops.stop_gradient(ops.cast(y_pred, "float32")))
-        row_ids, _ = gather_candidates(class_ids)
+        labels = ops.cast(given, self.memory_class_ids.dtype)
+        rows, first = gather_candidates(ops.stop_gradient(ops.cast(sets.candidates, "float32")))
+        row_labels, _ = gather_candidates(labels)
         size = ops.shape(rows)[0]
         if isinstance(size, int) and size > self.memory_size:
             raise ArgumentError(
@@ -256,21 +303,23 @@ class CrossBatchMemory(ModelAround):
             return after
 
         memory = put(self.memory, rows)
-        memory_class_ids = put(self.memory_class_ids, row_ids)
-        anchors = ops.arange(ops.shape(y_pred)[0], dtype=whole) + ops.cast(first, whole)
+        memory_labels = put(self.memory_class_ids, row_labels)
+        anchors = ops.arange(ops.shape(sets.queries)[0], dtype=whole) + ops.cast(first, whole)
         own = (written + anchors) % self.memory_size
         written = written + ops.where(active, ops.cast(size, whole), ops.cast(0, whole))
         self.written.assign(written)
         self.step.assign(self.step.value + 1)
         filled = ops.arange(self.memory_size, dtype=whole) < written
-        own = ops.where(active, own, ops.full_like(own, -1))
+        is_stored = active if self._dual is None else False  # a query is none of the candidates
+        own = ops.where(is_stored, own, ops.full_like(own, -1))
         # Covers a batch size that is unknown above, and fractional class ids, which the cast
         # truncates.
         sound = ops.logical_and(
             ops.cast(size, "int32") <= self.memory_size,
-            ops.all(ops.equal(labels, ops.cast(class_ids, labels.dtype))),
+            ops.all(ops.equal(given, ops.cast(labels, given.dtype))),
         )
-        remembered = Memory(memory, memory_class_ids, filled, own)
+        scale = None if self._dual is None else self._dual.factor()
+        remembered = Memory(memory, memory_labels, filled, own, scale)
         return AgainstMemory(self.loss, remembered), sound
 
     def _record(self, y: TensorLike | None, y_pred: Tensor, against: AgainstMemory | None) -> None:
@@ -295,6 +344,8 @@ class CrossBatchMemory(ModelAround):
             "weight": self.weight,
             "start_step": self.start_step,
             "batch_term": self.batch_term,
+            "label_shape": list(self.label_shape),
+            "label_dtype": self.label_dtype,
         }
 
 

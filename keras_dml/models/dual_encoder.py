@@ -1,7 +1,7 @@
 """Two encoders, whose embeddings a loss compares: photo and catalog, or image and text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -11,6 +11,7 @@ from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._common.checks import check_bool, check_positive, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml._pairwise.pairs import Sets
 from keras_dml.losses.base import EmbeddingLoss
 from keras_dml.models.distributed_model import DistributedModel
 from keras_dml.models.head import check_embedding_model
@@ -18,15 +19,6 @@ from keras_dml.models.head import check_embedding_model
 __all__ = ["DualEncoder"]
 
 _LARGEST_SCALE = 100.0
-
-
-class Sets(NamedTuple):
-    """The two sets of a batch: labels and embeddings of the queries and of the candidates."""
-
-    query_labels: TensorLike
-    queries: Tensor
-    candidate_labels: TensorLike
-    candidates: Tensor
 
 
 @keras.saving.register_keras_serializable("keras_dml")

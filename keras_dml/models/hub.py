@@ -109,8 +109,8 @@ def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
     if path.is_dir():
         if not (path / _CONFIG).is_file():
             raise ArgumentError(
-                f"backbone {name} must be the folder of a preset, which holds a {_CONFIG}: there "
-                f"is none. Received: backbone={name!r}"
+                f"backbone {name} must be the folder of a preset, with a {_CONFIG}, which is "
+                f"missing. Received: backbone={name!r}"
             )
         kind = _class_in(keras_hub, path / _CONFIG)
     elif preset in presets:
@@ -143,13 +143,13 @@ def _class_in(keras_hub: ModuleType, config: pathlib.Path) -> Any:
     try:
         named = json.loads(config.read_text(encoding="utf-8")).get("class_name", "")
     except (OSError, ValueError, AttributeError) as error:
-        raise ArgumentError(f"{config} is no JSON object that can be read") from error
+        raise ArgumentError(f"{config} is not a readable JSON object") from error
     return getattr(keras_hub.models, named, None)
 
 
 def _sees_nothing(name: str, kind: str) -> ArgumentError:
     return ArgumentError(
-        f"backbone must take images alone: {name} is a {kind}, which does not. "
+        f"backbone must take only images, but {name} is a {kind}, which takes text. "
         f"Received: backbone={name!r}"
     )
 
@@ -175,7 +175,7 @@ def _scaling(keras_hub: ModuleType, name: str, preset: str) -> _Scaling:
         converter = keras_hub.layers.ImageConverter.from_preset(preset)
     if converter is not None:
         return _Scaling(converter.scale, converter.offset)
-    # KerasHub reads the Hugging Face file only for some of its models.
+    # KerasHub reads the Hugging Face file only for some models.
     if (folder / _PREPROCESSOR).is_file():
         return _of_hugging_face(json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8")))
     wanted = _PREPROCESSOR if folder.is_dir() and _is_foreign(folder) else _CONVERTER

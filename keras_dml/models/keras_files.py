@@ -101,7 +101,7 @@ def saved_backbone(
         return model
     if len(inputs) > 1:
         raise ArgumentError(
-            f"{name} must take images alone. Received: a model of {len(inputs)} inputs"
+            f"{name} must take only images. Received: a model of {len(inputs)} inputs"
         )
     for tensor in inputs:
         wanted = tuple(tensor.shape)
@@ -132,7 +132,7 @@ def _config(path: pathlib.Path) -> Any:
             damaged = archive.testzip()
             config = json.loads(archive.read("config.json"))
     except Exception as error:  # a damaged file may raise nearly any error
-        raise ArgumentError(f"{path} is no .keras file that can be read") from error
+        raise ArgumentError(f"{path} is not a readable .keras file") from error
     if damaged is not None:
         raise ArgumentError(f"{path} is damaged: {damaged} in it has another checksum")
     return config

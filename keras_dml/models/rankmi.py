@@ -183,7 +183,7 @@ class RankMI(DistributedModel):
                 )
         if statistics_optimizer is optimizer and not isinstance(optimizer, str):
             raise ArgumentError(
-                "statistics_optimizer must be an optimizer of its own. Received: the same object "
+                "statistics_optimizer must be a separate optimizer. Received: the same object "
                 "as the embedding network's optimizer"
             )
         super().compile(optimizer=optimizer, steps_per_execution=steps_per_execution, **kwargs)

@@ -189,7 +189,7 @@ class _Unpickler(PythonUnpickler):
             ("torch._utils", "_rebuild_parameter"): lambda: lambda tensor, *_: tensor,
         }
         if (module, name) not in made:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no tensor")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not a tensor")
         return made[module, name]()
 
     def persistent_load(self, pid: Any) -> _Storage:

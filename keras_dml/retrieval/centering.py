@@ -65,7 +65,7 @@ class CenteringTransform:
         lift: float | None,
         middle: list[float] | None = None,
     ) -> CenteringTransform:
-        """Create a transform from its lift and center. Without a center, use that of `chosen`."""
+        """Create a transform from its lift and center. Without a center, use `chosen`'s."""
         if middle is not None:
             found = np.array(middle, np.float64)
             if found.shape != rows.shape[1:]:

@@ -40,7 +40,7 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     except ValueError as error:
         raise _refused(ids, error) from error
     if array.shape != (count,):
-        raise _refused(ids, f"shape {array.shape} beside {count} rows")
+        raise _refused(ids, f"shape {array.shape} for {count} rows")
     kind = array.dtype.kind
     # NumPy converts the numbers to strings in a list of both.
     if (kind in "TU" and isinstance(ids, np.ndarray)) or (
@@ -275,4 +275,4 @@ class Items:
 
     def _check_kind(self, ids: npt.ArrayLike, array: np.ndarray, before: np.dtype) -> None:
         if array.dtype.kind != before.kind:
-            raise _refused(ids, f"dtype {array.dtype} beside {before} before")
+            raise _refused(ids, f"dtype {array.dtype} after {before}")

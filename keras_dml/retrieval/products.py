@@ -12,7 +12,7 @@ from keras_dml._common.types import Metric
 
 # Candidates beyond k: few queries have more items that are as near as the k-th within rounding.
 _SPARE = 8
-# Scores held at once: 2^25 float32 are 128 MiB. Smaller blocks make the products slower.
+# Scores in memory at once: 2^25 float32 are 128 MiB. Smaller blocks make the products slower.
 _SCORE_BLOCK = 2**25
 
 
@@ -183,8 +183,15 @@ def _nearness(
 def _largest(
     nearness: npt.NDArray[np.float32], count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return positions and values of the `count` largest numbers of each row, largest first."""
-    first = np.argpartition(-nearness, count - 1, axis=1)[:, :count]
-    order = np.argsort(-np.take_along_axis(nearness, first, axis=1), axis=1)
+    """Return positions and values of the `count` largest numbers of each row, largest first.
+
+    Equal numbers are in the order of their positions.
+    """
+    # Float32 numbers as integers in the same order, and the position in the bits below.
+    bits = (nearness + np.float32(0)).view(np.int32)
+    keys = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
+    keys = -keys * 2**32 + np.arange(nearness.shape[1])
+    first = np.argpartition(keys, count - 1, axis=1)[:, :count]
+    order = np.argsort(np.take_along_axis(keys, first, axis=1), axis=1)
     found = np.take_along_axis(first, order, axis=1)
     return found, np.take_along_axis(nearness, found, axis=1)

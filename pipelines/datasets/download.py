@@ -46,7 +46,7 @@ class Archive:
 
 
 _CARS = "ai.stanford.edu/~jkrause"
-# The addresses and checksums are those of tensorflow-datasets, which does not have the groceries.
+# The addresses and checksums are from tensorflow-datasets, which does not have the groceries.
 ARCHIVES = {
     "cub": (
         Archive(

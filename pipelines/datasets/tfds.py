@@ -37,8 +37,8 @@ def tfds_split(
 ) -> Split:
     """Load an image classification dataset of tensorflow-datasets. Download it if it is missing.
 
-    By default, the result has the dataset's splits: `train`, and `test` (or `validation` if there
-    is no `test`). If the training classes contain all test classes, the result has `same_classes`.
+    By default, the result has the dataset's splits: `train`, and `test` (or `validation` without a
+    `test`). If the training classes contain all test classes, the result has `same_classes`.
     If they contain none, each side numbers its classes.
 
     With `train_classes` or another `split`, the images of `train`, `validation`, and `test` are
@@ -219,8 +219,7 @@ def _table(
     which = " and ".join(splits)
     if not len(labelled):
         raise ArgumentError(
-            f"dataset must have images with labels, but {PREFIX}{name} has none in its {which} "
-            "split. "
+            f"dataset must have images with labels, but no image of its {which} split has one. "
             f"Received: dataset={PREFIX}{name}"
         )
     if len(labelled) < len(labels):

@@ -2,10 +2,10 @@
 
 Recipes say: resize the image, crop it, resize the crop. These transforms choose the window of the
 crop in the resized image, map it back to the stored pixels, and decode and resample only this part,
-once. For fixed and center crops, which have the size of the output, the result equals that of
-resizing the whole image and cropping, up to rounding. Area crops use a faster resampling (see
-`resample`). With color jitter, the whole image is decoded and resized first, because contrast
-depends on its mean.
+once. For fixed and center crops, which have the size of the output, the result equals the whole
+image resized and then cropped, up to rounding. Area crops use a faster resampling (see `resample`).
+With color jitter, the whole image is decoded and resized first, because contrast depends on its
+mean.
 """
 
 import dataclasses

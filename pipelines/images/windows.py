@@ -35,7 +35,8 @@ def area_window(
     """
     sides = tf.cast(size, tf.float32)
     fraction, position, place = tf.split(uniform, [_ATTEMPTS, _ATTEMPTS, 2])
-    # Width and height are the square root of the area, times or divided by that of width / height.
+    # Width and height are the square root of the area, times or divided by the square root of the
+    # aspect ratio.
     low, high = (0.5 * math.log(side) for side in aspect)
     stretch = tf.exp(position * (high - low) + low)
     root = tf.sqrt((fraction * (area[1] - area[0]) + area[0]) * tf.reduce_prod(sides))

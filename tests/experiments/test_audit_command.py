@@ -131,6 +131,15 @@ def test_a_run_with_its_training_images(photos, tmp_path, capsys):
     assert np.load(run / "audit" / "test.npy").shape == (21, 6)
 
 
+def test_a_run_without_a_model_names_the_command_that_resumes_it(photos, tmp_path, capsys):
+    (tmp_path / "flags.txt").write_text("\n".join([*TINY, f"--data_dir={photos}"]) + "\n")
+    assert command(f"--run={tmp_path}") == 2
+    printed = capsys.readouterr().err
+    assert "best.keras is missing" in printed and "experiments.run --flagfile=" in printed
+    assert printed.count("\n") == 1
+    assert not (tmp_path / "audit").exists()
+
+
 def test_embeddings_of_a_run_are_reused_for_the_same_images(tmp_path):
     table = ImageTable.from_paths(["a.png", "b.png", "c.png"], ["x", "y", "x"])
     kept = {"embeddings": EMBEDDINGS[:3], "labels": table.labels, "paths": table.paths}

@@ -132,7 +132,7 @@ def test_mistakes_are_one_line(photos, tmp_path, capfd):
     words = [*WORDS, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}"]
     file = backbone_of("file", tmp_path)
     for more, said in (
-        ([f"--backbone=hub:{tmp_path}"], "which holds a config.json"),
+        ([f"--backbone=hub:{tmp_path}"], "with a config.json"),
         ([f"--backbone={tmp_path / 'gone.keras'}"], "No such file"),
         ([file, "--pooling=cls"], "pooling must be one of 'average', 'max', 'sum', 'gem'"),
         ([file, "--import_modules=no_such_module"], "import_modules must name modules"),

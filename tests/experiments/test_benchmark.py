@@ -82,8 +82,12 @@ def test_a_killed_child_process_is_reported_as_out_of_memory():
 
 @pytest.mark.any_backend
 @pytest.mark.slow
-@pytest.mark.gate_cases(3)
-@tiers.parametrize("name", benchmark_losses.pair_losses(), ("contrastive", "rankmi", "smooth_ap"))
+@tiers.parametrize(
+    "name",
+    benchmark_losses.pair_losses(),
+    ("contrastive", "rankmi", "smooth_ap"),
+    pytest.mark.thorough,
+)
 def test_every_loss_can_be_measured(name, monkeypatch):
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
     on_tensorflow = keras.backend.backend() == "tensorflow"

@@ -101,11 +101,6 @@ def test_bad_input(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_the_help(capsys):
-    assert command("--help") == 0
-    assert "--recipes=" in capsys.readouterr().out
-
-
 def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, capsys):
     rows = {
         "cosine": {"recall@1": 0.974, "map@r": 0.457},
@@ -131,15 +126,6 @@ def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, cap
     assert re.search(r'"row">untrained backbone</th>.*97\.4.*47\.9', page)
     assert "untrained backbone 97.4" in page  # in the figure
     assert "untrained backbone" in (tmp_path / "out" / "comparison.tex").read_text()
-
-
-def test_a_catalog_is_a_column():
-    own = {"embedding, cosine": {"recall@1": 0.75}, "embedding, l2": {"recall@1": 0.5}}
-    for more in ({}, {"photo to catalog, cosine": {"recall@1": 0.25}}):
-        result = {"rows": own | more, "train_seconds": 1.0, "seconds": 2.0}
-        (line,) = comparison.comparison_lines({"a": result}, {"a": {}})
-        assert line.get("photo to catalog, R@1") == (0.25 if more else None)
-        assert line["R@1, cosine"] == 0.75
 
 
 @pytest.mark.parametrize(

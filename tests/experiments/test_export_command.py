@@ -96,9 +96,9 @@ def test_the_model_card_of_a_run(finished):
             "format must be one of saved_model, onnx, openvino, litert",
         ),
         (["--run={run}", "--format=saved_model", "--int8"], "int8 is for litert, onnx, openvino"),
-        (["--run={run}", "--format=onnx", "--examples=9"], "examples is for --int8"),
+        (["--run={run}", "--format=onnx", "--examples=9"], "examples needs --int8"),
         (["--run={run}", "--format=litert", "--int8", "--examples=0"], "examples"),
-        (["--run={run}", "--format=saved_model"], "run must have a model"),
+        (["--run={run}", "--format=saved_model"], "run must be the folder of a run"),
     ],
 )
 def test_bad_input(words, message, begun, capsys):

@@ -75,7 +75,7 @@ def test_embeddings_without_permission(tmp_path, monkeypatch):
 def test_a_report_without_permission_keeps_its_links(tmp_path, monkeypatch, caplog):
     report, page = tmp_path / "report.html", tmp_path / "page.html"
     for each in (report, page):
-        write_page(each, "A page", "<p>body</p>")
+        write_page(each, "A page")
     before = report.read_text()
 
     def replacing(path):

@@ -161,15 +161,6 @@ def test_an_interrupted_download(tmp_path, cub_archive, monkeypatch, capsys):
     assert contents(tmp_path / "data") == []
 
 
-def test_without_a_network_the_groceries_repository_is_named(tmp_path, monkeypatch, capsys):
-    official = ARCHIVES["groceries"][0]
-    nowhere = Archive(NOWHERE, official.file, official.holds)
-    monkeypatch.setitem(ARCHIVES, "groceries", (nowhere,))
-    assert command("--dataset=groceries", f"--data_dir={tmp_path}") == 1
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "put GroceryStoreDataset-master.zip (github.com/marcusklasson/Grocery" in line
-
-
 def test_without_a_network_one_line_explains_the_manual_download(
     tmp_path, cub_archive, monkeypatch, capsys
 ):
@@ -282,8 +273,3 @@ def test_a_folder_that_cannot_be_created_is_a_usage_error(
     (tmp_path / "file").write_text("")
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'file' / 'data'}") == 2
     assert f"{tmp_path / 'file'}" in capsys.readouterr().err
-
-
-def test_the_help(capsys):
-    assert command("--help") == 0
-    assert "--dataset=cub|cars|sop|groceries" in capsys.readouterr().out

@@ -92,8 +92,3 @@ def test_an_unreadable_image(photos, tmp_path, capsys):
     assert command(*FLAGS, f"--data_dir={photos}", f"--output={tmp_path / 'sheet.png'}") == 2
     assert "not an image that can be read" in capsys.readouterr().err
     assert not (tmp_path / "sheet.png").exists()
-
-
-def test_the_help(capsys):
-    assert command("--help") == 0
-    assert "--crops=7" in capsys.readouterr().out

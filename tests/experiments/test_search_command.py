@@ -1,13 +1,11 @@
-"""`experiments.search`: results, conditions, and the pictures of the local page."""
+"""`experiments.search`: results and conditions."""
 
-import io
 import json
 import os
 import re
 import shutil
 import sys
 
-import numpy as np
 import pytest
 from photo_search import (
     index_command,
@@ -23,7 +21,6 @@ import experiments.searching
 from experiments import search
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
 from experiments.evaluation.checked_json import checked_text, read_checked
-from experiments.evaluation.pictures import checked_picture, thumbnail
 from experiments.evaluation.saved_model import fingerprint
 from experiments.options.command_line import run_command
 from experiments.searching.answer import Answer, Conditions
@@ -62,12 +59,12 @@ def known(tmp_path_factory):
     write_photos(folder / "photos", names)
     for name in ("b/6.png", "7.png"):
         shutil.copy(folder / "photos" / "a" / "1.png", folder / "photos" / name)
-    rows = "path;brand;label\na/0.png;Arla;milk\nb/3.gif;Arla;\n7.png;\u202eevil\x1b[31m;milk\n"
+    rows = "path;brand;class\na/0.png;Arla;milk\nb/3.gif;Arla;\n7.png;\u202eevil\x1b[31m;milk\n"
     (folder / "known.csv").write_text(rows + "gone.png;x;y\n")
     model = save_color_model(folder / "model")
     given = [f"--saved_model={model}", f"--images={folder / 'photos'}"]
     given += [f"--output={folder / 'index'}", f"--columns={folder / 'known.csv'}"]
-    assert index_command(*given, "--class_column=label") == 0
+    assert index_command(*given) == 0
     return folder
 
 
@@ -187,7 +184,7 @@ def test_invalid_conditions(known, tmp_path, capsys):
     for arguments, message in [
         (
             [*given, "--where=color=red"],
-            "a column of class, folder, brand, label, but got where=color=",
+            "a column of class, folder, brand, but got where=color=",
         ),
         ([*given, "--min_similarity=1.5"], "min_similarity must be"),
         ([*given, "--min_similarity=nan"], "min_similarity must be a finite number"),
@@ -280,72 +277,6 @@ def test_the_help(capsys):
     assert "--host=127.0.0.1" in capsys.readouterr().out
 
 
-def opened(source):
-    data, kind = thumbnail(source)
-    image = Image.open(io.BytesIO(data))
-    assert image.format == kind.upper() and image.mode == "RGB"
-    return image
-
-
-def test_small_pictures_keep_their_pixels_and_large_ones_are_resized(tmp_path):
-    picture(0, (40, 30)).save(tmp_path / "small.png")
-    np.testing.assert_array_equal(opened(tmp_path / "small.png"), picture(0, (40, 30)))
-    picture(0, (1000, 500)).save(tmp_path / "large.jpg", quality=95)
-    large = opened(tmp_path / "large.jpg")
-    assert large.size == (320, 160)
-    expected = np.asarray(picture(0, (320, 160)), float)
-    assert np.abs(np.asarray(large) - expected).mean() < 6
-
-
-def test_transparency_becomes_white_and_16_bits_keep_the_high_byte():
-    file = io.BytesIO()
-    Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(file, "PNG")
-    assert (np.asarray(opened(file)) == 255).all()
-    file = io.BytesIO()
-    Image.fromarray(np.full((4, 4), 100 * 256 + 9, np.uint16)).save(file, "PNG")
-    assert (np.asarray(opened(file)) == 100).all()
-
-
-def test_invalid_pictures():
-    assert checked_picture(png(0)) == png(0)
-    with pytest.raises(ValueError, match="not a JPEG"):
-        checked_picture(b"<svg></svg>")
-    with pytest.raises(ValueError, match="a damaged image"):
-        thumbnail(io.BytesIO(png(0, (200, 200))[:120]))
-    with pytest.raises(ValueError, match="an image of more than 399 pixels"):
-        checked_picture(png(0), max_pixels=399)
-    assert checked_picture(png(0), max_pixels=400) == png(0)
-    bomb = io.BytesIO()
-    Image.new("1", (14_000, 14_000)).save(bomb, "PNG")  # 24 KB
-    with pytest.raises(ValueError, match="an image of more than"):
-        checked_picture(bomb.getvalue())
-
-
-def test_a_cut_animated_gif_is_refused_or_has_its_first_frame():
-    """Pillow raises IndexError, struct.error, and other errors for cut files."""
-    moving = io.BytesIO()
-    frames = [picture(seed).quantize(16) for seed in range(3)]
-    frames[0].save(moving, "GIF", save_all=True, append_images=frames[1:])
-    whole, refused = moving.getvalue(), 0
-    for length in range(len(whole)):
-        try:
-            checked_picture(whole[:length])
-        except ValueError:
-            refused += 1
-    assert 0 < refused < len(whole)
-
-
-def test_only_the_first_frame_of_an_animated_gif_is_decoded():
-    still, moving = io.BytesIO(), io.BytesIO()
-    frames = [picture(seed).quantize(16) for seed in range(3)]
-    frames[0].save(still, "GIF")
-    assert checked_picture(still.getvalue()) == still.getvalue()
-    frames[0].save(moving, "GIF", save_all=True, append_images=frames[1:])
-    first = Image.open(io.BytesIO(checked_picture(moving.getvalue())))
-    assert first.format == "PNG"
-    np.testing.assert_array_equal(first, frames[0].convert("RGB"))
-
-
 def calibrated(index, folder, threshold, metric="cosine", of_model=None):
     """Return the flags of the index and of a calibrated copy of its model."""
     model = shutil.copytree(index.parent / "model", folder / "model")
@@ -370,14 +301,6 @@ def test_matches_with_a_calibration(index, tmp_path, capsys):
     assert [each["match"] for each in found["answers"][0]["neighbours"]] == [True, False]
     assert command(*given, "--where=class=b") == 0
     assert "      all below the threshold of a match: b, 1 of 1\n" in capsys.readouterr().out
-
-
-def test_no_matches_without_a_calibration(index, tmp_path, capsys):
-    picture(1).save(tmp_path / "one.png")
-    assert command(f"--index={index}", f"--query={tmp_path / 'one.png'}", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert "threshold" not in found
-    assert all("match" not in each for each in found["answers"][0]["neighbours"])
 
 
 @pytest.mark.parametrize(

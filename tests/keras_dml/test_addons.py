@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+import tiers
 from backend import value_and_gradient
 from keras import ops
 from peers.goldens import (
@@ -56,22 +57,12 @@ def check(name, function, labels, predictions):
     np.testing.assert_allclose(gradient, theirs, atol=2e-5 * np.abs(theirs).max() + 1e-6)
 
 
-@pytest.mark.quick_cases(8)
-@pytest.mark.parametrize("batch", ADDONS_BATCHES)
+@tiers.parametrize("batch", ADDONS_BATCHES, ["small", "no positives"])
 @pytest.mark.parametrize("case", ADDONS_CASES)
 def test_value_and_gradient_of_the_original(case, batch):
     function, arguments = ADDONS_CASES[case][0], arguments_of(case)
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
-
-
-def test_our_loss_is_zero_where_the_original_is_nan():
-    names = [name for name in GOLDENS if name.startswith(PEER) and name.endswith("value")]
-    undefined = [name for name in names if np.isnan(GOLDENS[name]).any()]
-    assert undefined
-    for name in undefined:
-        batch, case = name.split("/")[1:3]
-        assert batch == "no positives" or (batch == "one class" and case.startswith("lifted"))
 
 
 @pytest.mark.parametrize(
@@ -197,44 +188,6 @@ def test_soft_does_not_overflow():
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: addons.TripletHardLoss("1"),
-            TypeError,
-            "margin must be a finite number.*margin='1'",
-        ),
-        (lambda: addons.TripletSemiHardLoss(True), TypeError, "margin must be a finite number"),
-        (lambda: addons.LiftedStructLoss(None), TypeError, "margin must be a finite number.*None"),
-        (lambda: addons.ContrastiveLoss("1"), TypeError, "margin must be a finite number"),
-        (
-            lambda: addons.TripletHardLoss(distance_metric="l2"),
-            ValueError,
-            "distance_metric must be a function or one of 'L2'.*distance_metric='l2'",
-        ),
-        (
-            lambda: addons.triplet_semihard_loss([0, 0], np.eye(2), distance_metric="cosine"),
-            ValueError,
-            "distance_metric must be",
-        ),
-        (
-            lambda: addons.triplet_hard_loss([0, 0, 1], np.eye(2)),
-            ValueError,
-            "3 class ids and 2 embeddings",
-        ),
-        (
-            lambda: addons.lifted_struct_loss([0, 0], np.ones((2, 2, 2))),
-            ValueError,
-            "y_pred must be embeddings",
-        ),
-    ],
-)
-def test_bad_arguments(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
-
-
 @pytest.mark.parametrize("spread", [1e-2, 1e-3, 1e-4])
 def test_a_collapsed_batch_has_exact_distances(spread):
     rng = np.random.default_rng(3)
@@ -248,14 +201,6 @@ def test_a_collapsed_batch_has_exact_distances(spread):
     np.testing.assert_allclose(gradient, exact, atol=1e-5 * np.abs(exact).max())
 
 
-def test_npairs_takes_class_ids_as_a_column():
-    similarities = np.random.default_rng(1).normal(size=(6, 6)).astype("float32")
-    ids = np.array([0, 0, 1, 1, 2, 2])
-    expected = pytest.approx(float(addons.npairs_loss(ids, similarities)), rel=1e-6)
-    assert float(addons.npairs_loss(ids[:, None], similarities)) == expected
-    assert float(addons.NpairsLoss()(ids[:, None], similarities)) == expected
-
-
 def test_contrastive_labels_as_a_column_are_not_broadcast():
     together, distances = GOLDENS["inputs/together"], GOLDENS["inputs/pair distances"]
     expected = np.asarray(addons.contrastive_loss(together, distances))
@@ -267,14 +212,7 @@ def test_contrastive_labels_as_a_column_are_not_broadcast():
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX knows all shapes")
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (None, None),
-        *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((None,), (None, 1))),
-    ],
-)
-@pytest.mark.gate_cases(4)
+@tiers.parametrize("shape", [(None, None), (None,), (None, 1)], [(None, None)], tiers.THOROUGH)
 @pytest.mark.parametrize("name", [*CLASSES, "npairs_loss"])
 def test_partly_known_shapes(name, shape):
     import tensorflow as tf
@@ -293,21 +231,20 @@ def test_partly_known_shapes(name, shape):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: addons.npairs_loss(np.zeros((4, 2)), np.eye(4)),
-            r"y_true must be class ids of shape \[n\] or \[n, 1\].*\(4, 2\)",
-        ),
-        (
-            lambda: addons.npairs_loss(np.zeros(3), np.eye(4)),
-            r"y_pred must be similarities.*\(3,\)",
-        ),
-        (lambda: addons.npairs_loss(np.zeros(3), np.eye(3)[0]), "y_pred must be similarities"),
+        (lambda: addons.TripletHardLoss("1"), "margin must be .*margin='1'"),
+        (lambda: addons.LiftedStructLoss(None), "margin must be .*None"),
+        (lambda: addons.ContrastiveLoss(True), "margin must be "),
+        (lambda: addons.TripletHardLoss(distance_metric="l2"), "distance_metric must be .*'l2'"),
+        (lambda: addons.triplet_hard_loss([0, 0, 1], np.eye(2)), "3 class ids and 2 embeddings"),
         (lambda: addons.triplet_hard_loss(np.zeros((4, 2)), np.eye(8)), "y_true must be class ids"),
+        (lambda: addons.lifted_struct_loss([0, 0], np.ones((2, 2, 2))), "y_pred must be embedd"),
+        (lambda: addons.npairs_loss(np.zeros((4, 2)), np.eye(4)), r"y_true must be .*\(4, 2\)"),
+        (lambda: addons.npairs_loss(np.zeros(3), np.eye(4)), r"y_pred must be .*\(3,\)"),
         (lambda: addons.npairs_multilabel_loss(np.zeros(4), np.eye(4)), "y_true must be labels"),
         (lambda: addons.npairs_multilabel_loss(np.eye(3), np.eye(4)), "y_pred must be similarit"),
         (lambda: addons.contrastive_loss(np.zeros(3), np.ones(4)), r"one label for each.*\(3,\)"),
     ],
 )
-def test_labels_with_wrong_shapes(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_arguments_are_refused(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()

@@ -91,7 +91,6 @@ def test_distance_weighted_keeps_about_as_many_negatives_and_by_their_weights():
     assert kept[0][likely].sum() == pytest.approx(expected[likely].sum(), rel=0.15)
 
 
-@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("name", MINED)
 def test_a_strategy_that_keeps_all_changes_nothing(name):
     ids, z = batch(seed=1)

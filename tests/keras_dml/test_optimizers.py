@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from keras_dml import optimizers
 
@@ -39,7 +40,24 @@ def is_kernel(variable):
     return variable.name == "kernel"
 
 
-def sgd_loop(w, gradients, rate, momentum, nesterov, decay):
+def moved(optimizer, scale=1, variables=None):
+    """Return the gradients of all steps, and the variables before and after them."""
+    variables = variables or layer_with_variables().trainable_variables
+    before, steps = [v.numpy() for v in variables], gradients(variables)
+    after = run(optimizer, variables, [[g * scale for g in step] for step in steps])
+    return steps, before, after
+
+
+def check(found, loop, *rates, **arguments):
+    """Compare each variable with its loop, in which only the first variable, the kernel, decays."""
+    steps, before, after = found
+    for i, rate in enumerate(rates * 4 if len(rates) == 1 else rates):
+        own = [g[i] for g in steps]
+        expected = loop(before[i], own, rate, 0.0 if i else DECAY, **arguments)
+        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+
+
+def sgd_loop(w, gradients, rate, decay, momentum=0.0, nesterov=False):
     w = w.astype("float64")
     velocity = np.zeros_like(w)
     for g in gradients:
@@ -49,15 +67,18 @@ def sgd_loop(w, gradients, rate, momentum, nesterov, decay):
     return w
 
 
-def adam_loop(w, gradients, rate, decay, beta_1=0.9, beta_2=0.999, epsilon=1e-7):
+def adam_loop(w, gradients, rate, decay, decoupled=False):
     w = w.astype("float64")
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gradients, start=1):
-        g = g.astype("float64") + decay * w
-        m = beta_1 * m + (1 - beta_1) * g
-        v = beta_2 * v + (1 - beta_2) * g**2
-        scale = rate * math.sqrt(1 - beta_2**t) / (1 - beta_1**t)
-        w = w - scale * m / (np.sqrt(v) + epsilon)
+        g = g.astype("float64")
+        if decoupled:
+            w = w - rate * decay * w
+        else:
+            g = g + decay * w
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        scale = rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        w = w - scale * m / (np.sqrt(v) + 1e-7)
     return w
 
 
@@ -65,29 +86,31 @@ def adam_loop(w, gradients, rate, decay, beta_1=0.9, beta_2=0.999, epsilon=1e-7)
     ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.99, True)]
 )
 def test_sgd_matches_the_loop_and_decays_only_kernels(momentum, nesterov):
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    optimizer = optimizers.SGD(
-        0.1, momentum=momentum, nesterov=nesterov, coupled_weight_decay=DECAY
-    )
-    after = run(optimizer, variables, steps)
-    assert [v.name for v in variables] == ["kernel", "bias", "gamma", "beta"]
-    for i, variable in enumerate(variables):
-        decay = DECAY if is_kernel(variable) else 0.0
-        expected = sgd_loop(before[i], [g[i] for g in steps], 0.1, momentum, nesterov, decay)
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+    own = {"momentum": momentum, "nesterov": nesterov}
+    check(moved(optimizers.SGD(0.1, coupled_weight_decay=DECAY, **own)), sgd_loop, 0.1, **own)
 
 
 def test_adam_matches_the_loop_and_decays_only_kernels():
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    after = run(optimizers.Adam(0.01, coupled_weight_decay=DECAY), variables, steps)
-    for i, variable in enumerate(variables):
-        decay = DECAY if is_kernel(variable) else 0.0
-        expected = adam_loop(before[i], [g[i] for g in steps], 0.01, decay)
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
+    check(moved(optimizers.Adam(0.01, coupled_weight_decay=DECAY)), adam_loop, 0.01)
+
+
+def test_adamw_decays_only_kernels_at_their_rates():
+    factors = {"dense/kernel": 0.25}
+    optimizer = optimizers.AdamW(
+        0.02, decoupled_weight_decay=DECAY, learning_rate_multipliers=factors
+    )
+    check(moved(optimizer), adam_loop, 0.005, 0.02, 0.02, 0.02, decoupled=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "loop"), [(optimizers.SGD, sgd_loop), (optimizers.Adam, adam_loop)]
+)
+def test_a_multiplier_is_a_separate_learning_rate(make, loop):
+    factors = {"dense/kernel": 0.25, "dense/bias": 0.0, "norm/gamma": 3.0}  # none for norm/beta
+    optimizer = make(0.02, coupled_weight_decay=DECAY, learning_rate_multipliers=factors)
+    steps, before, after = moved(optimizer)
+    check((steps, before, after), loop, 0.005, 0.0, 0.06, 0.02)
+    np.testing.assert_array_equal(after[1], before[1])
 
 
 def test_convolution_kernels_of_every_kind_are_decayed():
@@ -116,22 +139,6 @@ def test_convolution_kernels_of_every_kind_are_decayed():
     }
 
 
-def test_coupled_decay_is_not_keras_decoupled_decay():
-    """With momentum and no gradient, decoupled decay is geometric; coupled decay builds up."""
-    rate, decay, momentum, steps = 0.01, 0.1, 0.9, 20
-    coupled, decoupled = (layer_with_variables().trainable_variables[:1] for _ in range(2))
-    start = coupled[0].numpy()
-    zeros = [[np.zeros_like(start)]] * steps
-    run(optimizers.SGD(rate, momentum, coupled_weight_decay=decay), coupled, zeros)
-    run(keras.optimizers.SGD(rate, momentum, weight_decay=decay), decoupled, zeros)
-    np.testing.assert_allclose(decoupled[0].numpy(), start * (1 - rate * decay) ** steps, rtol=1e-4)
-    expected = sgd_loop(start, [zeros[0][0]] * steps, rate, momentum, False, decay)
-    np.testing.assert_allclose(coupled[0].numpy(), expected, rtol=1e-4)
-    lost_coupled = 1 - coupled[0].numpy() / start
-    lost_decoupled = 1 - decoupled[0].numpy() / start
-    assert (lost_coupled > 4 * lost_decoupled).all()
-
-
 def test_without_decay_and_multipliers_it_equals_keras():
     ours, theirs = (layer_with_variables().trainable_variables for _ in range(2))
     steps = gradients(ours)
@@ -139,30 +146,6 @@ def test_without_decay_and_multipliers_it_equals_keras():
     expected = run(keras.optimizers.SGD(0.1, 0.9, nesterov=True, clipnorm=1.0), theirs, steps)
     for a, b in zip(after, expected):
         np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_a_multiplier_is_a_separate_learning_rate(kind):
-    model = layer_with_variables()
-    variables = model.trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    factors = dict(zip([v.path for v in variables], (0.25, 0.0, 3.0)))  # no factor for the fourth
-    make = optimizers.SGD if kind == "sgd" else optimizers.Adam
-    after = run(
-        make(0.02, coupled_weight_decay=DECAY, learning_rate_multipliers=factors), variables, steps
-    )
-    for i, variable in enumerate(variables):
-        rate = 0.02 * factors.get(variable.path, 1.0)
-        decay = DECAY if is_kernel(variable) else 0.0
-        own = [g[i] for g in steps]
-        expected = (
-            sgd_loop(before[i], own, rate, 0.0, False, decay)
-            if kind == "sgd"
-            else adam_loop(before[i], own, rate, decay)
-        )
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(after[1], before[1])
 
 
 def test_multipliers_names_the_trainable_variables_of_a_part():
@@ -203,23 +186,6 @@ def test_warm_cosine_stays_at_zero_past_the_end():
     assert float(schedule(0)) == pytest.approx(0.1)
     for step in (10, 11, 20, 10**9):
         assert float(schedule(step)) == 0.0
-
-
-def test_warm_cosine_warm_up_longer_than_the_training():
-    values = [float(optimizers.WarmCosine(1.0, 10, warmup_steps=100)(i)) for i in range(12)]
-    assert max(values) < 0.1 and values[10:] == [0.0, 0.0]
-
-
-def test_the_schedule_drives_the_optimizer():
-    variables = layer_with_variables().trainable_variables[:1]
-    expected = variables[0].numpy().astype("float64")
-    schedule = optimizers.WarmCosine(0.5, STEPS, warmup_steps=2)
-    steps = gradients(variables)
-    run(optimizers.SGD(schedule), variables, steps)
-    for i, (g,) in enumerate(steps):
-        rate = 0.5 * min((i + 1) / 2, (1 + math.cos(math.pi * i / STEPS)) / 2)
-        expected -= rate * g
-    np.testing.assert_allclose(variables[0].numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
@@ -268,65 +234,34 @@ def test_a_loaded_model_takes_the_same_next_step(kind, tmp_path):
 
 def test_it_works_inside_a_loss_scale_optimizer():
     """Gradients are unscaled before the decay; a step with an infinite one changes nothing."""
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
     inner = optimizers.SGD(
-        0.1, coupled_weight_decay=DECAY, learning_rate_multipliers={variables[1].path: 0.5}
+        0.1, coupled_weight_decay=DECAY, learning_rate_multipliers={"dense/bias": 0.5}
     )
     scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
-    after = run(scaled, variables, [[g * 1024 for g in step] for step in steps])
-    for i, variable in enumerate(variables):
-        decay = DECAY if is_kernel(variable) else 0.0
-        rate = 0.05 if i == 1 else 0.1
-        expected = sgd_loop(before[i], [g[i] for g in steps], rate, 0.0, False, decay)
-        np.testing.assert_allclose(after[i], expected, rtol=1e-5, atol=1e-6)
-    infinite = [np.full(v.shape, np.inf, "float32") for v in variables]
-    for a, b in zip(run(scaled, variables, [infinite]), after):
+    variables = layer_with_variables().trainable_variables
+    check(moved(scaled, 1024, variables), sgd_loop, 0.1, 0.05, 0.1, 0.1)
+    before = [v.numpy() for v in variables]
+    infinite = [np.full(v.shape, np.inf, "float32") for v in before]
+    for a, b in zip(run(scaled, variables, [infinite]), before):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.slow
-def test_it_trains_under_mixed_float16():
-    keras.utils.set_random_seed(0)
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        model = keras.Sequential([keras.Input((3,)), *map(keras.layers.Dense, (8, 1))])
-    finally:
-        keras.config.set_dtype_policy("float32")
-    model.compile(optimizers.SGD(0.02, momentum=0.9, coupled_weight_decay=1e-4), "mse")
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    x = np.random.default_rng(0).normal(size=(32, 3))
-    losses = model.fit(x, x.sum(axis=1), epochs=15, verbose=0).history["loss"]
-    assert losses[-1] < 0.3 * losses[0]
-
-
-@pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
-@pytest.mark.parametrize("decay", [-1e-4, math.nan, math.inf, None, "0.1"])
-def test_invalid_decay(make, decay):
-    message = (
-        r"coupled_weight_decay must be a number of at least 0\. Received: coupled_weight_decay="
-    )
-    with pytest.raises(ValueError, match=message):
-        make(0.1, coupled_weight_decay=decay)
-
-
-def test_the_weight_decay_of_keras_is_refused():
-    message = r"use coupled_weight_decay here, or .*\. Received: weight_decay=0\.01"
-    with pytest.raises(ValueError, match=message):
-        optimizers.SGD(0.1, weight_decay=0.01)
-
-
-@pytest.mark.parametrize("factor", [-1.0, math.nan, None])
-def test_invalid_factor(factor):
-    message = r"learning_rate_multipliers\['a/kernel'\] must be a number of at least 0\. Received"
-    with pytest.raises(ValueError, match=message):
-        optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": factor})
-
-
-def test_multipliers_must_be_a_dict():
-    with pytest.raises(TypeError, match=r"must be a dict from variable path .* Received: .*=0\.1"):
-        optimizers.Adam(0.1, learning_rate_multipliers=0.1)
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: optimizers.SGD(0.1, coupled_weight_decay=-1e-4), "coupled_weight_decay"),
+        (lambda: optimizers.SGD(0.1, weight_decay=0.01), "weight_decay"),
+        (lambda: optimizers.SGD(0.1, velocity="pytorch"), "velocity"),
+        (lambda: optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": -1.0}), "a/kernel"),
+        (lambda: optimizers.Adam(0.1, learning_rate_multipliers=0.1), "learning_rate_multipliers"),
+        (lambda: optimizers.WarmCosine(0.0, 10), "learning_rate"),
+        (lambda: optimizers.WarmCosine(0.1, 0), "total_steps"),
+        (lambda: optimizers.WarmCosine(0.1, 10, 0), "warmup_steps"),
+    ],
+)
+def test_invalid_arguments_are_named(make, argument):
+    with pytest.raises((ValueError, TypeError), match=f"{argument}.* must be|use .*{argument}"):
+        make()
 
 
 def test_a_factor_for_an_unknown_variable():
@@ -335,23 +270,6 @@ def test_a_factor_for_an_unknown_variable():
     message = r"must name trainable variables .* 'dense/kernel'\. Received: .*'dens/kernel'.* none"
     with pytest.raises(ValueError, match=message):
         optimizer.build(model.trainable_variables)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0.0, 10), r"learning_rate must be a number above 0\. Received: learning_rate=0\.0"),
-        ((math.nan, 10), r"learning_rate must be a number above 0\. Received: learning_rate=nan"),
-        ((0.1, 0), r"total_steps must be a whole number of at least 1\. Received: total_steps=0"),
-        (
-            (0.1, 10, 0),
-            r"warmup_steps must be a whole number of at least 1\. Received: warmup_steps=0",
-        ),
-    ],
-)
-def test_warm_cosine_bad_input(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        optimizers.WarmCosine(*arguments)
 
 
 def test_adamw_without_multipliers_equals_keras():
@@ -364,27 +282,6 @@ def test_adamw_without_multipliers_equals_keras():
     expected = run(keras.optimizers.AdamW(schedule, weight_decay=DECAY), theirs, steps)
     for a, b in zip(found, expected):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def test_adamw_decays_only_kernels_at_their_rates():
-    variables = layer_with_variables().trainable_variables
-    before = [v.numpy() for v in variables]
-    steps = gradients(variables)
-    factors = {variables[0].path: 0.25}
-    optimizer = optimizers.AdamW(
-        0.02, decoupled_weight_decay=DECAY, learning_rate_multipliers=factors
-    )
-    after = run(optimizer, variables, steps)
-    for i, variable in enumerate(variables):
-        rate, decay = (0.02 * 0.25, DECAY) if is_kernel(variable) else (0.02, 0.0)
-        w = before[i].astype("float64")
-        m, v = np.zeros_like(w), np.zeros_like(w)
-        for t, step in enumerate(steps, start=1):
-            m, v = 0.9 * m + 0.1 * step[i], 0.999 * v + 0.001 * step[i] ** 2
-            w = w - rate * decay * w
-            scale = rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
-            w = w - scale * m / (np.sqrt(v) + 1e-7)
-        np.testing.assert_allclose(after[i], w, rtol=1e-5, atol=1e-6)
 
 
 def test_rmsprop_equals_keras_plus_coupled_decay():
@@ -430,8 +327,7 @@ def test_without_an_update_the_weights_stay_unchanged():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+@tiers.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"], ["AdamW"])
 def test_an_optimizer_tracks_the_same_variables_as_keras(name):
     """It must not track the model's variables: they would be saved twice, and break checkpoints."""
     held = []

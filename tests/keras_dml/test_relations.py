@@ -1,5 +1,8 @@
 """Relations: their masks and gains against loops, their messages, and the scores that use them."""
 
+import pathlib
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -192,3 +195,13 @@ def test_the_callback_and_the_metric_take_a_relation():
     again = metrics.PositivesPerAnchor.from_config(metric.get_config())
     again.update_state(TAGS, embeddings)
     assert float(again.result()) == pytest.approx(np.mean(others))
+
+
+def test_the_code_of_the_guide_runs(capsys):
+    page = pathlib.Path(__file__).parents[2] / "docs" / "pages" / "guides" / "relations.md"
+    code = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    names = {}
+    for block in code:
+        exec(block, names)
+    assert capsys.readouterr().out == ("['mrr@10', 'ndcg@10', 'precision@10']\n(12,) (16,)\n")
+    assert len(code) == 3 and 0 <= names["found"][1] <= 1

@@ -77,19 +77,6 @@ def test_the_weights_match_pytorch_with_warm_up_decay_and_a_factor(case, golden)
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("velocity", "displacement"), [("keras", -4.20), ("torch", -7.27)])
-def test_100_warm_up_steps_of_the_sop_recipe(velocity, displacement):
-    """A constant gradient of 1, with the schedule, momentum, and rate of `sop.flags`."""
-    variable = keras.Variable(np.zeros(1, "float32"))
-    optimizer = optimizers.SGD(
-        optimizers.WarmCosine(0.003, 46_500), momentum=0.99, nesterov=True, velocity=velocity
-    )
-    for _ in range(100):
-        apply(optimizer, [variable], [np.ones(1)])
-    reached = keras.ops.convert_to_numpy(variable)[0]
-    assert reached == pytest.approx(displacement, abs=0.005)
-
-
 def test_both_velocities_are_equal_at_a_constant_rate(golden):
     reached = {}
     for velocity in optimizers.VELOCITIES:
@@ -124,11 +111,6 @@ def test_a_resumed_training_takes_the_same_steps(tmp_path):
     for each in (model, loaded):
         each.fit(x, y, **fit)
     assert difference(model.get_weights(), loaded.get_weights()) < 1e-6
-
-
-def test_an_unknown_velocity_is_refused():
-    with pytest.raises(ValueError, match="velocity must be .*keras.*torch.*'pytorch'"):
-        optimizers.SGD(0.1, velocity="pytorch")
 
 
 @pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="needs Keras 3.15")

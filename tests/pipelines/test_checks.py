@@ -6,45 +6,12 @@ import numpy as np
 import pytest
 
 import pipelines
-from keras_dml._common.checks import check_whole
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from pipelines.checks import as_labels, plain_numbers
+from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.glyphs import glyphs
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.table import ImageTable
 
 TABLE = ImageTable.from_arrays(np.zeros([4, 8, 8, 1], np.uint8), [0, 0, 1, 1])
-
-
-@pytest.mark.parametrize("kind", [int, np.int64, np.uint8])
-def test_integers_of_any_type_are_accepted(kind):
-    number = check_whole("size", kind(3), least=1)
-    assert (type(number), number) == (int, 3)
-
-
-@pytest.mark.parametrize("value", [True, np.True_, 2.0, np.float32(2), math.nan, "2", None, [2]])
-def test_values_that_are_not_integers_are_refused(value):
-    with pytest.raises(ArgumentTypeError) as caught:
-        check_whole("size", value, least=1)
-    assert str(caught.value) == (
-        f"size must be a whole number of at least 1. Received: size={value!r}"
-    )
-
-
-def test_integers_below_the_minimum_are_refused():
-    with pytest.raises(ArgumentError, match=r"^size must be .* at least 2\. Received: size="):
-        check_whole("size", np.int8(1), least=2)
-    with pytest.raises(ArgumentError, match=r"^seed must be .* at least 0\. Received: seed=-1$"):
-        check_whole("seed", -1, least=0)
-    assert check_whole("seed", -1) == -1
-
-
-def test_plain_numbers_keep_their_values():
-    plain = plain_numbers([np.float32(0.5), 1, np.int64(2), 0.25])
-    assert plain == (0.5, 1, 2, 0.25)
-    assert [type(number) for number in plain] == [float, int, int, float]
-    for wrong in (3, None, "12", [True], [np.True_], [math.nan], [math.inf], [None], ["1"]):
-        assert plain_numbers(wrong) is None
 
 
 def test_transforms_of_numpy_and_python_numbers_are_equal():
@@ -153,9 +120,3 @@ def test_invalid_labels_are_refused(labels, message):
     ):
         with pytest.raises(ArgumentError, match=f"labels must be .*{message}"):
             taking()
-
-
-def test_whole_floats_are_class_numbers():
-    assert as_labels("labels", IDS * 1.0).dtype == np.int64
-    table = ImageTable(IDS * 1.0, ("a", "b", "c"), encoded=[b"x"] * 6)
-    np.testing.assert_array_equal(table.labels, IDS)

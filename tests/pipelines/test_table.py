@@ -36,11 +36,6 @@ def test_labels_are_numbered_in_sorted_order(labels, numbers, names):
     assert (len(table), table.num_classes) == (3, len(names))
 
 
-def test_given_class_names_follow_the_sorted_labels():
-    table = ImageTable.from_paths(["1.png", "2.png"], [5, 2], ["two", "five"])
-    assert [table.class_names[number] for number in table.labels] == ["five", "two"]
-
-
 def test_arrays_are_kept_without_a_copy():
     pixels = np.arange(2 * 3 * 4 * 3, dtype=np.uint8).reshape(2, 3, 4, 3)
     table = ImageTable.from_arrays(pixels, [1, 0])
@@ -75,13 +70,6 @@ def test_select_classes_renumbers_them():
     assert selected.paths.tolist() == ["0.png", "1.png", "3.png", "5.png"]
     assert selected.labels.tolist() == [0, 1, 1, 0]
     assert selected.class_names == ("d", "a")
-
-
-def test_select_works_on_arrays():
-    pixels = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
-    table = ImageTable.from_arrays(pixels, [0, 1, 2, 1])
-    assert table.select([3]).arrays.ravel().tolist() == [3]
-    assert table.select_classes([1]).arrays.ravel().tolist() == [1, 3]
 
 
 def test_encoded_images_are_kept_byte_by_byte():
@@ -154,11 +142,6 @@ def test_split_by_class(train_classes, test_classes, train, test):
         assert found == expected
 
 
-def test_the_default_boundary_is_half_rounded_down():
-    split = split_by_class(ImageTable.from_paths(list("12345"), list("abcde")))
-    assert (split.train.num_classes, split.test.num_classes) == (2, 3)
-
-
 def test_random_classes_are_a_function_of_the_seed():
     table = ImageTable.from_paths([str(n) for n in range(60)], [f"{n // 3:02}" for n in range(60)])
     splits = [split_by_class(table, 12, 5, split="random_classes", seed=n) for n in (3, 3, 4)]
@@ -178,11 +161,6 @@ def test_within_classes_halves_each_class():
     assert sorted([*split.train.paths, *split.test.paths]) == [str(n) for n in range(9)]
     again = split_by_class(table, split="within_classes", seed=1)
     assert list(again.test.paths) == list(split.test.paths)
-
-
-def test_every_class_is_for_training():
-    split = split_by_class(small_table(), split="every_class")
-    assert split.same_classes and len(split.train) == len(small_table())
 
 
 @pytest.mark.parametrize(
@@ -227,90 +205,35 @@ def boxed(boxes):
 
 
 @pytest.mark.parametrize(
-    ("build", "error", "message"),
+    ("build", "message"),
     [
-        (lambda: ImageTable([0], ("a",)), ValueError, "Exactly one of paths, arrays, and encoded"),
-        (
-            lambda: ImageTable([0, 0], ("a",), paths=["1", "2"], arrays=PIXELS),
-            ValueError,
-            "Exactly one of paths, arrays, and encoded",
-        ),
-        (lambda: ImageTable(["a"], ("a",), paths=["1"]), TypeError, "labels must be integers"),
-        (
-            lambda: ImageTable([1], ("a",), paths=["1"]),
-            ValueError,
-            "labels must be integers from 0 to 0",
-        ),
-        (lambda: ImageTable([-1], ("a",), paths=["1"]), ValueError, "Received: -1 in row 0"),
-        (
-            lambda: ImageTable([], (), paths=[]),
-            ValueError,
-            "must be .*(not empty|at least one label)",
-        ),
-        (
-            lambda: ImageTable.from_paths([], []),
-            ValueError,
-            "must be .*(not empty|at least one label)",
-        ),
-        (lambda: ImageTable.from_paths(["1"], [[0]]), ValueError, r"labels must be a vector"),
-        (lambda: ImageTable.from_paths(["1"], [0.5]), TypeError, "labels must be "),
-        (
-            lambda: ImageTable.from_paths(["1", "2"], ["a", 1]),
-            TypeError,
-            "labels must be ",
-        ),
-        (lambda: ImageTable.from_paths(["1"], [0, 1]), ValueError, "1 images and 2 labels"),
-        (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), ValueError, "Received: 2 names"),
-        (lambda: ImageTable.from_paths([b"1"], [0]), TypeError, "strings or path objects"),
-        (lambda: ImageTable.from_paths([["1"]], [0]), TypeError, "strings or path objects"),
-        (lambda: ImageTable.from_paths(np.array([["1"]]), [0]), ValueError, "must be a vector"),
-        (
-            lambda: ImageTable.from_paths(["\udcff.png"], [0]),
-            ValueError,
-            "paths must be valid UTF-8",
-        ),
-        (
-            lambda: ImageTable.from_encoded(["1"], [0]),
-            TypeError,
-            "bytes objects. Received: encoded='1'",
-        ),
-        (
-            lambda: ImageTable.from_encoded([b"1"], [0, 1]),
-            ValueError,
-            "1 images and 2 labels",
-        ),
-        (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), TypeError, "dtype int64"),
-        (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), ValueError, r"\(2, 4, 4\)"),
-        (
-            lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]),
-            ValueError,
-            "1 or 3",
-        ),
-        (lambda: boxed([[0, 0, 1]]), ValueError, r"shape \[2, 4\].*shape \(1, 3\)"),
-        (lambda: boxed([[0, 0, 1, 1]] * 3), ValueError, r"shape \(3, 4\)"),
-        (lambda: boxed(np.ones([2, 4])), TypeError, "boxes must be integers.*float64"),
-        (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), ValueError, r"\[9, 8, 7, 0\] in row 1"),
-        (lambda: small_table().select([]), ValueError, "rows must be .*not empty"),
-        (
-            lambda: small_table().select(np.zeros(7, bool)),
-            ValueError,
-            "must be .*(not empty|at least one label)",
-        ),
-        (
-            lambda: small_table().select_classes([]),
-            ValueError,
-            "class_numbers must be integers.*not empty",
-        ),
-        (lambda: small_table().select_classes([4]), ValueError, r"from 0 to 3"),
-        (
-            lambda: small_table().select_classes([1, 1]),
-            ValueError,
-            "class_numbers must be without repeats",
-        ),
+        (lambda: ImageTable([0], ("a",)), "Exactly one of paths, arrays, and encoded"),
+        (lambda: ImageTable(["a"], ("a",), paths=["1"]), "labels must be integers"),
+        (lambda: ImageTable([1], ("a",), paths=["1"]), "labels must be integers from 0 to 0"),
+        (lambda: ImageTable([-1], ("a",), paths=["1"]), "-1 in row 0"),
+        (lambda: ImageTable.from_paths([], []), "must be .*(not empty|at least one label)"),
+        (lambda: ImageTable.from_paths(["1"], [[0]]), "labels must be a vector"),
+        (lambda: ImageTable.from_paths(["1", "2"], ["a", 1]), "labels must be "),
+        (lambda: ImageTable.from_paths(["1"], [0, 1]), "1 images and 2 labels"),
+        (lambda: ImageTable.from_paths(["1"], [0], ["a", "b"]), "2 names"),
+        (lambda: ImageTable.from_paths([b"1"], [0]), "strings or path objects"),
+        (lambda: ImageTable.from_paths(["\udcff.png"], [0]), "paths must be valid UTF-8"),
+        (lambda: ImageTable.from_encoded(["1"], [0]), "bytes objects.*encoded='1'"),
+        (lambda: ImageTable.from_encoded([b"1"], [0, 1]), "1 images and 2 labels"),
+        (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), "dtype int64"),
+        (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), r"\(2, 4, 4\)"),
+        (lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]), "1 or 3"),
+        (lambda: boxed([[0, 0, 1]]), r"shape \[2, 4\].*shape \(1, 3\)"),
+        (lambda: boxed(np.ones([2, 4])), "boxes must be integers.*float64"),
+        (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), r"\[9, 8, 7, 0\] in row 1"),
+        (lambda: small_table().select([]), "rows must be .*not empty"),
+        (lambda: small_table().select_classes([]), "class_numbers must be .*not empty"),
+        (lambda: small_table().select_classes([4]), "from 0 to 3"),
+        (lambda: small_table().select_classes([1, 1]), "class_numbers must be without repeats"),
     ],
 )
-def test_bad_input(build, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_input(build, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         build()
 
 

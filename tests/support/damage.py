@@ -1,57 +1,8 @@
-"""Damage files: cut, change, replace, or delete them."""
+"""Damage a file of a folder: change, replace, or delete it."""
 
 import pathlib
 
-
-def _cut(data, generator, other):
-    return data[: generator.integers(len(data))]
-
-
-def _flipped(data, generator, other):
-    changed = bytearray(data)
-    changed[generator.integers(len(data))] ^= 1 << int(generator.integers(8))
-    return bytes(changed)
-
-
-def _another_byte(data, generator, other):
-    changed = bytearray(data)
-    changed[generator.integers(len(data))] = int(generator.integers(256))
-    return bytes(changed)
-
-
-def _zeros(data, generator, other):
-    """Write a page of zeros, which a machine can leave after a crash."""
-    start = int(generator.integers(len(data)))
-    length = min(int(generator.integers(1, 4097)), len(data) - start)
-    return data[:start] + bytes(length) + data[start + length :]
-
-
-def _longer(data, generator, other):
-    return data + generator.bytes(int(generator.integers(1, 100)))
-
-
-def _another_file(data, generator, other):
-    return other
-
-
-def _empty(data, generator, other):
-    return b""
-
-
-def _missing(data, generator, other):
-    return None
-
-
-_KINDS = {
-    "cut": _cut,
-    "one bit flipped": _flipped,
-    "one byte changed": _another_byte,
-    "zeros within": _zeros,
-    "longer": _longer,
-    "another file": _another_file,
-    "empty": _empty,
-    "missing": _missing,
-}
+import mutations
 
 
 def files_of(folder):
@@ -73,13 +24,19 @@ def damage(folder, generator, names=None):
     names = files_of(folder) if names is None else names
     while True:
         name = names[generator.integers(len(names))]
-        kind = list(_KINDS)[generator.integers(len(_KINDS))]
         data = (folder / name).read_bytes()
-        other = (folder / names[generator.integers(len(names))]).read_bytes()
-        changed = _KINDS[kind](data, generator, other)
-        if changed == data:
-            continue
-        (folder / name).unlink()
-        if changed is not None:
+        kind = generator.integers(9)
+        if kind == 0:
+            (folder / name).unlink()
+            return f"{name}, missing"
+        if kind == 1:
+            how, changed = "empty", b""
+        elif kind == 2:
+            other = names[generator.integers(len(names))]
+            how, changed = f"the content of {other}", (folder / other).read_bytes()
+        else:
+            how, changed = mutations.mutated(data, generator, mutations.OF_BYTES)
+        if changed != data:
+            (folder / name).unlink()
             (folder / name).write_bytes(changed)
-        return f"{name}, {kind}"
+            return f"{name}, {how}"

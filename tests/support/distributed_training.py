@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import pipelines
 from experiments.evaluation.table_embedder import TableEmbedder
-from keras_dml import losses, models, optimizers
+from keras_dml import losses, models, optimizers, relations
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._pairwise import pairs
 from keras_dml.metrics import LossPart
@@ -98,9 +98,10 @@ def network(*more):
     return inputs, x
 
 
-def fitted(model, **arguments):
+def fitted(model, data=None, **arguments):
     """Return weights and logs after `STEPS` steps of `fit`."""
-    history = model.fit(batches(), shuffle=False, verbose=0, **arguments).history
+    data = batches() if data is None else data
+    history = model.fit(data, shuffle=False, verbose=0, **arguments).history
     return {
         "weights": [w.tolist() for w in model.get_weights() if w.dtype.kind == "f"],
         "logs": {name: float(values[-1]) for name, values in history.items()},
@@ -193,6 +194,39 @@ def train_chunks(strategy, chunk_size=None):
         "weights": [w.tolist() for w in model.get_weights() if w.dtype.kind == "f"],
         "logs": {name: float(values[-1]) for name, values in history.items()},
     }
+
+
+def train_dual(strategy, chunk_size=None, labeled=False):
+    """Train two encoders with a learned scale, against a memory if the batches have labels."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        encoders = [keras.Model(*network(), name=name) for name in ("queries", "candidates")]
+        model = models.DualEncoder(*encoders, scale=5.0)
+        if chunk_size:
+            model = models.CachedGradients(model, chunk_size)
+        if labeled:
+            model = models.CrossBatchMemory(model, 60, start_step=1)
+        model.compile(keras.optimizers.SGD(0.05), losses.NTXentLoss(temperature=1.0))
+
+    def both(images, class_ids):
+        sets = (images, images[:, ::-1])
+        return (sets, class_ids) if labeled else (sets,)
+
+    return fitted(model, batches().map(both))
+
+
+def train_tags(strategy):
+    """Train with a relation: two tags of each image, its class and the next class."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        model = models.DistributedModel(*network(), name="net")
+        loss = losses.SupConLoss(relation=relations.SharesLabel())
+        model.compile(keras.optimizers.SGD(0.05), loss)
+
+    def tags(images, class_ids):
+        return images, tf.one_hot(class_ids, CLASSES) + tf.one_hot((class_ids + 1) % 4, CLASSES)
+
+    return fitted(model, batches().map(tags))
 
 
 def train_batch_norm(strategy, synchronized):
@@ -349,6 +383,9 @@ def trained_otherwise(strategy):
         "memory": train_memory(strategy),
         "chunks": train_chunks(strategy, chunk_size),
         "dropout": train_dropout(strategy),
+        "dual": train_dual(strategy, chunk_size),
+        "dual_memory": train_dual(strategy, labeled=True),
+        "tags": train_tags(strategy),
     }
 
 

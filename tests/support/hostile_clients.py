@@ -134,91 +134,20 @@ def _incomplete_body(client, rng):
 
 
 @_kind
-def _large_incomplete_body(client, rng):
-    client.say(_post(_form(bytes(rng.randrange(2**20, 2**22))), length=2**24), hold=True)
-    return b""
-
-
-@_kind
 def _many_connections(client, rng):
     for _ in range(rng.choice([50, 200, 500])):
         client.say(hold=True)
     return b""
 
 
-@_kind
-def _invalid_length(client, rng):
-    lengths = [
-        "1" + "0" * 12,
-        "9" * 40,
-        "9" * 6000,
-        "-1",
-        "+5",
-        "0x10",
-        "1e3",
-        "",
-        " ",
-        "1 1",
-        "²",
-        "\0",
-        "5,5",
-    ]
-    body = _form(png(0))
-    head = f"Content-Length: {rng.choice(lengths)}"
-    more = rng.choice([[], ["Content-Length: 3"], ["Transfer-Encoding: chunked"]])
-    return client.say(_request("POST /search HTTP/1.1", head, *more, body=body))
-
-
-@_kind
-def _wrong_length(client, rng):
-    body = _form(png(rng.randrange(5)))
-    length = max(0, len(body) + rng.choice([-len(body), -200, -10, -1, 1, 50]))
-    return client.say(_post(body, length=length))
-
-
-@_kind
-def _chunked_body(client, rng):
-    body = _form(png(rng.randrange(5)))
-    size = rng.choice(
-        [
-            f"{len(body):x}",
-            "0",
-            "-1",
-            "f" * 16,
-            "g",
-            "",
-            f"{len(body):x};x=y",
-            "0x5",
-            "1" * 5000,
-            "5\n",
-        ]
-    )
-    ends = rng.choice([b"\r\n0\r\n\r\n", b"", b"\r\n0\r\nX: y\r\n\r\n", b"0\r\n\r\n", b"\r\n" * 50])
-    more = rng.choice([[], ["Content-Length: 5"], ["Transfer-Encoding: gzip"]])
-    name = rng.choice(
-        ["chunked", "Chunked", "xchunked", "chunked, chunked", "gzip, chunked", "\x0bchunked"]
-    )
-    headers = ["Content-Type: multipart/form-data; boundary=x", f"Transfer-Encoding: {name}", *more]
-    whole = size.encode() + b"\r\n" + body + ends
-    return client.say(_request("POST /search HTTP/1.1", *headers, body=whole))
-
-
 _UP = [
     "../",
-    "..%2f",
-    "%2e%2e/",
     "%2e%2e%2f",
     "%252e%252e%252f",
-    "..%5c",
     "..\\",
     "..%c0%af",
-    "%c0%ae%c0%ae/",
-    "..%ef%bc%8f",
     "....//",
-    "..;/",
-    ".%2e/",
     "..%00/",
-    "%uff0e%uff0e/",
 ]
 
 
@@ -226,11 +155,8 @@ _UP = [
 def _path_outside_the_folder(client, rng):
     files = [
         "secret.txt",
-        "photos/../secret.txt",
         "etc/passwd",
-        "settings.json",
         "index/settings.json",
-        "a/1.png",
     ]
     path = (
         rng.choice(_UP) * rng.randrange(9)
@@ -240,15 +166,9 @@ def _path_outside_the_folder(client, rng):
     start = rng.choice(
         [
             "/image/",
-            "/",
             "//",
-            "/image/0/",
             "/search?item=",
-            "/?example=",
             "file:///",
-            "http://localhost/image/",
-            "",
-            "/image/0%2f",
             "/static/",
         ]
     )
@@ -271,18 +191,11 @@ def _wrong_host(client, rng):
     hosts = [
         "elsewhere.org",
         None,
-        "",
         "localhost.elsewhere.org",
         "localhost\r\nHost: elsewhere.org",
         "[",
-        "[::1",
         "a@localhost",
-        "localhost:99999999",
-        "\x1b[31m",
         "x" * 9000,
-        "localhost/../..",
-        "127.1",
-        "²",
         "\udcff",
     ]
     host = rng.choice(hosts)
@@ -314,10 +227,8 @@ def _invalid_form(client, rng):
     kind = rng.choice(
         [
             "multipart/form-data",
-            "multipart/mixed",
             "application/json",
             "",
-            "application/x-www-form-urlencoded",
         ]
     )
     body = rng.choice(bodies)
@@ -340,68 +251,6 @@ def _invalid_image(client, rng):
 
 
 @_kind
-def _random_bytes(client, rng):
-    start = rng.choice([b"", b"GET ", b"\x16\x03\x01\x02\x00", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
-    return client.say(start + rng.randbytes(rng.randrange(1, 5000)) + b"\r\n\r\n")
-
-
-@_kind
-def _request_with_changed_bytes(client, rng):
-    body = _form(png(rng.randrange(5)))
-    whole = bytearray(rng.choice([_post(body), _request("GET /search?item=1&k=3 HTTP/1.1")]))
-    for _ in range(rng.randrange(1, 6)):
-        place = rng.randrange(len(whole))
-        whole[place : place + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
-    return client.say(bytes(whole))
-
-
-@_kind
-def _unusual_request_line(client, rng):
-    lines = [
-        "TRACE / HTTP/1.1",
-        "CONNECT localhost:22 HTTP/1.1",
-        "OPTIONS * HTTP/1.1",
-        "GET /",
-        "GET",
-        "",
-        "GET / HTTP/9.9",
-        "get / http/1.1",
-        "GET  /  HTTP/1.1",
-        "GET /" + "a" * 300_000 + " HTTP/1.1",
-        "GET /\x1b[31m HTTP/1.1",
-        "GET /%zz HTTP/1.1",
-        "GET /?k=%ff%fe HTTP/1.1",
-        "GET /image/" + "9" * 5000 + " HTTP/1.1",
-        "DELETE /image/0 HTTP/1.1",
-        "GET /search?" + "item=0&" * 5000 + " HTTP/1.1",
-    ]
-    headers = rng.choice(
-        [
-            [],
-            ["A" * 70_000 + ": b"],
-            ["A: b"] * 5000,
-            ["A\0: b"],
-            [": b"],
-            [" folded"],
-            ["Expect: 100-continue", "Content-Length: 5"],
-            ["Upgrade: h2c"],
-            ["Range: bytes=0-1,0-2"],
-            ["If-None-Match: " + '"x",' * 5000],
-            ["Content-Encoding: gzip"],
-        ]
-    )
-    return client.say(_request(rng.choice(lines), *headers, "Connection: close"))
-
-
-@_kind
-def _many_requests_at_once(client, rng):
-    each = rng.choice(
-        [_request("GET / HTTP/1.1"), _request("GET /search?item=0 HTTP/1.1"), _post(_form(png(1)))]
-    )
-    return client.say(each * rng.randrange(2, 40))
-
-
-@_kind
 def _disconnect_during_the_answer(client, rng):
     for _ in range(rng.randrange(1, 20)):
         connection = client.connect()
@@ -421,11 +270,4 @@ def _disconnect_during_the_answer(client, rng):
         if rng.random() < 0.7:  # a reset instead of an orderly end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
-    return b""
-
-
-@_kind
-def _answers_that_are_not_read(client, rng):
-    for _ in range(rng.randrange(1, 10)):
-        client.say(_request("GET / HTTP/1.1") * 20, hold=True)
     return b""

@@ -2,14 +2,15 @@
 
 SCALE, OFFSET = (0.017, 0.018, 0.019), (-2.1, -2.0, -1.8)
 SIZE, PATCH = 24, 4
+IMAGE_KINDS = ("dinov2", "dinov3", "vit", "siglip", "resnet")
 
 
-def kinds():
-    """Return functions that build a backbone, by name."""
+def kinds(size=SIZE):
+    """Return functions that build a backbone for images of this size, by name."""
     from keras_hub import models
 
     vit = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}
-    shape = (SIZE, SIZE, 3)
+    shape = (size, size, 3)
 
     def siglip():
         text = models.SigLIPTextEncoder(11, 8, 8, 1, 2, 16, max_sequence_length=4)

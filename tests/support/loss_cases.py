@@ -44,8 +44,24 @@ NON_DEFAULT = [
 ]
 """Cases with arguments, and losses without arguments: the cases to save, load, and fit."""
 
-FITTED = [
-    pytest.param(case, id=str(case), marks=() if case.quick else pytest.mark.slow)
-    for case in NON_DEFAULT
-]
-"""`NON_DEFAULT` for `pytest.mark.parametrize`, with slow marks where training is not quick."""
+DEFAULTS = [case for case in CASES if not case.arguments]
+"""Each loss with its defaults."""
+
+
+def each(cases=CASES, quick=None, later=pytest.mark.slow):
+    """`pytest.mark.parametrize` over cases, of which only some are quick.
+
+    Args:
+        cases: the cases.
+        quick: names of the losses whose cases are quick. None: the first case of each loss.
+        later: the marks of the other cases.
+    """
+    first = {case.name: case for case in reversed(cases)}
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, id=str(case), marks=() if now else later)
+            for case in cases
+            for now in [first[case.name] is case if quick is None else case.name in quick]
+        ],
+    )

@@ -3,24 +3,32 @@
 import numpy as np
 
 
-def naive_neighbors(embeddings, metric, gallery=None):
-    """Return all other rows, or all gallery rows, by (score as float32, row), in float64."""
-    embeddings = np.asarray(embeddings, np.float64)
-    items = embeddings if gallery is None else np.asarray(gallery, np.float64)
-    result = []
-    for query in range(len(embeddings)):
+def naive_search(items, queries, metric, rows=None):
+    """Return for each query (row, score) of all items, or of `rows`, the best first, in float64.
+
+    The order is by score as float32, then by row.
+    """
+    items, result = np.asarray(items, np.float64), []
+    for query in np.asarray(queries, np.float64):
         order = []
-        for row in range(len(items)):
-            if gallery is None and row == query:
-                continue
-            a, b = embeddings[query], items[row]
+        for row in range(len(items)) if rows is None else rows:
             if metric == "l2":
-                order.append((np.float32(np.sqrt(((a - b) ** 2).sum())), row))
+                score = np.float32(np.sqrt(((query - items[row]) ** 2).sum()))
             else:
-                lengths = np.sqrt((a**2).sum() * (b**2).sum())
-                order.append((np.float32(-(a * b).sum() / lengths if lengths else 0), row))
-        result.append([row for _, row in sorted(order)])
+                lengths = np.sqrt((query**2).sum() * (items[row] ** 2).sum())
+                score = np.float32((query * items[row]).sum() / lengths if lengths else 0)
+            order.append((score if metric == "l2" else -score, row, score))
+        result.append([(row, score) for _, row, score in sorted(order)])
     return result
+
+
+def naive_neighbors(embeddings, metric, gallery=None):
+    """Return all other rows, or all gallery rows, the nearest first."""
+    found = naive_search(embeddings if gallery is None else gallery, embeddings, metric)
+    return [
+        [row for row, _ in order if gallery is not None or row != query]
+        for query, order in enumerate(found)
+    ]
 
 
 def naive_recall(embeddings, labels, k, metric, gallery=None, gallery_labels=None):

@@ -1,12 +1,14 @@
-"""Distribute similar cases over the quick tests, the longer checks, and the thorough checks."""
+"""The marks of the slower tests: `slow` (in the gate) and `thorough` (by hand)."""
 
 import pytest
 
+THOROUGH = (pytest.mark.slow, pytest.mark.thorough)
+"""The marks of a case that runs only by hand."""
+
 
 def parametrize(argument, values, sooner, later=pytest.mark.slow):
-    """`pytest.mark.parametrize` for a slow test: all values except `sooner` get the marks `later`.
+    """`pytest.mark.parametrize` whose values except `sooner` get the marks `later`.
 
-    Under `pytest.mark.slow`, set `later=pytest.mark.thorough` to exclude the values from the gate.
     Raises an error if `sooner` contains an unknown name, because the case would never run.
     """
     values = list(values)

@@ -11,7 +11,6 @@ from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
 from experiments.evaluation.evaluators import (
     ClassifierAccuracy,
     ClassMeanAccuracy,
-    Evaluator,
     Finished,
     PairSimilarities,
     RawPixels,
@@ -21,7 +20,6 @@ from experiments.evaluation.evaluators import (
 )
 from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R
-from experiments.training.kept import score
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics
 from pipelines import ImageTable, Split
@@ -216,17 +214,3 @@ def test_findings_are_concatenated():
     assert list(both.rows) == ["a", "b"]
     assert (both.lines, both.summary, both.printed) == ([("x", "1")], [("y", "2")], ["p"])
     assert (both.figures, both.result) == ({"t": "data"}, {"n": 1})
-
-
-def test_every_method_of_an_evaluator_is_optional():
-    data = Split(table([0, 1]), table([0, 1]))
-    one = Evaluator()
-    assert not one.sides(data)
-    assert one.before(None, Start(0, None)) is None
-    assert dict(one.measure(None, None, {})) == {}
-    assert one.finish(None, None) == Findings()
-
-
-def test_the_score_of_an_epoch_is_accuracy_if_it_is_measured():
-    assert score({"test/recall@1/cosine": 0.25}) == 0.25
-    assert score({"test/recall@1/cosine": 0.25, ACCURACY: 0.75}) == 0.75

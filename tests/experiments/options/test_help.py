@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tiers
 
 from experiments import benchmark
 from experiments.__main__ import commands
@@ -63,8 +64,7 @@ def test_every_flag_is_listed_with_its_default_and_limits(options):
             assert getattr(given, name, None) in (getattr(parse(options, line), name, None),)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
+@tiers.parametrize("options", OPTIONS, OPTIONS[:1])
 def test_flags_that_are_not_listed_are_refused(options):
     of_all = {name for one in OPTIONS for name in declarations(one)}
     for name in (of_all | {"undefok", "only_check_args"}) - set(declarations(options)):
@@ -101,8 +101,7 @@ def test_the_help_of_the_index_command_names_its_files():
 LIGHT = [name for name, (_, options) in COMMANDS.items() if not issubclass(options, RunOptions)]
 
 
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize("name", LIGHT)
+@tiers.parametrize("name", LIGHT, LIGHT[:3])
 def test_help_and_mistyped_flags_do_not_import_keras(name):
     """Import losses, samplers, and optimizers only for commands with their flags."""
     words = ["--help", "--epoch"] if name not in ("evaluate", "export") else ["--epoch"]

@@ -9,9 +9,9 @@ def test_a_page_links_to_existing_pages(tmp_path):
     for folder in (run, other):
         folder.mkdir()
     report, page = run / "report.html", other / "50 % & more.html"
-    write_page(report, "A run", "<p>body</p>", {page: "Comparison"})
+    write_page(report, "A run", {page: "Comparison"})
     assert "<a " not in report.read_text()
-    write_page(page, "Comparison", "<p>body</p>", {report: "Its run"})
+    write_page(page, "Comparison", {report: "Its run"})
     assert '<a href="../a%20run/report.html">Its run</a>' in page.read_text()
     add_link(report, page, "Compared & more")
     add_link(report, run / ".." / "others" / page.name, "Compared & more")  # no duplicate
@@ -20,7 +20,7 @@ def test_a_page_links_to_existing_pages(tmp_path):
     add_link(report, run / "nowhere.html", "Nothing")
     assert report.read_text().count("<a ") == 1
     # A rewritten page keeps its added links. Links to deleted pages disappear.
-    write_page(report, "The run, again", "<p>body</p>")
+    write_page(report, "The run, again")
     assert link in report.read_text()
     page.unlink()
     add_link(report, report, "Itself")

@@ -166,9 +166,12 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--engine=ray"], "--engine=ray makes no index: give --to="),
-        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "leave out --prefix"),
-        (["--workers=2"], "leave out --workers=2, which is for --engine=ray"),
+        (["--engine=ray"], "to must be set with --engine=ray"),
+        (
+            ["--engine=ray", "--to=parquet:x", "--prefix=2"],
+            "prefix must not be set with",
+        ),
+        (["--workers=2"], "workers needs --engine=ray"),
         (["--images=s3://bucket/photos"], "images must be a folder"),
         (["--engine=spark"], "engine"),
     ],

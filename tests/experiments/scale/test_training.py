@@ -10,6 +10,7 @@ import time
 import local_workers
 import numpy as np
 import pytest
+import tiers
 from tiny_run import command, final_weights, history
 
 TINY = [
@@ -76,8 +77,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.gate_cases(1)
-@pytest.mark.parametrize("victim", [1, 0])
+@tiers.parametrize("victim", [1, 0], [1], pytest.mark.thorough)
 def test_a_killed_worker_is_restarted_and_the_run_is_bit_identical(
     whole, tmp_path, victim, monkeypatch
 ):

@@ -11,8 +11,8 @@ PATHS = ["Milk/a.jpg", "Juice/Apple/b.jpg", "Juice/Orange/c.jpg", "d.jpg", "x/Mi
 ROWS = {"Milk/a.jpg": ["Arla", "1"], "Juice/Apple/b.jpg": ["Bravo", "1"], "gone.jpg": ["Arla", "2"]}
 
 
-def columns(class_column=None):
-    return Columns(PATHS, StoredColumns(["brand", "a=b"], class_column, ROWS))
+def columns():
+    return Columns(PATHS, StoredColumns(["brand", "a=b"], ROWS))
 
 
 def rows_of(known, *where):
@@ -45,8 +45,7 @@ def test_values_of_a_column_are_joined_by_or_and_columns_by_and():
 
 
 def test_the_csv_overrides_the_class():
-    assert columns("brand").class_names == ["Arla", "Bravo", "Juice/Orange", "", "x/Milk"]
-    known = Columns(PATHS, StoredColumns(["class"], None, {"d.jpg": ["melon"]}))
+    known = Columns(PATHS, StoredColumns(["class"], {"d.jpg": ["melon"]}))
     assert known.names == ["class", "folder"]
     assert known.class_names == ["Milk", "Juice/Apple", "Juice/Orange", "melon", "x/Milk"]
 
@@ -92,10 +91,9 @@ def test_unknown_values(name, value, message):
 
 @pytest.fixture
 def imported(tmp_path):
-    def run(text, class_column=None, paths=PATHS):
+    def run(text):
         (tmp_path / "known.csv").write_text(text)
-        images = tmp_path / "photos"
-        return import_csv(tmp_path, tmp_path / "known.csv", class_column, images, paths)
+        return import_csv(tmp_path, tmp_path / "known.csv", str(tmp_path / "photos"), PATHS)
 
     return run
 
@@ -119,17 +117,15 @@ def test_rows_are_stored_by_path_also_for_missing_images(tmp_path, imported):
 
 
 @pytest.mark.parametrize(
-    ("text", "class_column", "message"),
+    ("text", "message"),
     [
-        ("path,folder\nd.jpg,x\n", None, "a column 'folder', which the index has"),
-        ("path,brand\nd.jpg,x\n", "label", "class_column must be one of brand, but got label"),
-        ("path,class,label\nd.jpg,x,y\n", "label", "a column 'class', which the index has"),
-        ("path,brand\nx/y.jpg,x\n", None, "none of the 1 paths .* first path is x/y.jpg"),
+        ("path,folder\nd.jpg,x\n", "a column 'folder', which every index has"),
+        ("path,brand\nx/y.jpg,x\n", "none of the 1 paths .* first path is x/y.jpg"),
     ],
 )
-def test_csv_files_that_are_refused(tmp_path, imported, text, class_column, message):
+def test_csv_files_that_are_refused(tmp_path, imported, text, message):
     with pytest.raises(ValueError, match=message):
-        imported(text, class_column)
+        imported(text)
     assert not (tmp_path / COLUMNS).exists()
 
 

@@ -1,7 +1,5 @@
 """`PostgresStore` with a stand-in for the client, and with a server."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import stores
@@ -13,88 +11,6 @@ from experiments.searching.store import StoreError
 psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pgvector")
 DSN = "postgresql://me:secret@there/photos"
-
-
-class Connection:
-    """A stand-in for a connection that records queries and returns prepared answers."""
-
-    def __init__(self):
-        self.asked, self.answers = [], []
-
-    def execute(self, query, given=()):
-        text = query if isinstance(query, str) else query.as_string(None)
-        self.asked.append((text, list(given)))
-        return self
-
-    executemany = execute
-
-    def fetchone(self):
-        return self.answers.pop(0)
-
-    fetchall = fetchone
-
-    def fetchmany(self, count):
-        return self.answers.pop(0)
-
-    @contextlib.contextmanager
-    def cursor(self, *name):
-        yield self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-
-@pytest.fixture
-def connection(monkeypatch):
-    made = Connection()
-    monkeypatch.setattr("psycopg.connect", lambda dsn, **more: made)
-    monkeypatch.setattr("pgvector.psycopg.register_vector", lambda connection: None)
-    return made
-
-
-def test_queries(connection):
-    store = open_store(Address("pgvector", DSN, "images"))
-    assert "secret" not in str(store) and "there" in str(store)
-    connection.answers = [None]
-    assert store.description() is None
-    store.create(stores.description(["Price (€)"]))
-    extension, _, create, comment = (text for text, _ in connection.asked[-4:])
-    assert extension == "CREATE EXTENSION IF NOT EXISTS vector"
-    assert create == (
-        'CREATE TABLE "images" ("id" uuid PRIMARY KEY, "path" text NOT NULL, "class" text NOT NULL,'
-        ' "folder" text NOT NULL, "Price (€)" text NOT NULL, "digest" text NOT NULL, '
-        '"vector" vector(6) NOT NULL)'
-    )
-    text = stores.description(["Price (€)"]).text()
-    assert comment.startswith('COMMENT ON TABLE "images" IS ') and "Price" in comment
-    connection.answers = [(text,), (text,), (f"{text}\nfinished",), ("theirs",)]
-    assert store.description() == stores.description(["Price (€)"])
-    assert not store.is_finished() and store.is_finished()
-    with pytest.raises(UsageError, match="holds something else"):
-        store.description()
-
-    rows = stores.rows()
-    store.upsert(rows)
-    query, given = connection.asked[-1]
-    assert query.startswith('INSERT INTO "images" ("id", "path", "class", "folder", "brand", "dig')
-    assert ' ON CONFLICT ("id") DO UPDATE SET "path" = EXCLUDED."path"' in query
-    assert len(given) == 24 and given[0][0] == rows.ids[0]
-    np.testing.assert_array_equal(given[5][-1], rows.vectors[5])
-
-    from pgvector import Vector
-
-    connection.answers = [[("a/1.png", Vector(rows.vectors[1]))]]
-    found, vectors = store.nearest(rows.vectors[1], 3, "l2", {"class": ["it's"]})
-    assert connection.asked[-2][0] == "SET LOCAL enable_indexscan = off"
-    assert connection.asked[-1][0] == (
-        'SELECT "path", "vector" FROM "images" WHERE "class" = ANY(%s) ORDER BY "vector" <-> %s '
-        "LIMIT %s"
-    )
-    assert connection.asked[-1][1][::2] == [["it's"], 3] and found == ["a/1.png"]
-    np.testing.assert_array_equal(vectors, rows.vectors[1:2])
 
 
 def test_a_missing_server():

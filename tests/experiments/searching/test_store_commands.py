@@ -133,12 +133,6 @@ def test_an_address_in_an_index_is_not_opened(
     assert opened == [place]
 
 
-@pytest.mark.parametrize("address", ["nothing", "x:y", "lancedb:", "lancedb:a#b c"])
-def test_invalid_addresses(made, address, capsys):
-    assert index_to(made, address) == 2
-    assert f"Received: to={address}" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_other_images_or_settings_are_refused(made, tmp_path, capsys):
     pytest.importorskip("lancedb")

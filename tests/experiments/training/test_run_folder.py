@@ -52,7 +52,6 @@ class First:
         self.process.communicate()
 
 
-@pytest.mark.gate_cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kept", "seen"),

@@ -1,7 +1,6 @@
 """Training on many devices equals training on one device with the same global batches."""
 
 import json
-import subprocess
 
 import device_programs
 import distributed_training
@@ -19,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = [*distributed_training.quick_cases(), "rankmi_model"]
 LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dropout"]
+LONGER += ["dual", "dual_memory", "tags"]
 MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
 # On four devices and two workers, the gate runs the quick cases; the thorough checks run all.
 MOST = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
@@ -183,36 +183,11 @@ def test_synchronized_batch_norm_equals_one_device():
     assert difference(expected, results(2)["batch_norm"]) > 1e-3
 
 
-def test_a_failed_process_is_one_failure():
-    asked = []
-
-    @once
-    def make(number):
-        asked.append(number)
-        if number == 1:
-            raise subprocess.TimeoutExpired("train", 600)
-        return [number]
-
-    assert make(0) is make(0)
-    with pytest.raises(subprocess.TimeoutExpired, match="timed out after 600 seconds"):
-        make(1)
-    with pytest.raises(pytest.skip.Exception, match=r"make\(1,\) failed in the first test"):
-        make(1)
-    assert asked == [0, 1]
-
-
 def test_one_device_returns_the_same_tensor():
     x = tf.constant([[1.0, 2.0]])
     gathered, offset = gather_candidates(x)
     assert gathered is x and offset == 0
     assert place_among_replicas() == (0, 1)
-
-
-def test_a_strategy_of_one_replica_returns_the_same_tensor():
-    x = tf.constant([[1.0, 2.0]])
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    same = strategy.run(lambda: gather_candidates(x)[0] is x)
-    assert same is True
 
 
 @pytest.mark.slow

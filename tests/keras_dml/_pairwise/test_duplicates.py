@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_dml import losses
 from keras_dml._pairwise.pairs import normalize
-from keras_dml.addons.functional import _unit
 from keras_dml.losses import Pairs
 from keras_dml.models import UnitLength
 
@@ -37,7 +36,6 @@ modes = pytest.mark.parametrize(
 
 NORMALIZATIONS = {
     "normalize": normalize,
-    "addons": _unit,
     "layer": lambda x: UnitLength()(x),
 }
 
@@ -89,11 +87,9 @@ def test_copies_are_at_distance_0(mode, offset):
 
 @pytest.mark.parametrize("name", ["triplet", "lifted_structure", "margin", "quadruplet"])
 def test_a_collapsed_batch_has_no_gradient(name):
-    rows = np.random.default_rng(0).normal(size=(8, 1, 64)).astype("float32")
-    for row in rows:
-        z = np.tile(row, (33, 1))
-        _, gradient = value_and_gradient(losses.get(name), np.arange(33) // 2, z, "float32")
-        assert (gradient == 0).all()
+    z = np.tile(np.random.default_rng(0).normal(size=(1, 64)), (33, 1))
+    _, gradient = value_and_gradient(losses.get(name), np.arange(33) // 2, z, "float32")
+    assert (gradient == 0).all()
 
 
 @pytest.mark.parametrize("name", ["triplet", "lifted_structure", "margin", "quadruplet"])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiers
 from backend import compiled
 from keras import ops
 
@@ -24,8 +25,7 @@ LYING = {
 }
 
 
-@pytest.mark.quick_cases(8)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@tiers.parametrize("dtype", ["float32", "float64"], ["float32"])
 @pytest.mark.parametrize("lying", LYING)
 def test_positions_match_searchsorted(lying, dtype):
     in_order = np.sort(LYING[lying].astype(dtype))

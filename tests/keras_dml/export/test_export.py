@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_dml._files import atomic
-from keras_dml.export import export_saved_model, float32_copy
+from keras_dml.export import export_saved_model
 
 SIZE = 16
 
@@ -84,75 +84,6 @@ def preprocessing(data):
     return tf.ensure_shape(image, [SIZE, SIZE, 3])
 
 
-def all_layers(model):
-    return list(model._flatten_layers(include_self=False))
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16", "float32"])
-def test_a_float32_copy_computes_the_same_as_a_float32_model(policy):
-    model = nested_model(policy)
-    before = keras.config.dtype_policy()
-    copy = float32_copy(model)
-    assert keras.config.dtype_policy() == before
-    assert {layer.compute_dtype for layer in all_layers(copy)} == {"float32"}
-    reference = nested_model("float32")
-    reference.set_weights([np.asarray(w, np.float32) for w in model.get_weights()])
-    expected = reference.predict(images(), verbose=0)
-    result = copy.predict(images(), verbose=0)
-    assert result.dtype == np.float32
-    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
-    if policy == "mixed_bfloat16":  # the copy must differ from the original
-        assert np.abs(model.predict(images(), verbose=0) - expected).max() > 1e-4
-
-
-def test_a_float32_copy_keeps_names_and_has_separate_weights():
-    model = nested_model("mixed_bfloat16")
-    copy = float32_copy(model)
-    assert copy.name == "whole"
-    names, expected = (
-        [each.name for each in all_layers(m) if not isinstance(each, keras.layers.InputLayer)]
-        for m in (copy, model)
-    )
-    assert names == expected
-    assert [w.path for w in copy.weights] == [w.path for w in model.weights]
-    before = copy.get_weights()
-    model.set_weights([w * 0 for w in model.get_weights()])
-    for kept, was in zip(copy.get_weights(), before):
-        np.testing.assert_array_equal(kept, was)
-
-
-def test_a_float32_copy_of_a_sequential_model_with_a_wrapper_and_an_unregistered_loss():
-    model = keras.Sequential(
-        [
-            keras.Input((3, 4)),
-            keras.layers.TimeDistributed(keras.layers.Dense(5, dtype="mixed_bfloat16")),
-            keras.layers.Flatten(dtype="mixed_bfloat16"),
-        ]
-    )
-    model.compile("sgd", loss=lambda y, x: keras.ops.mean(x))
-    copy = float32_copy(model)
-    assert {layer.compute_dtype for layer in all_layers(copy)} == {"float32"}
-    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    kernel, bias = model.get_weights()
-    np.testing.assert_allclose(
-        copy.predict(x, verbose=0), (x @ kernel + bias).reshape(2, -1), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_a_float32_copy_applies_a_shared_layer_with_shared_weights():
-    shared = keras.layers.Dense(4, dtype="mixed_bfloat16")
-    inputs = keras.Input((4,))
-    model = keras.Model(inputs, shared(shared(inputs)))
-    copy = float32_copy(model)
-    assert len(copy.weights) == 2
-    kernel, bias = model.get_weights()
-    x = np.eye(4, dtype=np.float32)
-    np.testing.assert_allclose(
-        copy.predict(x, verbose=0), (x @ kernel + bias) @ kernel + bias, rtol=1e-5, atol=1e-6
-    )
-
-
 def run_python(code, *arguments):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.getcwd()}
     done = subprocess.run(
@@ -196,16 +127,6 @@ def test_a_mirrored_model_in_mixed_precision_is_copied_and_exported_in_float32(t
         """
     run_python(code, tmp_path / "saved_model")
     assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
-
-
-def test_a_subclassed_model_has_no_float32_copy():
-    class Subclassed(keras.Model):
-        pass
-
-    with pytest.raises(ValueError, match="functional or sequential"):
-        float32_copy(Subclassed())
-    with pytest.raises(ValueError, match="functional or sequential"):
-        float32_copy(keras.Sequential([keras.layers.Dense(2)]))
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from keras_dml.export import export_saved_model
-from keras_dml.export.float32 import is_float32
 from keras_dml.metrics import verification
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH
 from keras_dml.retrieval.serving import PrefixSearchModule, SearchModule
@@ -60,10 +60,9 @@ def served(folder, data):
     return found["ids"].numpy(), found[name].numpy(), name
 
 
-@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", ["exact", *(pytest.param(one, marks=needs_scann) for one in (
     "brute force", "tree"))])  # fmt: skip
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["cosine"])
 def test_search_in_a_saved_model_equals_the_index(kind, metric, tmp_path):
     model = make_model()
     ids = [f"é{number}.jpg" for number in range(300)] if kind == "exact" else np.arange(300) * 5
@@ -137,18 +136,6 @@ def test_signatures_and_bad_bytes(tmp_path):
     np.testing.assert_array_equal(after["ids"], before["ids"])
 
 
-def test_a_model_in_mixed_precision_serves_in_float32(tmp_path):
-    model = make_model("mixed_bfloat16")
-    assert not is_float32(model) and is_float32(make_model())
-    export_saved_model(model, tmp_path / "saved_model", preprocessing)
-    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
-    assert sorted(loaded.signatures) == ["embed_images", "serving_default"]
-    pixels = pictures()[:4].astype(np.float32)
-    found = loaded.signatures["embed_images"](tf.constant(pixels))["embeddings"]
-    np.testing.assert_allclose(found, make_model().predict(pixels, verbose=0), atol=1e-5)
-    assert {layer.compute_dtype for layer in model.layers} == {"bfloat16"}
-
-
 def test_indexes_that_do_not_match_the_model(tmp_path):
     model, index = make_model(), ExactIndex(np.eye(DIMENSIONS))
     for wrong, neighbours, error, message in (
@@ -211,23 +198,6 @@ def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
         np.testing.assert_array_equal(found.astype(expected.dtype), expected)
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_saved_model_cli_shows_and_runs_an_export(tmp_path):
-    model = make_model()
-    index = ExactIndex(gallery(model), ids=[f"n{i}" for i in range(300)])
-    export_saved_model(model, tmp_path / "saved_model", preprocessing, index, 3)
-    np.save(tmp_path / "query.npy", np.array(encoded(50)[49:]))
-    cli = ["-m", "tensorflow.python.tools.saved_model_cli"]
-    model_of = ["--dir", tmp_path / "saved_model", "--tag_set", "serve"]
-    shown = run([*cli, "show", *model_of, "--signature_def", "search"])
-    for line in ("inputs['images']", "outputs['ids']", "outputs['similarities']", "(-1, 3)"):
-        assert line in shown
-    query = f"images={tmp_path / 'query.npy'}"
-    found = run([*cli, "run", *model_of, "--signature_def", "search", "--inputs", query])
-    assert "[[b'n49'" in found and "[[1." in found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exact", "prefix"])
 def test_empty_batches_and_scaled_embeddings(kind):
@@ -252,8 +222,7 @@ def test_empty_batches_and_scaled_embeddings(kind):
         assert ids.shape == distances.shape == (0, 5)
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["l2"])
 def test_search_reports_which_neighbors_match(metric, tmp_path):
     model = make_model()
     z = gallery(model)

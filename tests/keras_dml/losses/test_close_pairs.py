@@ -5,7 +5,7 @@ import oracles
 import pytest
 from backend import compiled, parts, value_and_gradient
 from keras import ops
-from loss_cases import CASES
+from loss_cases import CASES, each
 
 from keras_dml import losses
 from keras_dml._pairwise.pairs import normalize, safe_sqrt, squared_distances
@@ -31,18 +31,13 @@ def collapsed_but_for_one():
 
 BATCHES = {
     "at the origin": SPREAD,
-    "offset 100": SPREAD + 100,
     "offset 1000": SPREAD + 1000,
     "near twins": near_twins(),
-    "near twins, offset 100": near_twins() + 100,
-    "tight clusters": CLUSTERS + 1e-4 * SPREAD,
     "tight clusters, offset 100": CLUSTERS + 1e-4 * SPREAD + 100,
-    "collapsed": 1 + 1e-4 * SPREAD,
     "collapsed but for one": collapsed_but_for_one(),
     "twins": CLUSTERS,
     "one image": SPREAD[:1],
 }
-every_batch = pytest.mark.parametrize("batch", BATCHES)
 
 
 def by_loops(z, weights):
@@ -70,29 +65,20 @@ def of_two_sets(weights, z):
     return ops.sum(weights * safe_sqrt(squared_distances(z, z * 1.0)))
 
 
-@pytest.mark.quick_cases(4)
-@every_batch
-@pytest.mark.parametrize("function", [weighted_sum, of_two_sets])
-def test_values_and_gradients_in_float32(batch, function):
+@pytest.mark.parametrize("batch", BATCHES)
+def test_values_and_gradients_in_float32(batch):
     z = BATCHES[batch].astype("float32")
     distances, gradient = by_loops(z, weights := RNG.normal(size=(len(z), len(z))))
-    ours = np.asarray(ops.sqrt(squared_distances(z := ops.convert_to_tensor(z), z)))
+    ours = np.asarray(ops.sqrt(squared_distances(tensor := ops.convert_to_tensor(z), tensor)))
     np.testing.assert_allclose(ours, distances, rtol=1e-5, atol=0)
-    _, theirs = value_and_gradient(function, weights.astype("float32"), z, "float32")
-    np.testing.assert_allclose(theirs, gradient, atol=2e-6 * np.abs(gradient).max(initial=1e-9))
-
-
-@pytest.mark.quick_cases(4)
-@every_batch
-def test_values_in_a_compiled_graph(batch):
-    z = BATCHES[batch].astype("float32")
-    distances, _ = by_loops(z, np.zeros((len(z), len(z))))
-    weights = np.ones(distances.shape, "float32")
-    value = float(compiled(weighted_sum)(weights, ops.convert_to_tensor(z)))
+    for function in (weighted_sum, of_two_sets):
+        _, theirs = value_and_gradient(function, weights.astype("float32"), z, "float32")
+        np.testing.assert_allclose(theirs, gradient, atol=2e-6 * np.abs(gradient).max(initial=1e-9))
+    value = float(compiled(weighted_sum)(np.ones(distances.shape, "float32"), tensor))
     assert value == pytest.approx(distances.sum(), rel=1e-5)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.pairs], ids=str)
+@each([case for case in CASES if case.pairs])
 @pytest.mark.parametrize("apart", [5e-4, 1e-6])
 def test_losses_in_float64_of_very_close_pairs(case, apart):
     rng = np.random.default_rng(4)
@@ -116,7 +102,7 @@ def test_the_contrastive_loss_of_two_points_close_in_float64():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offset", [0, 100, 1000])
+@pytest.mark.parametrize("offset", [0, 1000])
 def test_triplet_gradients_far_from_the_origin(offset):
     ids = np.arange(24) % 4
     z = (SPREAD + offset).astype("float32").astype("float64")

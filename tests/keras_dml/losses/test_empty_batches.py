@@ -6,69 +6,44 @@ Also tests a batch of a single image in a graph with known batch size.
 import keras
 import numpy as np
 import pytest
+import tiers
 from backend import parts, value_and_gradient
-from loss_cases import CASES
+from loss_cases import DEFAULTS, each
 
 from keras_dml import losses, models
 
 pytestmark = pytest.mark.any_backend
 
-DEFAULTS = [case for case in CASES if not case.arguments]
 NO_IDS, NOTHING = np.zeros(0, int), np.zeros((0, 4), "float32")
 
 
-def without_prefixes(loss):
-    return [loss]
-
-
-def with_prefixes(loss):
-    return [losses.MatryoshkaLoss(loss, [2, 4])] if loss.kind == "pairs" else []
-
-
-@pytest.mark.parametrize("wrapped", [without_prefixes, with_prefixes])
-@pytest.mark.parametrize("case", DEFAULTS, ids=str)
-def test_loss_and_gradient(case, wrapped):
-    for loss in wrapped(losses.get(case.name)):
-        value, gradient = value_and_gradient(loss, NO_IDS, NOTHING, "float32")
+@each(DEFAULTS)
+def test_loss_and_gradient(case):
+    loss = losses.get(case.name)
+    prefixes = [losses.MatryoshkaLoss(loss, [2, 4])] if loss.kind == "pairs" else []
+    for one in (loss, *prefixes):
+        value, gradient = value_and_gradient(one, NO_IDS, NOTHING, "float32")
         assert (value, gradient.shape) == (0, (0, 4))
-        assert [part.shape for part in parts(loss, NO_IDS, NOTHING)] == [(0,), (0,)]
+        assert [part.shape for part in parts(one, NO_IDS, NOTHING)] == [(0,), (0,)]
 
 
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize(
-    "name",
-    ["supcon", "fastap", "quadruplet",
-     *[case.name for case in DEFAULTS if case.name not in ("supcon", "fastap", "quadruplet")]],
-)  # fmt: skip
-def test_in_a_graph_that_does_not_know_the_size(name):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("sizes are known")
-    import tensorflow as tf
-
-    loss = losses.get(name)
-    specs = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, 4], tf.float32)
-    graph = tf.function(lambda ids, z: value_and_slope(loss, ids, z), input_signature=specs)
-    value, gradient = graph(NO_IDS, NOTHING)
-    assert (float(value), tuple(gradient.shape)) == (0, (0, 4))
-
-
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize(
-    "name",
-    ["triplet", "fastap", "quadruplet",
-     *[case.name for case in DEFAULTS if case.name not in ("triplet", "fastap", "quadruplet")]],
-)  # fmt: skip
-def test_one_image_in_a_graph_that_knows_the_size(name):
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's graphs")
+@each(DEFAULTS, {"triplet", "fastap", "quadruplet"}, tiers.THOROUGH)
+def test_no_image_and_one_image_in_a_graph(case):
     """TensorFlow's graph optimizer made some of these graphs invalid, or lost the gradient."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("another compiler's graphs")
     import tensorflow as tf
 
-    loss, one = losses.get(name), (np.array([2]), np.array([[1.0, -2.0, 0.5, 3.0]], "float32"))
-    specs = tf.TensorSpec([1], tf.int64), tf.TensorSpec([1, 4], tf.float32)
-    graph = tf.function(lambda ids, z: value_and_slope(loss, ids, z), input_signature=specs)
+    loss = losses.get(case.name)
+
+    def graph(size):
+        specs = tf.TensorSpec([size], tf.int64), tf.TensorSpec([size, 4], tf.float32)
+        return tf.function(lambda ids, z: value_and_slope(loss, ids, z), input_signature=specs)
+
+    value, gradient = graph(None)(NO_IDS, NOTHING)
+    assert (float(value), tuple(gradient.shape)) == (0, (0, 4))
+    one = np.array([2]), np.array([[1.0, -2.0, 0.5, 3.0]], "float32")
     expected, slope = value_and_gradient(loss, *one, "float32")
-    value, gradient = graph(*one)
+    value, gradient = graph(1)(*one)
     # PCE's value is the difference of two numbers around 1e4.
     assert float(value) == pytest.approx(expected, abs=2e-3)
     np.testing.assert_allclose(gradient.numpy(), slope, atol=1e-6)

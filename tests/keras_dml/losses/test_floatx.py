@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from backend import compiled, value_and_gradient
-from loss_cases import CASES
+from loss_cases import DEFAULTS, each
 
 from keras_dml import addons, losses, models
 from keras_dml.metrics import LossPart
@@ -15,12 +15,10 @@ pytestmark = pytest.mark.any_backend
 NO_FLOAT64 = keras.backend.backend() == "jax" and not __import__("jax").config.jax_enable_x64
 IDS = np.array([0, 0, 1, 1, 2, 2])
 Z = np.random.default_rng(0).uniform(-0.5, 0.5, (6, 4))
-DEFAULTS = [case for case in CASES if not case.arguments]
 FLOAT64 = pytest.param(
     "float64", marks=pytest.mark.skipif(NO_FLOAT64, reason="needs jax_enable_x64")
 )
 every_floatx = pytest.mark.parametrize("floatx", [FLOAT64, "float16", "bfloat16"], indirect=True)
-float64_alone = pytest.mark.parametrize("floatx", [FLOAT64], indirect=True)
 
 
 @pytest.fixture
@@ -31,8 +29,7 @@ def floatx(request):
 
 
 @every_floatx
-@pytest.mark.slow_on_jax
-@pytest.mark.parametrize("case", DEFAULTS, ids=str)
+@each(DEFAULTS, {"ce", "contrastive", "center", "pce", "fastap", "triplet", "margin", "arcface"})
 def test_value_and_gradient(case, floatx):
     loss = losses.get(case.name)
     dtype = "float64" if floatx == "float64" else "float32"
@@ -45,12 +42,8 @@ def test_value_and_gradient(case, floatx):
     assert keras.backend.standardize_dtype(loss(IDS, half).dtype) == dtype
 
 
-IN_GRAPHS = ["contrastive", "triplet", "quadruplet", "margin", "fastap", "lifted_structure"]
-
-
-@pytest.mark.quick_cases(3)
-@float64_alone
-@pytest.mark.parametrize("name", IN_GRAPHS)
+@pytest.mark.parametrize("floatx", [FLOAT64], indirect=True)
+@pytest.mark.parametrize("name", ["contrastive", "quadruplet", "margin", "fastap"])
 def test_in_a_graph(name, floatx):
     loss, z = losses.get(name), keras.ops.convert_to_tensor(Z)
     inside = float(compiled(loss)(keras.ops.convert_to_tensor(IDS), z))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiers
 from backend import value_and_gradient
 from keras import ops
 from peers.goldens import (
@@ -68,9 +69,7 @@ def test_smooth_ap_matches_the_peer():
     check("square", "smooth_ap", *value_and_gradient(loss, ids, z))
 
 
-@pytest.mark.quick_cases(8)
-@pytest.mark.slow_on_jax
-@pytest.mark.parametrize("batch", LEARNING_BATCHES)
+@tiers.parametrize("batch", LEARNING_BATCHES, ["small"])
 @pytest.mark.parametrize("case", PROXY_CASES)
 def test_value_and_gradients_at_embeddings_and_proxies_match_the_peer(case, batch):
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
@@ -112,7 +111,3 @@ def test_distance_weights_match_the_peer(batch):
     weights = distance_weighted(distances, pairs.negative, z.shape[1], **arguments)
     theirs = GOLDENS[f"{PEER}/{batch}/distance weights/value"]
     np.testing.assert_allclose(np.asarray(weights), theirs, rtol=1e-3, atol=1e-5)
-
-
-def test_the_file_is_small():
-    assert FILE.stat().st_size < 500_000

@@ -12,11 +12,11 @@ from backend import parts
 
 from keras_dml import losses
 
-pytestmark = [pytest.mark.any_backend, pytest.mark.slow_on_jax]
+pytestmark = pytest.mark.any_backend
 
 SIGMA, ALPHA, BETA, BASE = 0.05, 2.0, 50.0, 0.5
-SIZES = [(2, 2, 3), (4, 3, 2), (5, 2, 16), (3, 8, 5)]  # K, s, d
-any_batch = pytest.mark.parametrize("seed", range(4))
+SIZES = [(5, 2, 16), (3, 8, 5)]  # K, s, d
+any_batch = pytest.mark.parametrize("seed", [0, 1])
 any_size = pytest.mark.parametrize(("num_classes", "size", "dimensions"), SIZES)
 
 

@@ -24,7 +24,6 @@ def test_the_worked_example():
     assert float(loss(CLASS_IDS, Z)) == pytest.approx(3.541510, abs=1e-6)
 
 
-@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "inner",
     [

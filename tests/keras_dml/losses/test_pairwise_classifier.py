@@ -14,7 +14,6 @@ from keras_dml import losses
 pytestmark = pytest.mark.any_backend
 
 
-@pytest.mark.slow_on_jax
 @pytest.mark.skipif(
     keras.backend.backend() == "torch", reason="Keras' Dense computes float64 in float32 there"
 )

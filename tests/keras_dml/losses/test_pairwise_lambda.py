@@ -14,7 +14,6 @@ pytestmark = pytest.mark.any_backend
 FLOOR = 0.02
 
 
-@pytest.mark.slow_on_jax
 def test_lambda_is_the_smallest_eigenvalue_over_the_classes():
     """Many images, few dimensions: Eq. 25 is above the floor."""
     ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)
@@ -30,7 +29,6 @@ def test_lambda_is_the_smallest_eigenvalue_over_the_classes():
     assert floored == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow_on_jax
 def test_a_metric_records_lambda():
     ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)
     eigenvalue = oracles.smallest_eigenvalue(oracles.simplified_assignments(ids, z), z)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from backend import value_and_gradient
 from batches import batch
-from loss_cases import CASES
+from loss_cases import DEFAULTS, each
 
 from keras_dml import losses
 from keras_dml._backend.gradients import SecondDerivativeError
@@ -74,8 +74,7 @@ def refuses(loss):
             return fused or name in ("circle", "pairwise_cross_entropy")
 
 
-@pytest.mark.slow_on_jax
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each()
 def test_second_derivatives_match_differences_of_gradients_or_are_refused(case):
     ids, z = batch(seed=6)
     loss = losses.get(case.name, **case.arguments, dtype="float64")
@@ -89,12 +88,6 @@ def test_second_derivatives_match_differences_of_gradients_or_are_refused(case):
         product(loss, ids, z, np.ones_like(z))
 
 
-def test_only_losses_with_a_fused_implementation_declare_it():
-    fused = {name for name, loss in losses.LOSSES.items() if getattr(loss, "fused", False)}
-    assert fused == {"smooth_ap", "recall_at_k"}
-
-
-@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
 def test_the_formula_of_a_fused_loss_has_second_derivatives(name):
     ids, z = batch(seed=6)
@@ -108,7 +101,6 @@ def test_the_formula_of_a_fused_loss_has_second_derivatives(name):
     check(formula, ids, z)
 
 
-@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("place", [0.0, 100.0])
 def test_second_derivatives_of_distances_between_close_pairs(place):
     _, z = batch(seed=6)
@@ -123,7 +115,6 @@ def test_second_derivatives_of_distances_between_close_pairs(place):
     check(weighted, None, z)
 
 
-@pytest.mark.slow_on_jax
 def test_second_derivatives_of_unit_vectors():
     _, z = batch(seed=6)
     weights = np.random.default_rng(0).normal(size=z.shape)
@@ -131,8 +122,8 @@ def test_second_derivatives_of_unit_vectors():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
-@pytest.mark.parametrize("case", [case for case in CASES if not case.arguments], ids=str)
 @pytest.mark.slow
+@each(DEFAULTS, {"contrastive", "triplet", "smooth_ap"}, pytest.mark.thorough)
 def test_a_graph_under_a_persistent_tape_needs_no_second_derivative(case):
     import tensorflow as tf
 
@@ -160,6 +151,7 @@ def test_a_graph_refuses_second_derivatives(name):
         product(loss, ids, z, np.ones_like(z), compile_it=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step of TensorFlow")
 def test_a_gradient_penalty_in_fit():
     import tensorflow as tf

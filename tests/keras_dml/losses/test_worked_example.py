@@ -45,7 +45,6 @@ OF_COSINES = [
 ]
 
 
-@pytest.mark.slow_on_jax
 @pytest.mark.parametrize(("name", "arguments", "tightness", "contrastive", "value"), OF_EMBEDDINGS)
 def test_losses_of_embeddings(name, arguments, tightness, contrastive, value):
     loss = losses.get(name, dtype="float64", **arguments)

@@ -5,6 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+import tiers
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml.losses import MultiSimilarityLoss, TripletLoss
@@ -22,9 +23,8 @@ def fitted(ids, batch_size, epochs=1, metrics=(), **compiled):
     return model.fit(x, ids, **given).history["positives_per_anchor"]
 
 
-@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("ids", [[0, 1, 0, 0, 2, 2, 1, 3], [2**31 - 1, 2**31 - 2] * 4])
-@pytest.mark.parametrize("batch_size", [3, 8])
+@tiers.parametrize("batch_size", [3, 8], [3])
 def test_the_mean_over_anchors_and_batches_matches_a_loop(ids, batch_size):
     expected = [
         sum(other == anchor for other in batch) - 1

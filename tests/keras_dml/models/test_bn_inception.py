@@ -112,16 +112,6 @@ def test_the_number_of_parameters_matches_the_original():
 
 
 @pytest.mark.slow
-def test_shapes_at_227():
-    backbone = models.build_backbone("bn_inception", 227)
-    sizes = {"pool1_3x3_s2": 57, "pool2_3x3_s2": 28, LEVELS[0]: 14, LEVELS[1]: 7, LEVELS[2]: 7}
-    for name, size in sizes.items():
-        assert backbone.get_layer(name).output.shape[1:3] == (size, size)
-    for name, channels in OUTPUTS.items():
-        assert backbone.get_layer(f"inception_{name}_output").output.shape[-1] == channels
-
-
-@pytest.mark.slow
 def test_the_stem_accepts_rgb_for_a_bgr_checkpoint(loaded):
     _, arrays, images, found = loaded
     x = images[..., ::-1] - np.array([104.0, 117.0, 128.0])
@@ -140,7 +130,7 @@ def test_a_block_matches_numpy(number, loaded):
     close(found[after], block(found[before].astype(float), arrays, after.removesuffix("_output")))
 
 
-@pytest.mark.parametrize("size", [30, 39, 62, 128 - 2, 231])
+@pytest.mark.parametrize("size", [30, 39, 231])
 def test_image_sizes_with_odd_maps(size):
     message = rf"image_size must be between 32 k - 1 and 32 k \+ 6.*image_size={size}"
     with pytest.raises(ValueError, match=message):

@@ -76,6 +76,7 @@ def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
     assert float(model.factor()) <= 100.001
 
 
+@pytest.mark.slow
 def test_training_brings_matching_rows_together():
     model = dual()
     model.compile(keras.optimizers.Adam(0.01), losses.NTXentLoss(temperature=0.2))
@@ -184,3 +185,51 @@ def test_mistakes_raise_an_error(case):
     make, message = MISTAKES[case]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_memory_stores_candidates_of_earlier_batches():
+    """Two steps without learning: the second compares the queries with both batches' candidates."""
+    model = dual(symmetric=False, scale=3.0)
+    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    memory = models.CrossBatchMemory(model, memory_size=2 * N, start_step=0)
+    loss = losses.NTXentLoss(temperature=1.0)
+    memory.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=keras.backend.backend() != "jax")
+    shifted = CANDIDATES[::-1].copy()
+    data = [((QUERIES, CANDIDATES),), ((QUERIES, shifted),)]
+    found = []
+    for (x,) in data:
+        memory.reset_metrics()
+        found.append(float(memory.train_on_batch(list(x))))
+    of_shifted = model.encode_candidates(shifted)
+    ids, scale = np.arange(N), 3.0
+    first = float(loss.between(ids, queries, ids, candidates, scale=scale))
+    assert found[0] == pytest.approx(2 * first, rel=1e-5)  # the batch, and the same in the memory
+    second = float(loss.between(ids, queries, ids, of_shifted, scale=scale))
+    both = np.concatenate([candidates, of_shifted])
+    labels = np.concatenate([np.full(N, -1), ids])  # rows of the first batch match none
+    against = float(loss.between(ids, queries, labels, both, scale=scale))
+    assert found[1] == pytest.approx(second + against, rel=1e-4)
+
+
+def test_a_memory_stores_rows_of_labels():
+    relation = relations.SharesLabel()
+    tags = np.eye(3, dtype="int32")[np.arange(N) % 3]
+    loss = losses.SupConLoss(0.3, relation=relation)
+    single = encoder(6, 1)
+    embeddings = single.predict(QUERIES, verbose=0)
+    memory = models.CrossBatchMemory(single, memory_size=N, start_step=0, label_shape=(3,))
+    memory.compile(keras.optimizers.SGD(0.0), loss)
+    found = memory.train_on_batch(QUERIES, tags)
+    expected = 2 * float(losses.SupConLoss(0.3)(np.arange(N) % 3, embeddings))
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    wrong = models.CrossBatchMemory(single, memory_size=N, start_step=0)
+    wrong.compile("sgd", loss)
+    with pytest.raises(ValueError, match="label_shape must be .*\\(3,\\)"):
+        wrong.train_on_batch(QUERIES, tags)
+
+
+def test_a_memory_around_chunks_of_two_encoders_trains():
+    plain, chunked = dual(), dual()
+    for model in (plain, models.CachedGradients(chunked, 5)):
+        fitted(models.CrossBatchMemory(model, memory_size=2 * N, start_step=0), IDS)
+    assert difference(plain.get_weights(), chunked.get_weights()) < 1e-5

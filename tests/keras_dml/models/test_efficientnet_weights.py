@@ -97,17 +97,9 @@ def test_a_keras_file_gives_the_same_features_by_path_and_by_name(by_name, downl
     [
         (True, "own.weights.h5"),
         (False, "embedding.keras"),
-        *(
-            pytest.param(rescaled, name, marks=pytest.mark.slow)
-            for rescaled, name in [
-                (False, "own.weights.h5"),
-                (False, "own.keras"),
-                (True, "own.keras"),
-                (True, "embedding.keras"),
-                (False, "own.h5"),
-                (True, "own.h5"),
-            ]
-        ),
+        (True, "own.keras"),
+        (False, "own.h5"),
+        (True, "own.h5"),
     ],
 )
 def test_our_saved_file_restores_the_same_graph(by_name, rescaled, name, tmp_path):

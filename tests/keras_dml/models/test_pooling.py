@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tiers
 
 from keras_dml import models
 from tests.support.backend import compiled, value_and_gradient
@@ -93,9 +94,8 @@ def test_the_layout_is_found_in_nested_and_loaded_models(tmp_path):
     np.testing.assert_allclose(found, values[:, 3:].mean(axis=1), rtol=1e-5)
 
 
-@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("pooling", list(models.POOLINGS))
-@pytest.mark.parametrize("half", ["float32", "mixed_bfloat16", "mixed_float16"])
+@tiers.parametrize("half", ["float32", "mixed_bfloat16", "mixed_float16"], ["mixed_bfloat16"])
 def test_every_pooling_is_saved_and_copied_in_every_precision(pooling, half, tmp_path):
     from keras_dml.export.float32 import float32_copy
 
@@ -158,9 +158,8 @@ def gem_oracle(x, p):
 
 
 @pytest.mark.any_backend
-@pytest.mark.quick_cases(4)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("p", [0.1, 1.0, 7.0, 100.0, 0.05, 0.5, 3.0, 6.3, 30.0])
+@tiers.parametrize("dtype", ["float32", "float64"], ["float32"])
+@pytest.mark.parametrize("p", [0.05, 1.0, 6.3, 100.0])
 def test_gem_of_sparse_maps_and_dead_channels_matches_a_float64_oracle(p, dtype):
     p = float(np.float32(p))  # Keras converts constants of another dtype to float32 first
     x = np.random.default_rng(0).normal(size=(3, 4, 4, C)).clip(0).astype(dtype)

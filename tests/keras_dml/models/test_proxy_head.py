@@ -59,16 +59,6 @@ def test_proxies_start_at_a_length_of_about_one():
     assert np.mean(lengths) == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.slow
-def test_under_mixed_precision_cosines_are_float32():
-    model = models.proxy_model(embedding("mixed_bfloat16"), 4)
-    x, ids = data()
-    assert model(x).dtype == "float32"
-    model.compile(keras.optimizers.Adam(0.02), losses.ArcFaceLoss(8.0, margin=0.2))
-    history = model.fit(x, ids, batch_size=32, epochs=4, verbose=0).history["loss"]
-    assert history[-1] < history[0]
-
-
 def compiled_model(embedding, **head):
     model = models.proxy_model(embedding, 4, **head)
     faster = optimizers.multipliers(model.get_layer("proxy_head"), 100)
@@ -130,23 +120,6 @@ def test_the_regularizer_is_part_of_the_loss_and_merges_centers():
         0.5 * np.sqrt(1e-5) / 2, rel=0.03
     )
     assert float(models.CenterRegularizer(1)(keras.ops.ones((3, 4)))) == 0.0
-
-
-@pytest.mark.slow
-def test_a_pair_loss_with_a_proxy_loss():
-    x, ids = data()
-    base = embedding()
-    head = models.ProxyHead(4)
-    outputs = {"embeddings": base.output, "cosines": head(base.output)}
-    model = keras.Model(base.input, outputs)
-    model.compile(
-        keras.optimizers.Adam(0.01),
-        loss={"embeddings": losses.MultiSimilarityLoss(), "cosines": losses.ProxyAnchorLoss()},
-    )
-    both = {"embeddings": ids, "cosines": ids}
-    history = model.fit(x, both, batch_size=64, epochs=4, verbose=0).history
-    assert history["loss"][-1] < history["loss"][0]
-    assert {"embeddings_loss", "cosines_loss"} <= set(history)
 
 
 def test_dominant_centers_and_the_images_near_them():

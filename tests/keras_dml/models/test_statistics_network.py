@@ -52,10 +52,9 @@ CASES = {
 }
 
 
-@pytest.mark.quick_cases(5)
 @pytest.mark.any_backend
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_beta_is_the_root_of_v(case, compiled):
     function, expected = CASES[case]
     last = ops.convert_to_tensor(0.9, dtype="float64")

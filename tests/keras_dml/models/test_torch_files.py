@@ -81,13 +81,6 @@ def test_truncated_files(zipped, tmp_path):
             read_tensors(path)
 
 
-def test_a_length_beyond_the_memory(tmp_path):
-    content = state_dict({"x": np.ones(3, "float32")})
-    save(content, tmp_path / "huge.pth", length=2**62)
-    with pytest.raises(ValueError, match="that can be read: it is cut off"):
-        read_tensors(tmp_path / "huge.pth")
-
-
 def zipped_pickle(body, compression=zipfile.ZIP_STORED):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", compression) as archive:
@@ -95,7 +88,6 @@ def zipped_pickle(body, compression=zipfile.ZIP_STORED):
     return stream.getvalue()
 
 
-STREAM_HEAD = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}
 # Protocol 2: an empty dict with memo index 2^24. Protocol 4: 2^27 bytes, then dropped.
 INDEX = b"\x80\x02}r" + (2**24).to_bytes(4, "little") + b"."
 BYTES = b"\x80\x04\x8e" + (2**27).to_bytes(8, "little") + bytes(2**27) + b"0}."
@@ -158,7 +150,7 @@ def test_code_in_a_pickle_does_not_run(zipped, tmp_path):
     ):
         save(state_dict({"x": np.ones(3)}) | {"trap": trap}, tmp_path / "trap.pth", zipped)
         with pytest.raises(
-            ValueError, match="that can be read: it asks for .*, which is no tensor"
+            ValueError, match="that can be read: it asks for .*, which is not a tensor"
         ):
             read_tensors(tmp_path / "trap.pth")
     assert not sprung.exists()

@@ -4,29 +4,13 @@ import importlib.util
 
 import numpy as np
 import pytest
-from retrieval_sets import awkward_set
+from retrieval_sets import awkward_set, naive_search
 
 from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, ScannIndex, TreeAH
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
 )
-
-
-def naive(items, queries, k, metric, rows):
-    """Return the k best of `rows` for each query, by loops in float64."""
-    found = []
-    for query in np.asarray(queries, np.float64):
-        order = []
-        for row in rows:
-            item = np.asarray(items[row], np.float64)
-            if metric == "l2":
-                order.append((np.float32(np.sqrt(((query - item) ** 2).sum())), row))
-            else:
-                lengths = np.sqrt((query**2).sum() * (item**2).sum())
-                order.append((-np.float32((query * item).sum() / lengths if lengths else 0), row))
-        found.append([row for _, row in sorted(order)[:k]])
-    return found
 
 
 def tree(items, metric, ids=None):
@@ -54,7 +38,8 @@ def test_allowed_items_agree_with_a_naive_loop(build, metric):
     queries = np.concatenate([items[:12], np.random.default_rng(1).normal(size=(5, 6))])
     for rows in ([50], [79, 30, 31, 2, 5], range(40, 80), range(1, 80)):
         mask = np.isin(np.arange(80), list(rows))
-        expected = naive(items, queries, 4, metric, sorted(rows))
+        naive = naive_search(items, queries, metric, rows)
+        expected = [[row for row, _ in order[:4]] for order in naive]
         found, scores = index.search(queries, 4, allowed=mask)
         assert found.tolist() == expected
         again, same = index.search(queries, 4, allowed=[*rows, *rows])

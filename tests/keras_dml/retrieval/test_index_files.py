@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -96,14 +95,14 @@ def test_an_index_added_in_batches_saved_and_moved_equals_one_built_at_once(
     [
         ([1, 2, 1, 3, 2], "2 of them more than once, 1, 2"),
         (list("abcab"), "more than once, 'a', 'b'"),
-        ([0, 1, 2], r"shape \(3,\) beside 5 rows"),
+        ([0, 1, 2], r"shape \(3,\) for 5 rows"),
         ([[0]] * 5, r"shape \(5, 1\)"),
         ([0, [1], 2, 3, 4], "sequence"),
         ([0.0, 1.0, 2.0, 3.0, 4.0], "dtype float64"),
         ([True, False, 1, 2, 3.5], "dtype float64"),
         ([0, 1, 2, 3, "a"], "dtype <U"),
         ([b"a", b"b", b"c", b"d", b"e"], "dtype .S1"),
-        (np.arange(5, dtype=np.uint64) + 2**63, "numbers beyond int64"),
+        (np.array([0, 1, 2, 3, 2**63], np.uint64), "numbers beyond int64"),
         (["a\0", "b", "c", "d", "e"], "an id that ends in a null character"),
         (np.array(["a\0", "b", "c", "d", "e"], object), "an id that ends in a null character"),
     ],
@@ -133,7 +132,7 @@ def test_a_refused_add_leaves_the_index_unchanged():
         (plain, np.full((2, 3), np.nan), None, "2 of 2 rows"),
         (plain, np.eye(3), [5, 6, 7], "built without ids"),
         (named, np.eye(3), None, "built with ids"),
-        (named, np.eye(3), [1, 2, 3], "dtype int64 beside <U1 before"),
+        (named, np.eye(3), [1, 2, 3], "dtype int64 after <U1"),
         (named, np.eye(3), ["d", "c", "b"], "2 of them more than once, 'c', 'b'"),
         (named, np.eye(3), ["d", "d", "e"], "more than once, 'd'"),
     ):
@@ -210,40 +209,6 @@ def test_folders_without_an_index(tmp_path):
         (folder / "index.json").write_bytes(b"{}")  # so that the next save replaces it
 
 
-def without_checksums(folder):
-    """Rewrite a saved index in the format of version 0.1.0."""
-    path = folder / "index.json"
-    description = json.loads(path.read_text())
-    del description["sha256"]
-    path.write_text(json.dumps(description))
-
-
-def test_a_damaged_index_without_checksums(tmp_path):
-    folder = tmp_path / "index"
-    for name, change, message in (
-        ("embeddings.npy", lambda data: data, None),
-        ("embeddings.npy", lambda data: data[:-4], "could only read"),
-        ("embeddings.npy", lambda data: data.replace(b"{", b"(", 1), "damaged"),
-        ("embeddings.npy", None, "No such file"),
-        ("embeddings.npy", lambda data: data[:-4] + b"\xff\xff\xff\x7f", "holds NaN"),
-        ("ids.npy", lambda data: data[: len(data) // 2], "ids|read"),
-        ("ids.npy", None, "No such file"),
-        ("index.json", lambda data: data.replace(b"cosine", b"chebyshev"), "no kind and metric"),
-        ("index.json", lambda data: data.replace(b'"items": 3', b'"items": 4'), r"shape \(3, 3\)"),
-    ):
-        ExactIndex(np.eye(3), ids=["first", "second", "third"]).save(folder)
-        without_checksums(folder)
-        data = (folder / name).read_bytes()
-        (folder / name).unlink()
-        if change is not None:
-            (folder / name).write_bytes(change(data))
-        if message is None:
-            assert load_index(folder).ids.tolist() == ["first", "second", "third"]
-            continue
-        with pytest.raises(ValueError, match=rf"path holds an index.*({message}).*path='.*index'"):
-            load_index(folder)
-
-
 @needs_scann
 def test_a_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
     """If ScaNN reads its own damaged files, it ends the process."""
@@ -262,61 +227,6 @@ def test_a_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
             load_index(tmp_path / "index")
         path.write_bytes(data)
     same(load_index(tmp_path / "index"), ExactIndex(rows), rows[:3], 1)
-
-
-class Slow:
-    """A slow version of NumPy's `concatenate`, so that another thread overtakes it."""
-
-    def __init__(self, monkeypatch):
-        self.joined = np.concatenate
-        monkeypatch.setattr(np, "concatenate", self)
-
-    def __call__(self, *arguments, **named):
-        found = self.joined(*arguments, **named)
-        time.sleep(1e-3)
-        return found
-
-
-@pytest.mark.parametrize("index_class", INDEXES)
-def test_many_threads_search_while_items_are_added(index_class, monkeypatch):
-    """Each id encodes the axis of its item, one row off from its row number."""
-    axes, start, more = 64, 8, 200
-    id_of = {number: f"item {number + 1}" for number in range(start + more)}
-
-    def row(number):
-        turn = 2 * np.pi * number / (start + more)
-        return np.array([[np.cos(turn), np.sin(turn), *np.zeros(axes - 2)]], np.float32)
-
-    index = index_class(
-        np.concatenate([row(number) for number in range(start)]),
-        "l2",
-        [id_of[number] for number in range(start)],
-    )
-    Slow(monkeypatch)
-    wrong, done = [], threading.Event()
-
-    def search(seed):
-        numbers = np.random.default_rng(seed)
-        while not done.is_set():
-            there = index.num_items
-            number = int(numbers.integers(there))
-            ids, scores = index.search(row(number), 1)
-            if ids[0, 0] != id_of[number] or scores[0, 0] != 0:
-                wrong.append((number, there, ids[0, 0], scores[0, 0]))
-
-    threads = [threading.Thread(target=search, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for number in range(start, start + more):
-        index.add(row(number), [id_of[number]])
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert index.num_items == start + more
-    assert index.ids.tolist() == list(id_of.values())
-    ids, _ = index.search(np.concatenate([row(number) for number in id_of]), 1)
-    assert ids[:, 0].tolist() == list(id_of.values())
 
 
 def test_a_save_is_a_consistent_snapshot(monkeypatch, tmp_path):
@@ -374,12 +284,6 @@ def test_a_load_during_a_save_is_consistent(kind, place, tmp_path, monkeypatch):
         np.testing.assert_array_equal(index.embeddings_of(index.ids), embeddings(1500, seed=seed))
         same(index, (old, new)[seed], embeddings(seed=seed))
     assert os.listdir(tmp_path) == ["index"]
-
-
-@pytest.mark.parametrize("k", [0, 4, 1.0, True, None])
-def test_values_of_k(k):
-    with pytest.raises(ValueError, match=f"k must be .*from 1 to 3. Received: k={k}"):
-        ExactIndex(np.eye(3)).search(np.eye(3), k)
 
 
 @needs_scann

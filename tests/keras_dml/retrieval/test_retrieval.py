@@ -7,9 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+import tiers
+from retrieval_sets import naive_search
 
 from keras_dml import retrieval
-from keras_dml.retrieval import METRICS, ExactIndex, Index, ScannIndex, build_index, products
+from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, build_index
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -17,23 +19,10 @@ needs_scann = pytest.mark.skipif(
 INDEXES = [ExactIndex, pytest.param(ScannIndex, marks=needs_scann)]
 
 
-def naive_search(embeddings, queries, k, metric):
-    """Compare every pair by the definition in float64; sort by (score as float32, row)."""
-    rows, scores = [], []
-    for query in np.asarray(queries, np.float64):
-        found = []
-        for row, item in enumerate(np.asarray(embeddings, np.float64)):
-            if metric == "l2":
-                score = np.float32(np.sqrt(((query - item) ** 2).sum()))
-                found.append((score, row, score))
-            else:
-                lengths = np.sqrt((query**2).sum() * (item**2).sum())
-                score = np.float32((query * item).sum() / lengths if lengths else 0)
-                found.append((-score, row, score))
-        found.sort(key=lambda entry: entry[:2])
-        rows.append([row for _, row, _ in found[:k]])
-        scores.append([score for _, _, score in found[:k]])
-    return np.array(rows), np.array(scores)
+def naive(embeddings, queries, k, metric):
+    """Return rows and scores of the k best items of each query."""
+    found = np.array([order[:k] for order in naive_search(embeddings, queries, metric)])
+    return found[..., 0], found[..., 1]
 
 
 def with_duplicates(n=90, d=7, seed=0):
@@ -46,12 +35,12 @@ def with_duplicates(n=90, d=7, seed=0):
 
 @pytest.mark.parametrize("index_class", INDEXES)
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("k", [1, 5, 31, 89, 90])
+@pytest.mark.parametrize("k", [1, 31, 90])
 def test_search_agrees_with_a_naive_loop(index_class, metric, k):
     embeddings = with_duplicates()
     queries = np.concatenate([embeddings, with_duplicates(seed=1)[:20]])
     rows, scores = index_class(embeddings, metric).search(queries, k)
-    expected_rows, expected_scores = naive_search(embeddings, queries, k, metric)
+    expected_rows, expected_scores = naive(embeddings, queries, k, metric)
     assert rows.dtype == np.int64 and scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(rows, expected_rows)
@@ -63,13 +52,12 @@ def test_equal_distances_of_unequal_rows_keep_row_order(index_class):
     embeddings = np.random.default_rng(0).integers(-2, 3, size=(400, 4)).astype(np.float32)
     for k in (1, 10, 50):
         rows, _ = index_class(embeddings, "l2").search(embeddings[:40], k)
-        expected, _ = naive_search(embeddings, embeddings[:40], k, "l2")
+        expected, _ = naive(embeddings, embeddings[:40], k, "l2")
         np.testing.assert_array_equal(rows, expected)
 
 
-@pytest.mark.quick_cases(4)
 @needs_scann
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["l2"])
 @pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1, 1e-3), (0, 1e-20), (0, 1e18)], ids=str)
 def test_scann_and_exact_agree(metric, offset, scale):
     # At (1, 1e-3) the rows almost coincide, so that float32 products cannot order them.
@@ -89,7 +77,7 @@ def test_near_copies_far_from_the_origin_are_distinguished(index_class):
     embeddings = np.full((30, 64), 300, np.float32)
     embeddings[:, 0] += np.random.default_rng(0).permutation(30).astype(np.float32) / 100
     rows, scores = index_class(embeddings, "l2").search(embeddings, 3)
-    expected_rows, expected_scores = naive_search(embeddings, embeddings, 3, "l2")
+    expected_rows, expected_scores = naive(embeddings, embeddings, 3, "l2")
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
     assert (scores[:, 0] == 0).all()
@@ -118,7 +106,6 @@ def brute_force(rows, queries, metric):
     return order, np.take_along_axis(scores, order, 1)
 
 
-@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize(
     ("count", "copies", "length", "gap"),
     [(5, 20, 1100, 1.5e-4), (2, 60, 1e6, 0.1), (30, 5, 1e-18, 1e-25), (3, 40, 1e15, 1e8)],
@@ -148,18 +135,7 @@ def test_near_copies_in_clusters_far_from_their_mean(
 def test_distances_beyond_float32_products(index_class, k, items):
     embeddings = np.random.default_rng(0).normal(size=(items, 3)) * (1e25 if items == 10 else 1e19)
     rows, _ = index_class(embeddings, "l2").search(embeddings, k)
-    np.testing.assert_array_equal(rows, naive_search(embeddings, embeddings, k, "l2")[0])
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_blocks_do_not_change_the_result(metric, monkeypatch):
-    embeddings = with_duplicates()
-    whole = ExactIndex(embeddings, metric).search(embeddings, 9)
-    monkeypatch.setattr(products, "_SCORE_BLOCK", 7 * len(embeddings))
-    index = ExactIndex(embeddings, metric)
-    assert index._block == 7
-    for one, other in zip(whole, index.search(embeddings, 9)):
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(rows, naive(embeddings, embeddings, k, "l2")[0])
 
 
 @pytest.mark.parametrize("index_class", INDEXES)
@@ -268,11 +244,6 @@ def test_build_index_falls_back_with_one_log_line(failure, monkeypatch, caplog):
     assert "ScaNN is not available" in caplog.text
     if failure == "broken":
         assert "undefined symbol" in caplog.text
-
-
-def test_the_base_class_is_abstract():
-    with pytest.raises(TypeError):
-        Index(np.eye(3))
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH, load_index
 
@@ -49,26 +50,19 @@ def test_parameters_follow_from_the_number_of_items():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"num_leaves": 0}, "num_leaves must be a whole number of at least 1.*num_leaves=0"),
-        ({"leaves_to_search": 2.0}, "leaves_to_search must be.*leaves_to_search=2.0"),
-        ({"reorder": True}, "reorder must be.*reorder=True"),
-        ({"projected_dimensions": -1}, "projected_dimensions must be.*projected_dimensions=-1"),
-        ({"training_sample": 0}, "training_sample must be.*training_sample=0"),
-        ({"dimensions_per_block": None}, "dimensions_per_block must be a whole number"),
-        (
-            {"anisotropic_threshold": 1.5},
-            "anisotropic_threshold must be.*anisotropic_threshold=1.5",
-        ),
-        ({"target_recall": 0}, "target_recall must be.*target_recall=0"),
-        ({"target_recall": 95}, "target_recall must be .* at most 1. Received: target_recall=95"),
-        ({"target_recall": 0.9, "leaves_to_search": 3}, "give one of them.*leaves_to_search=3"),
-        ({"num_leaves": 5, "leaves_to_search": 6}, "at most num_leaves, 5.*leaves_to_search=6"),
+        {"num_leaves": 0}, {"leaves_to_search": 2.0}, {"reorder": True},
+        {"projected_dimensions": -1}, {"training_sample": 0}, {"dimensions_per_block": None},
+        {"anisotropic_threshold": 1.5}, {"target_recall": 0}, {"target_recall": 95},
+        {"leaves_to_search": 3, "target_recall": 0.9}, {"leaves_to_search": 6, "num_leaves": 5},
+        {"soar_lambda": 0}, {"reorder_dtype": "int4"}, {"target_recall": float("nan")},
     ],
-)
-def test_invalid_tree_parameters(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    ids=str,
+)  # fmt: skip
+def test_invalid_tree_parameters(arguments):
+    name = next(iter(arguments))
+    with pytest.raises(ValueError, match=f"{name}.*Received: "):
         TreeAH(**arguments)
 
 
@@ -96,9 +90,8 @@ def test_few_items_are_searched_by_brute_force(caplog):
     assert "100 items: brute force, no tree below 20000" in caplog.text
 
 
-@pytest.mark.quick_cases(1)
 @needs_scann
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["cosine"])
 def test_the_tree_has_exact_scores_and_the_reported_recall(metric):
     embeddings = clustered()
     index = ScannIndex(embeddings, metric, tree=TreeAH(num_leaves=50, leaves_to_search=4))
@@ -218,9 +211,8 @@ def test_a_long_mean_is_subtracted(zeros, tmp_path):
     assert (tmp_path / "moved" / "searcher" / "dataset.npy").exists()
 
 
-@pytest.mark.quick_cases(1)
 @needs_scann
-@pytest.mark.parametrize("metric", METRICS)
+@tiers.parametrize("metric", METRICS, ["cosine"])
 def test_a_saved_tree_grows_without_retraining(metric, tmp_path, monkeypatch):
     embeddings = clustered()
     index = ScannIndex(embeddings, metric, tree=TreeAH(num_leaves=50, target_recall=0.9))
@@ -253,17 +245,9 @@ def test_a_damaged_tree(tmp_path):
     (tmp_path / "index" / "searcher" / "hashed_dataset.npy").write_bytes(data[:100])
     with pytest.raises(ValueError, match="damaged: searcher/hashed_dataset.npy has changed since"):
         load_index(tmp_path / "index")
-    description = json.loads((tmp_path / "index" / "index.json").read_text())
-    del description["sha256"]  # as version 0.1.0 wrote it
-    (tmp_path / "index" / "index.json").write_text(json.dumps(description))
-    with pytest.raises(ValueError, match="path holds an index that is damaged: ScaNN cannot read"):
-        load_index(tmp_path / "index")
 
 
 def test_numpy_scalars_can_be_saved():
     given = TreeAH(np.int64(50), reorder=np.int32(300), target_recall=np.float32(0.5))
     assert given == TreeAH(50, reorder=300, target_recall=0.5)
     assert json.loads(json.dumps(dataclasses.asdict(given))) == dataclasses.asdict(given)
-    for name in ("target_recall", "anisotropic_threshold", "reorder"):
-        with pytest.raises(ValueError, match=f"{name} must be.*Received: {name}=nan"):
-            TreeAH(**{name: float("nan")})

@@ -1,7 +1,6 @@
 import pytest
 from official_layouts import write_cub
 
-from pipelines.datasets import cub as cub_module
 from pipelines.datasets.cub import read_cub
 from pipelines.datasets.registry import load_dataset
 
@@ -47,39 +46,10 @@ def test_bad_boxes_only_matter_if_used(tmp_path, text, message):
         cub(tmp_path, crop_to_box=True)
 
 
-def test_without_classes_txt_the_ids_are_the_names(tmp_path):
-    assert cub(write_cub(tmp_path, (10, 9), names=False)).class_names == ("9", "10")
-
-
 def test_labels_are_joined_by_id_not_by_line(tmp_path):
     write_cub(tmp_path, (5, 6, 6))
     (tmp_path / "image_class_labels.txt").write_text("3 6\n\n1 5\n2 6\n")
     assert cub(tmp_path).labels.tolist() == [0, 1, 1]
-
-
-def test_parent_folder_is_accepted(tmp_path):
-    write_cub(tmp_path / "CUB_200_2011")
-    assert len(cub(tmp_path)) == len(cub(tmp_path / "CUB_200_2011")) == 5
-
-
-def test_paths_can_contain_spaces(tmp_path):
-    write_cub(tmp_path, (1,))
-    (tmp_path / "images" / "a bird.jpg").touch()
-    (tmp_path / "images.txt").write_text("1 a bird.jpg\n")
-    assert cub(tmp_path).paths[0].endswith("a bird.jpg")
-
-
-def test_other_counts_give_a_warning_with_both_numbers(tmp_path, caplog):
-    cub(write_cub(tmp_path))
-    (record,) = caplog.records
-    assert record.name == "pipelines"
-    assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788 of 200" in record.message
-
-
-def test_full_counts_give_no_warning(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(cub_module, "NUM_IMAGES", 200)
-    cub(write_cub(tmp_path, range(1, 201)))
-    assert not caplog.records
 
 
 def test_class_ids_up_to_100_are_for_training(tmp_path):
@@ -136,33 +106,6 @@ def test_bad_annotations(tmp_path, file, text, message):
         cub(tmp_path)
 
 
-def test_annotations_that_are_not_text(tmp_path):
-    write_cub(tmp_path)
-    (tmp_path / "images.txt").write_bytes(b"1 a.jpg\n2 \xff\xfe.jpg\n")
-    with pytest.raises(ValueError, match=r"images.txt, line 2: expected 'image_id path'"):
-        cub(tmp_path)
-
-
-def test_missing_listed_images(tmp_path):
-    write_cub(tmp_path, range(1, 21))
-    for class_id in range(2, 10):
-        (
-            tmp_path / "images" / f"{class_id:03}.Bird_{class_id}" / f"Bird_{class_id:04}.jpg"
-        ).unlink()
-    with pytest.raises(ValueError, match=r"8 images listed in images.txt are not in") as caught:
-        cub(tmp_path)
-    assert "002.Bird_2/Bird_0002.jpg, 003.Bird_3" in str(caught.value)
-    assert str(caught.value).count(".jpg") == 5
-
-
-@pytest.mark.parametrize("missing", ["images.txt", "image_class_labels.txt", "images"])
-def test_a_part_is_missing(tmp_path, missing):
-    write_cub(tmp_path)
-    (tmp_path / missing).rename(tmp_path / "other")
-    with pytest.raises(ValueError, match=f"must contain {missing}. Expected .*CUB_200_2011"):
-        cub(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("data_dir", "message"),
     [
@@ -177,24 +120,6 @@ def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
     with pytest.raises(ValueError, match=message) as caught:
         load_dataset("cub", data_dir)
     assert "\n" not in str(caught.value)
-
-
-def test_glyphs_take_no_folder(tmp_path):
-    with pytest.raises(ValueError, match="data_dir must not be set with glyphs"):
-        load_dataset("glyphs", tmp_path)
-
-
-@pytest.mark.slow
-def test_more_glyphs_than_there_are():
-    with pytest.raises(ValueError, match="train_classes=9000 and test_classes=1 do not fit"):
-        load_dataset("glyphs", train_classes=9000, test_classes=1)
-
-
-@pytest.mark.slow
-def test_glyphs_are_split_at_the_boundary():
-    split = load_dataset("glyphs", train_classes=3, test_classes=2)
-    assert (split.train.num_classes, split.test.num_classes) == (3, 2)
-    assert not set(split.train.class_names) & set(split.test.class_names)
 
 
 @pytest.mark.parametrize("word", ["1_0", "١", "9" * 19, "1.0", "1e2", ""])

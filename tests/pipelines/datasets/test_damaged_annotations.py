@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+import tiers
 from mutations import OF_BYTES, OF_TEXT, mutated
 from official_layouts import (
     write_cars,
@@ -121,16 +122,10 @@ def fuzz_lists(name, count, tmp_path, monkeypatch, caplog):
     return tally
 
 
+@tiers.parametrize("count", [40, 2500], [40], tiers.THOROUGH)
 @pytest.mark.parametrize("name", LISTS)
-def test_damaged_lists(name, tmp_path, monkeypatch, caplog, capsys):
-    fuzz_lists(name, 40, tmp_path, monkeypatch, caplog).check(capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", LISTS)
-def test_many_damaged_lists(name, tmp_path, monkeypatch, caplog, capsys):
-    fuzz_lists(name, 2500, tmp_path, monkeypatch, caplog).check(capsys)
+def test_damaged_lists(name, count, tmp_path, monkeypatch, caplog, capsys):
+    fuzz_lists(name, count, tmp_path, monkeypatch, caplog).check(capsys)
 
 
 def mutated_matlab(folder, rng):
@@ -193,26 +188,15 @@ def _read_here(monkeypatch):
 
 
 @pytest.mark.usefixtures("_read_here")
-def test_other_entries_in_the_list_of_cars(tmp_path, monkeypatch, caplog, capsys):
-    fuzz_cars(rewritten_matlab, 40, tmp_path, monkeypatch, caplog).check(capsys)
+@tiers.parametrize("count", [40, 2000], [40], tiers.THOROUGH)
+def test_other_entries_in_the_list_of_cars(count, tmp_path, monkeypatch, caplog, capsys):
+    fuzz_cars(rewritten_matlab, count, tmp_path, monkeypatch, caplog).check(capsys)
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.usefixtures("_read_here")
-def test_many_other_entries_of_cars(tmp_path, monkeypatch, caplog, capsys):
-    fuzz_cars(rewritten_matlab, 2000, tmp_path, monkeypatch, caplog).check(capsys)
-
-
-@pytest.mark.slow
-def test_damaged_matlab_files(tmp_path, monkeypatch, caplog, capsys):
-    fuzz_cars(mutated_matlab, 3, tmp_path, monkeypatch, caplog).check(capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_many_damaged_matlab_files(tmp_path, monkeypatch, caplog, capsys):
-    fuzz_cars(mutated_matlab, 80, tmp_path, monkeypatch, caplog).check(capsys)
+@tiers.parametrize("count", [3, 80], [3], pytest.mark.thorough)
+def test_damaged_matlab_files(count, tmp_path, monkeypatch, caplog, capsys):
+    fuzz_cars(mutated_matlab, count, tmp_path, monkeypatch, caplog).check(capsys)
 
 
 NAMES = [
@@ -299,11 +283,6 @@ def fuzz_folders(count, tmp_path, caplog):
     return tally
 
 
-def test_folders_of_strange_names(tmp_path, caplog, capsys):
-    fuzz_folders(60, tmp_path, caplog).check(capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_many_folders_of_strange_names(tmp_path, caplog, capsys):
-    fuzz_folders(2000, tmp_path, caplog).check(capsys)
+@tiers.parametrize("count", [60, 2000], [60], tiers.THOROUGH)
+def test_folders_of_strange_names(count, tmp_path, caplog, capsys):
+    fuzz_folders(count, tmp_path, caplog).check(capsys)

@@ -1,11 +1,7 @@
-import json
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from experiments import run
-from experiments.options.command_line import run_command
 from pipelines.datasets.registry import load_dataset
 
 
@@ -37,28 +33,3 @@ def test_fifth_of_each_class_is_for_the_test_in_a_fixed_split():
 def test_arguments_that_digits_does_not_take(name):
     with pytest.raises(ValueError, match=rf"{name} must not be set with digits.*{name}=5"):
         load_dataset("digits", **{name: 5})
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", ["digits_ce", pytest.param("digits_spce", marks=pytest.mark.slow)]
-)
-def test_a_short_run_records_accuracy_everywhere(recipe, tmp_path, capsys):
-    folder = tmp_path / "run"
-    shorter = ["--steps_per_epoch=3", "--epochs=2", "--eval_every=1", "--filters=8"]
-    arguments = [f"--flagfile={recipe}.flags", f"--output_dir={folder}", *shorter]
-    assert run_command(run.main, ["run", *arguments]) == 0
-    printed = capsys.readouterr().out
-    history = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert len(history) == 2
-    assert all(0 <= row["test/accuracy"] <= 1 for row in history)
-    result = json.loads((folder / "result.json").read_text())
-    # The saved model has the highest accuracy.
-    assert result["accuracy"] == max(row["test/accuracy"] for row in history)
-    shown = f"{100 * result['accuracy']:.1f}"
-    assert f"accuracy on the training classes: {shown} %" in printed
-    assert "359 of the same to test" in printed
-    report = (folder / "report.html").read_text()
-    assert f'<b>{shown}<small> %</small></b><span class="soft">accuracy' in report
-    assert "Accuracy on the test images" in report

@@ -65,11 +65,6 @@ def test_hidden_files_and_folders_are_ignored(tmp_path):
     assert contents(folder(tmp_path), tmp_path) == [("a", "a/1.jpg")]
 
 
-def test_a_folder_without_images_is_no_class(tmp_path):
-    write(tmp_path, "a/1.jpg", "b/readme.txt")
-    assert folder(tmp_path).class_names == ("a",)
-
-
 def test_images_in_the_root_are_left_out_with_one_warning(tmp_path, caplog):
     write(tmp_path, "1.jpg", "2.jpg", "a/1.jpg")
     assert contents(folder(tmp_path), tmp_path) == [("a", "a/1.jpg")]
@@ -150,11 +145,3 @@ def test_one_class_cannot_be_split(tmp_path):
     write(tmp_path, "a/1.jpg")
     with pytest.raises(ValueError, match=r"has 1 classes, .* no class to train"):
         load_dataset("folder", tmp_path)
-
-
-def test_unknown_dataset():
-    with pytest.raises(
-        ValueError,
-        match="one of cars, cub, digits, folder, glyphs, groceries, inshop, sop, tfds:NAME.*birds",
-    ):
-        load_dataset("birds")

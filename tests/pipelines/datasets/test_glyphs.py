@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.datasets import glyphs as module
-from pipelines.datasets.glyphs import FACES, glyphs
+from pipelines.datasets.glyphs import glyphs
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,6 @@ def test_fewer_classes_are_the_first_classes(hundred):
     assert fifty.class_names == hundred.class_names[:50]
 
 
-def test_each_image_has_its_own_distortion(undistorted):
-    # A full block is equal in all fonts of a family, so only the distortion differs.
-    undistorted.setattr(module, "SHIFT", (-3, 3))
-    images = module._class_images(module._fonts(), "\u2588", 0)
-    assert len({image.tobytes() for image in images}) == len(FACES)
-
-
 def test_classes_are_printable_and_about_two_thousand():
     classes = module._characters()
     assert 2000 <= len(classes) <= 2400
@@ -89,23 +82,6 @@ def test_no_two_classes_look_the_same_in_every_face():
         seen[character] = drawn
 
 
-def test_order_mixes_scripts():
-    classes = module._characters()
-    for script in ("LATIN", "GREEK", "CYRILLIC"):
-        has = [unicodedata.name(c).startswith(script) for c in classes[:800]]
-        train, test = sum(has[:400]), sum(has[400:])
-        assert 0.5 < train / test < 2
-
-
-def test_undistorted_image_is_the_drawing_averaged_down(undistorted):
-    fonts = module._fonts()
-    images = module._class_images(fonts, "R", 0)
-    for image, font in zip(images, fonts):
-        drawn = np.asarray(module._draw(font, "R"), np.float64)
-        expected = drawn.reshape(32, 2, 32, 2).mean(axis=(1, 3))
-        np.testing.assert_allclose(image, expected, atol=1)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
@@ -122,36 +98,12 @@ def test_each_distortion_has_its_effect(undistorted, name, value, expected):
         np.testing.assert_allclose(image, expected(before), atol=1)
 
 
-def test_scale_shrinks_toward_the_center(undistorted):
-    undistorted.setattr(module, "SCALE", (0.5, 0.5))
-    block = module._class_images(module._fonts(), "\u2588", 0)
-    undistorted.setattr(module, "SCALE", (1, 1))
-    full = module._class_images(module._fonts(), "\u2588", 0)
-    ratio = (block > 127).sum(axis=(1, 2)) / (full > 127).sum(axis=(1, 2))
-    np.testing.assert_allclose(ratio, 0.25, atol=0.04)
-    columns = (block > 127).any(axis=1)
-    np.testing.assert_allclose(columns @ np.arange(32) / columns.sum(axis=1), 15.5, atol=0.5)
-
-
 def test_noise_has_its_standard_deviation(undistorted):
     undistorted.setattr(module, "CONTRAST", (0, 0))
     undistorted.setattr(module, "NOISE", 10)
     images = module._class_images(module._fonts(), "R", 0).astype(np.float64)
     assert abs(images.mean() - 127.5) < 0.5
     assert abs(images.std() - 10) < 0.3
-
-
-@pytest.mark.slow
-def test_raw_pixels_find_the_class_for_about_one_image_in_six():
-    table = glyphs(800)
-    rows = table.labels >= 400
-    pixels = table.arrays[rows].reshape(rows.sum(), -1).astype(np.float32)
-    labels = table.labels[rows]
-    pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
-    similarity = pixels @ pixels.T
-    np.fill_diagonal(similarity, -1)
-    recall = np.mean(labels[similarity.argmax(axis=1)] == labels)
-    assert 0.14 < recall < 0.19
 
 
 @pytest.mark.parametrize("num_classes", [0, -1, 100_000, 2.5, "all"])

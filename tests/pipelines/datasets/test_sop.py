@@ -1,12 +1,8 @@
-import numpy as np
 import pytest
 from official_layouts import write_sop
 
-from pipelines.datasets import sop as sop_module
 from pipelines.datasets.registry import load_dataset
 from pipelines.datasets.sop import load_split as sop
-from pipelines.samplers import BalancedSampler, RandomSampler
-from pipelines.table import ImageTable
 
 
 def test_lists_define_the_split(tmp_path):
@@ -18,25 +14,6 @@ def test_lists_define_the_split(tmp_path):
     assert split.test.paths[0] == str(tmp_path / "chair_final" / "30_4.JPG")
     assert split.gallery is None
     assert not split.same_classes
-
-
-def test_parent_folder_is_accepted(tmp_path):
-    write_sop(tmp_path / "Stanford_Online_Products")
-    assert len(sop(tmp_path).test) == 4
-
-
-def test_other_counts_give_a_warning_for_each_list(tmp_path, caplog, monkeypatch):
-    sop(write_sop(tmp_path))
-    messages = [record.message for record in caplog.records]
-    assert len(messages) == 2
-    assert "Ebay_train.txt: found 3 images of 2 classes; the full" in messages[0]
-    assert messages[0].endswith("has 59551 of 11318")
-    assert messages[1].endswith("has 60502 of 11316")
-    caplog.clear()
-    monkeypatch.setattr(sop_module, "NUM_IMAGES", {"train": 3, "test": 4})
-    monkeypatch.setattr(sop_module, "NUM_CLASSES", {"train": 2, "test": 2})
-    sop(tmp_path)
-    assert not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -65,15 +42,6 @@ def test_bad_lists(tmp_path, text, message):
         sop(tmp_path)
 
 
-def test_a_missing_list(tmp_path):
-    write_sop(tmp_path)
-    (tmp_path / "Ebay_test.txt").unlink()
-    with pytest.raises(
-        ValueError, match=r"must contain Ebay_test.txt. Expected .*Ebay_train.txt, Ebay"
-    ):
-        sop(tmp_path)
-
-
 def test_other_boundaries_and_boxes_are_refused(tmp_path):
     write_sop(tmp_path)
     with pytest.raises(
@@ -84,43 +52,6 @@ def test_other_boundaries_and_boxes_are_refused(tmp_path):
         ValueError, match="crop_to_box must be False .*cars and cub.* Received: dataset=sop"
     ):
         load_dataset("sop", tmp_path, crop_to_box=True)
-
-
-@pytest.fixture(scope="module")
-def full_size():
-    """Return a training table of the full size. Its files do not exist."""
-    rng = np.random.default_rng(0)
-    classes, images = sop_module.NUM_CLASSES["train"], sop_module.NUM_IMAGES["train"]
-    sizes = np.full(classes, 2)  # the smallest classes
-    np.add.at(sizes, rng.integers(0, classes, images - sizes.sum()), 1)
-    labels = rng.permutation(np.repeat(np.arange(1, classes + 1), sizes))
-    paths = [f"/data/sop/chair_final/{label}_{row}.JPG" for row, label in enumerate(labels)]
-    return ImageTable.from_paths(paths, labels)
-
-
-def test_an_epoch_of_random_batches(full_size):
-    sampler = RandomSampler(len(full_size), 128)
-    rows = np.stack([sampler(step) for step in range(sampler.steps_per_epoch)])
-    assert rows.shape == (465, 128)
-    counts = np.bincount(rows.ravel(), minlength=len(full_size))
-    assert counts.max() == 1 and (counts == 0).sum() == 59_551 - 465 * 128
-
-
-def test_an_epoch_of_balanced_batches(full_size):
-    sampler = BalancedSampler(full_size.labels, classes_per_batch=90, images_per_class=2)
-    rows = np.stack([sampler(step) for step in range(sampler.steps_per_epoch)])
-    assert rows.shape == (330, 180)
-    assert all(len(set(batch)) == 180 for batch in rows.tolist())
-    labels = full_size.labels[rows]
-    assert (labels[:, ::2] == labels[:, 1::2]).all()
-    of_class = np.bincount(labels.ravel(), minlength=full_size.num_classes)
-    assert of_class.max() - of_class.min() == 2  # one draw of the class, which is two images
-    counts = np.bincount(rows.ravel(), minlength=len(full_size))
-    by_class = np.argsort(full_size.labels, kind="stable")
-    starts = np.searchsorted(full_size.labels[by_class], np.arange(full_size.num_classes))
-    most = np.maximum.reduceat(counts[by_class], starts)
-    least = np.minimum.reduceat(counts[by_class], starts)
-    assert (most - least).max() == 1
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "chair_final/../../secret.jpg"])

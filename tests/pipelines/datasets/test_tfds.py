@@ -1,4 +1,3 @@
-import json
 import logging
 import re
 import shutil
@@ -9,8 +8,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from experiments import run
-from experiments.options.command_line import run_command
 from keras_dml._common.errors import ArgumentError
 from pipelines.batches import evaluation_batches
 from pipelines.datasets.registry import load_dataset
@@ -132,12 +129,6 @@ def test_a_number_of_training_classes_pools_the_splits(data_dir):
     assert split.test.class_names == ("gray 3", "gray 4")
 
 
-@pytest.mark.slow
-def test_splits_that_are_neither_train_nor_test_are_not_pooled(data_dir):
-    split = load_dataset("tfds:tiny_noise:whole", data_dir, train_classes=3)
-    assert contents(split.test) == expected([4] * 4)
-
-
 def test_files_that_are_damaged(data_dir, tmp_path):
     whole = TinyNoise(config="mixed", data_dir=data_dir).data_dir
     folder = tmp_path / "tiny_noise" / "mixed" / "1.0.0"
@@ -216,58 +207,11 @@ def test_bad_input(name, arguments, message, data_dir):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_run_on_official_splits(data_dir, tmp_path):
-    folder = tmp_path / "run"
-    arguments = [
-        "--flagfile=digits_spce.flags",
-        "--dataset=tfds:tiny_noise:shared",
-        f"--data_dir={data_dir}",
-        f"--output_dir={folder}",
-        "--filters=8",
-        "--batch_size=12",
-        "--epochs=1",
-    ]
-    assert run_command(run.main, ["run", *arguments]) == 0
-    assert 0 <= json.loads((folder / "result.json").read_text())["accuracy"] <= 1
-
-
 def test_missing_network_is_a_one_line_error(data_dir, caplog):
     with pytest.raises(ArgumentError) as caught:
         tfds_split("tiny_noise:no_network", data_dir)
     assert "could not be prepared: no connection to data.example. On" in str(caught.value)
     assert "Retrying" not in caplog.text
-
-
-@pytest.fixture
-def small_mnist(tmp_path, monkeypatch):
-    """The layout of MNIST in tensorflow-datasets, with 300 artificial images."""
-    from tensorflow_datasets.image_classification import MNIST
-
-    def examples(number):
-        rng = np.random.default_rng(number)
-        for row in range(number):
-            image = np.clip(rng.normal(25 * (row % 10), 20, (28, 28, 1)), 0, 255)
-            yield row, {"image": image.astype("uint8"), "label": row % 10}
-
-    monkeypatch.setattr(
-        MNIST,
-        "_split_generators",
-        lambda self, manager: {"train": examples(260), "test": examples(40)},
-    )
-    MNIST(data_dir=tmp_path / "tfds").download_and_prepare()
-    return tmp_path / "tfds"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["mnist_ce", "mnist_spce"])
-def test_the_recipes_of_mnist_train_on_its_layout(recipe, small_mnist, tmp_path):
-    words = [f"--flagfile={recipe}.flags", f"--data_dir={small_mnist}", "--epochs=1"]
-    assert run_command(run.main, ["run", *words, f"--output_dir={tmp_path / 'run'}"]) == 0
-    (row,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert row["step"] == 2 and np.isfinite(row["train/loss"])
-    assert 0 <= row["test/accuracy"] <= 1
 
 
 def test_damaged_images_in_memory_are_found_and_skipped(data_dir):

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from PIL import Image
 
 from pipelines.images import decode
@@ -35,8 +36,7 @@ FILES = {
 }
 
 
-@pytest.mark.quick_cases(3)
-@pytest.mark.parametrize("name", FILES)
+@tiers.parametrize("name", FILES, ["one_frame", "several_frames", "transparent"])
 def test_first_frame_keeps_its_pixels(name):
     expected = tf.io.decode_gif(FILES[name])[0]
     np.testing.assert_array_equal(decode_image(FILES[name]), expected)

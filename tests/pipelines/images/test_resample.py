@@ -10,7 +10,6 @@ from pipelines.images.decode import open_image
 from pipelines.images.resample import resample, resample_for_training, whole_pixels
 
 SIDE = 16
-ORIGIN = tf.zeros([2])
 
 
 def window(*numbers):
@@ -107,23 +106,6 @@ def test_thin_images(size, kind):
     source = pixels if kind == "pixels" else encoded(pixels, kind)
     ours, _ = both(source, size, window(0, 0, *size))
     np.testing.assert_allclose(ours, 90, atol=1.5)
-
-
-@pytest.mark.slow
-def test_graph_function_gives_the_same_result_and_static_shape():
-    @tf.function(input_signature=[tf.TensorSpec([], tf.string), tf.TensorSpec([2])])
-    def read(content, extent):
-        return resample_for_training(open_image(content), (150, 130), (ORIGIN, extent), SIDE)
-
-    assert read.get_concrete_function().output_shapes == (SIDE, SIDE, 3)
-    for file_format in ("JPEG", "PNG"):
-        content = encoded(picture(150, 130), file_format)
-        for side in (7, 20, 50, 100):
-            extent = tf.fill([2], float(side))
-            expected = resample_for_training(
-                open_image(content), (150, 130), (ORIGIN, extent), SIDE
-            )
-            np.testing.assert_allclose(read(content, extent), expected, atol=1e-4)
 
 
 def test_whole_pixels_stay_inside_the_image_and_are_not_empty():

@@ -79,24 +79,6 @@ def test_evaluation_is_resize_and_center_crop(height, width, resize):
     np.testing.assert_allclose(result, expected, atol=0.02)
 
 
-def test_evaluation_agrees_with_pillow():
-    image = Image.fromarray(noise(12, 17)).resize((170, 121), Image.BICUBIC)
-    resized = image.resize((resized_size(121, 170, 64)[1], 64), Image.BILINEAR)
-    y, x, _, _ = centre((64, resized.width), 48)
-    expected = np.asarray(resized.crop((x, y, x + 48, y + 48))).astype(np.float64)
-    # Pillow rounds to whole levels after each direction.
-    np.testing.assert_allclose(EvaluationTransform(48, 64)(np.asarray(image)), expected, atol=1.01)
-
-
-def test_resize_defaults_to_the_shortest_side_at_image_size():
-    pixels = noise(40, 60)
-    np.testing.assert_array_equal(
-        EvaluationTransform(32)(pixels), EvaluationTransform(32, 32)(pixels)
-    )
-    same = EvaluationTransform(40)(pixels[:, :40])
-    np.testing.assert_allclose(same, pixels[:, :40], atol=1e-3)
-
-
 def encoded(pixels, file_format):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, file_format, quality=90)
@@ -128,12 +110,6 @@ def test_area_crops_of_files_and_pixels(file_format, edge):
         inner = slice(edge, 32 - edge)
         np.testing.assert_allclose(ours[:, inner], expected[:, inner], atol=1e-3)
         np.testing.assert_allclose(ours, expected, atol=25)
-
-
-def test_gray_pixels_become_three_equal_channels():
-    pixels = noise(40, 50, 1)
-    result = EvaluationTransform(32)(pixels)
-    np.testing.assert_allclose(result, EvaluationTransform(32)(np.repeat(pixels, 3, -1)), atol=1e-4)
 
 
 def test_evaluation_of_strings_in_a_traced_function():
@@ -172,34 +148,6 @@ def windows_of(transform, pixels, count):
     return top + 0.5, left + 0.5, height, width, mirrored
 
 
-def test_distribution_of_area_crops():
-    """Compare means and spreads of 1,500 crops with crops from the definition."""
-    height, width, count = 180, 240, 1500
-    transform = TrainTransform(20, resize=(height, width))
-    top, left, h, w, mirrored = windows_of(transform, coordinates(height, width), count)
-    rng = np.random.default_rng(1)
-    expected = np.array(
-        [
-            torchvision_model.area_window(height, width, rng.random(22), (0.16, 1), (3 / 4, 4 / 3))
-            for _ in range(count)
-        ]
-    )
-    ours = np.stack([top, left, h, w, h * w, np.log(w / h)])
-    theirs = np.stack(
-        [*expected.T, expected[:, 2] * expected[:, 3], np.log(expected[:, 3] / expected[:, 2])]
-    )
-    for name, mine, other in zip(
-        ["top", "left", "height", "width", "area", "aspect"], ours, theirs
-    ):
-        error = math.sqrt((mine.var() + other.var()) / count)
-        assert abs(mean_difference := mine.mean() - other.mean()) < 4 * error, (
-            name,
-            mean_difference,
-        )
-        assert 0.85 < mine.std() / other.std() < 1.18, name
-    assert abs(mirrored.mean() - 0.5) < 4 * 0.5 / math.sqrt(count)
-
-
 def test_fixed_crops_are_uniform_and_not_scaled():
     count = 800
     transform = TrainTransform(20, resize=(24, 30), crop="fixed", flip=False)
@@ -212,19 +160,6 @@ def test_fixed_crops_are_uniform_and_not_scaled():
         assert len(counts) == places
         expected = count / places
         assert (abs(counts - expected) < 5 * math.sqrt(expected)).all(), counts
-
-
-def test_windows_map_back_to_the_stored_pixels():
-    """A resized crop covers the same part of the picture as when the image is stored resized."""
-    pixels = coordinates(200, 250)
-    uniform_seed = [5, 6]
-    for crop in ("area", "fixed"):
-        transform = TrainTransform(32, resize=(80, 50), crop=crop, flip=False)
-        seen = transform(pixels, uniform_seed).numpy()
-        stored = np.asarray(Image.fromarray(pixels).resize((50, 80), Image.BILINEAR))
-        expected = transform(stored, uniform_seed).numpy()
-        # One level of the red ramp is one pixel of 200. The stored image is rounded.
-        np.testing.assert_allclose(seen[4:-4, 4:-4], expected[4:-4, 4:-4], atol=1.0)
 
 
 def test_flip_mirrors_left_to_right():
@@ -254,45 +189,6 @@ def test_jitter_sees_the_whole_resized_image(crop):
         expected = sampled(cut, (height, width), (0, 0, height, width), 24)
         expected = expected[:, ::-1] if flip[0] < 0.5 else expected
         np.testing.assert_allclose(transform(pixels, [seed, 0]), expected, atol=1.0)
-
-
-def test_contrast_of_a_bright_crop_in_a_half_bright_image():
-    """Half 200, half 0: factor f gives f·200 + (1 − f)·100. The crop's mean would give 200."""
-    pixels = np.zeros([32, 64, 3], np.uint8)
-    pixels[:, 32:] = 200
-    transform = TrainTransform(16, (32, 64), crop="fixed", flip=False, jitter=(0, 0.25, 0, 0))
-    bright = [image for image in transformed(transform, pixels, 40) if np.ptp(image) < 1]
-    bright = [image.mean() for image in bright if image.mean() > 100]
-    assert len(bright) > 5 and min(bright) < 190 and max(bright) > 210
-
-
-def test_distribution_of_the_brightness_factor():
-    """The factors a whole transform applies fill [0.7, 1.3] evenly."""
-    pixels = np.full([8, 8, 3], 100, np.uint8)
-    transform = TrainTransform(8, jitter=(0.3, 0, 0, 0))
-    images = transformed(transform, pixels, 600)
-    factors = images[:, 4, 4, 0] / 100
-    counts, _ = np.histogram(factors, bins=6, range=(0.7, 1.3))
-    assert counts.sum() == 600
-    assert (abs(counts - 100) < 5 * math.sqrt(100 * 5 / 6)).all(), counts
-
-
-@pytest.mark.slow
-def test_random_choices_are_independent():
-    """Position, size, flip, and brightness of 1,500 images are uncorrelated."""
-    pixels = coordinates(180, 240)
-    top, left, h, w, mirrored = windows_of(TrainTransform(20, resize=(180, 240)), pixels, 1500)
-    gray = np.full([180, 240, 3], 100, np.uint8)
-    transform = TrainTransform(20, resize=(180, 240), jitter=(0.3, 0, 0, 0))
-    images = transformed(transform, gray, 1500)
-    room_y, room_x = 180 - h, 240 - w
-    draws = np.stack(
-        [h * w, top / np.maximum(room_y, 1), left / np.maximum(room_x, 1), mirrored,
-         images[:, 4, 4, 0]]
-    )  # fmt: skip
-    correlation = np.corrcoef(draws) - np.eye(len(draws))
-    # The position is rounded to whole pixels, so it depends a little on the size.
-    assert abs(correlation).max() < 0.13, correlation
 
 
 def test_a_seed_fixes_every_bit_and_seeds_differ():

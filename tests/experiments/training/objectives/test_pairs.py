@@ -107,8 +107,12 @@ def test_invalid_chunks_are_refused(tiny, flags, message):
 
 
 @pytest.mark.slow
-@pytest.mark.gate_cases(2)
-@tiers.parametrize("loss", ["snca", "margin", "memory", "ce", "center", "proxy_anchor"], ["memory"])
+@tiers.parametrize(
+    "loss",
+    ["snca", "margin", "memory", "ce", "center", "proxy_anchor"],
+    ["memory", "snca"],
+    pytest.mark.thorough,
+)
 def test_chunks_give_the_weights_of_the_whole_batch(tiny, loss):
     flags = [f"--loss={loss}", "--frozen_batch_norm", "--batch_size=8"]
     if loss == "memory":

@@ -1,0 +1,152 @@
+"""Samplers for labels beyond class ids: tags, and categories of products.
+
+In their batches, anchors have positives under `keras_dml.relations.SharesLabel` and `Hierarchy`.
+For matching pairs, rows of a table of pairs, use `RandomSampler`.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_dml._common.checks import argument_error, as_array, check_choice, check_whole
+from keras_dml._common.errors import ArgumentError
+from pipelines.checks import as_integers
+from pipelines.samplers import BalancedSampler
+
+
+class TagSampler:
+    """A sampler that draws tags, and then images of each tag.
+
+    All tags appear equally often, and so do all images of a tag. An image with several of the drawn
+    tags can appear once for each of them.
+
+    Examples:
+        >>> tags = np.array([[1, 0], [1, 1], [0, 1], [0, 1]])
+        >>> TagSampler(tags, tags_per_batch=2, images_per_tag=2)(0)
+        array([0, 1, 2, 3])
+
+    Args:
+        tags: Tags of each image: 0 and 1 `[n, G]`, or ids `[n, m]` padded with −1.
+        tags_per_batch: Tags in a batch.
+        images_per_tag: Images of each tag in a batch.
+        encoding: `"multi_hot"` or `"ids"`.
+        seed: Seed of the sequence of batches, an int64.
+
+    Attributes:
+        batch_size: Rows in a batch.
+        steps_per_epoch: `n // batch_size`, but at least 1.
+
+    Raises:
+        ValueError, TypeError: The tags are not a matrix of integers, fewer tags than
+            `tags_per_batch` have an image, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        tags: ArrayLike,
+        tags_per_batch: int,
+        images_per_tag: int,
+        *,
+        encoding: str = "multi_hot",
+        seed: int = 0,
+    ) -> None:
+        check_choice("encoding", encoding, ("multi_hot", "ids"))
+        given = _matrix("tags", tags)
+        if encoding == "multi_hot":
+            if not ((given == 0) | (given == 1)).all():
+                raise argument_error("tags", "0 or 1 for each tag, or encoding='ids'", given)
+            rows, ids = np.nonzero(given)
+        else:
+            rows, columns = np.nonzero(given >= 0)
+            ids = given[rows, columns]
+        tags_per_batch = check_whole("tags_per_batch", tags_per_batch, least=1)
+        number = len(np.unique(ids))
+        if number < tags_per_batch:
+            wanted = f"at most the number of tags with images, {number}"
+            raise argument_error("tags_per_batch", wanted, tags_per_batch)
+        self._rows = rows
+        self._sampler = BalancedSampler(ids, tags_per_batch, images_per_tag, seed)
+        self.batch_size = self._sampler.batch_size
+        self.steps_per_epoch = max(1, len(given) // self.batch_size)
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        return self._rows[self._sampler(step)]
+
+
+class HierarchySampler:
+    """A sampler that draws categories, then products of each, and then images of each product.
+
+    All categories appear equally often, and so do all products of a category. The rows of a batch
+    are ordered by product.
+
+    Examples:
+        >>> paths = np.array([[0, 0], [0, 0], [0, 1], [0, 1], [1, 0], [1, 0], [1, 1], [1, 1]])
+        >>> sampler = HierarchySampler(paths, 1, products_per_category=2, images_per_product=2)
+        >>> paths[sampler(0)].tolist()
+        [[1, 1], [1, 1], [1, 0], [1, 0]]
+
+    Args:
+        labels: Class ids `[n, levels]`, coarse to fine. The first level is the category, and all
+            levels together are the product.
+        categories_per_batch: Categories in a batch.
+        products_per_category: Products of each category in a batch. A category with fewer products
+            repeats them.
+        images_per_product: Images of each product in a batch. A product with fewer images repeats
+            them.
+        seed: Seed of the sequence of batches, an int64.
+
+    Attributes:
+        batch_size: Rows in a batch.
+        steps_per_epoch: `n // batch_size`, but at least 1.
+
+    Raises:
+        ValueError, TypeError: The labels are not a matrix of integers, there are fewer categories
+            than `categories_per_batch`, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        labels: ArrayLike,
+        categories_per_batch: int,
+        products_per_category: int,
+        images_per_product: int,
+        *,
+        seed: int = 0,
+    ) -> None:
+        given = _matrix("labels", labels)
+        categories_per_batch = check_whole("categories_per_batch", categories_per_batch, least=1)
+        images_per_product = check_whole("images_per_product", images_per_product, least=1)
+        paths, products = np.unique(given, axis=0, return_inverse=True)
+        there = len(np.unique(paths[:, 0]))
+        if there < categories_per_batch:
+            wanted = f"at most the number of categories, {there}"
+            raise argument_error("categories_per_batch", wanted, categories_per_batch)
+        self._products = BalancedSampler(
+            paths[:, 0], categories_per_batch, products_per_category, seed
+        )
+        products = products.ravel()
+        self._rows = np.argsort(products, kind="stable")
+        self._starts = np.searchsorted(products[self._rows], np.arange(len(paths)))
+        self._sizes = np.bincount(products)
+        self._images = images_per_product
+        self._visits = 1 + len(paths) // self._products.batch_size
+        self.batch_size = self._products.batch_size * images_per_product
+        self.steps_per_epoch = max(1, len(given) // self.batch_size)
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
+        products = self._products(step)
+        # A product returns about every `visits` steps, with its next images.
+        first = step // self._visits * self._images
+        places = (first + np.arange(self._images)) % self._sizes[products][:, None]
+        return self._rows[self._starts[products][:, None] + places].ravel()
+
+
+def _matrix(name: str, given: ArrayLike) -> np.ndarray:
+    array = as_array(name, given)
+    if array.ndim != 2 or not array.size:
+        raise ArgumentError(
+            f"{name} must be a matrix with a row for each image. "
+            f"Received: {name}.shape={array.shape}"
+        )
+    return as_integers(name, array.ravel(), None).reshape(array.shape)
