@@ -48,7 +48,8 @@ SECTIONS = {
     ]),
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
-        "results/information", "results/serving", "results/benchmarks", "results/faults",
+        "results/information", "results/papers", "results/serving",
+        "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip

@@ -37,7 +37,7 @@ def read_grid(words: Sequence[str]) -> list[Setting]:
     Raises:
         UsageError: A word has another form, or a name is not a flag of a run or appears twice.
     """
-    axes = []
+    axes: list[tuple[str, list[str]]] = []
     for word in words:
         name, _, values = word.partition("=")
         parts = [value for value in values.split(",") if value]
@@ -49,8 +49,8 @@ def read_grid(words: Sequence[str]) -> list[Setting]:
             raise UsageError(f"grid must have each name and each value once, but got {word}.")
         axes.append((name, parts))
     found = []
-    for values in itertools.product(*(parts for _, parts in axes)):
-        pairs = [f"{name}={value}" for (name, _), value in zip(axes, values)]
+    for chosen in itertools.product(*(parts for _, parts in axes)):
+        pairs = [f"{name}={value}" for (name, _), value in zip(axes, chosen)]
         found.append(Setting(" ".join(pairs), [f"--{pair}" for pair in pairs]))
     return found
 

@@ -204,7 +204,7 @@ def _estimates(
         )
     z = as_array("embeddings", embeddings).astype(np.float64)[order]
     several = np.flatnonzero(sizes[codes] > 1)
-    found = {}
+    found: dict[str, tuple[Estimate, npt.NDArray[np.int64]]] = {}
     for metric in ("l2", "cosine"):
         own = {name for name in names if name.endswith(metric)}
         points = z if metric == "l2" else _unit(z)

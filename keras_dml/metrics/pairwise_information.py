@@ -88,7 +88,7 @@ def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairS
             floored += int((squared <= _FLOOR * mean_square).sum()) - len(squared)
             log_distance[block] = _mean_log(squared, _FLOOR * mean_square)
             distance[block] = np.sqrt(squared).sum(axis=1) / max(n - 1, 1)
-            for start, stop in zip(starts, stops):
+            for start, stop in zip(starts.tolist(), stops.tolist()):
                 part = slice(max(start, block.start), min(stop, block.stop))
                 size = stop - start
                 if part.start >= part.stop or size < 2:
