@@ -31,7 +31,12 @@ def main(argv: list[str]) -> None:
     from experiments.searching.columns import import_csv
     from experiments.searching.images import ImageFolder
     from experiments.searching.index_building import IndexKind, update_index
-    from experiments.searching.store_update import check_store, images_to_store, opened_store
+    from experiments.searching.store_update import (
+        check_store,
+        images_to_store,
+        locked_store,
+        opened_store,
+    )
 
     kind = IndexKind(options.metric, options.target_recall, options.prefix)
     images = ImageFolder(absolute_place(options.images))
@@ -44,6 +49,7 @@ def main(argv: list[str]) -> None:
         model = fingerprint(saved_model)
         target = None
         if address is not None:  # refuse a store before embedding
+            stack.enter_context(locked_store(address))
             target = stack.enter_context(contextlib.closing(opened_store(address)))
             check_store(target, model, images.place, options.metric)
         settings = index_folder.opened_settings(output, saved_model, model, images.place)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import pathlib
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.searching.addresses import PARQUET, Address, open_store
@@ -29,7 +31,14 @@ from keras_dml._common.types import Metric
 if TYPE_CHECKING:
     from experiments.searching.parquet_files import ParquetFiles
 
-__all__ = ["StoreChanges", "check_store", "images_to_store", "opened_store", "update_store"]
+__all__ = [
+    "StoreChanges",
+    "check_store",
+    "images_to_store",
+    "locked_store",
+    "opened_store",
+    "update_store",
+]
 
 
 class StoreChanges(NamedTuple):
@@ -56,6 +65,18 @@ def opened_store(address: Address) -> Store | ParquetFiles:
     from experiments.searching.parquet_files import ParquetFiles
 
     return ParquetFiles(address.place)
+
+
+def locked_store(address: Address) -> contextlib.AbstractContextManager[object]:
+    """Return a context that locks a store in a local folder. Servers have their transactions.
+
+    Raises:
+        UsageError: Another process has the lock.
+    """
+    if address.kind not in ("lancedb", PARQUET) or "://" in address.place:
+        return contextlib.nullcontext()
+    pathlib.Path(address.place).parent.mkdir(parents=True, exist_ok=True)
+    return held_beside(pathlib.Path(address.place), "to", f"{address.kind}:{address.place}")
 
 
 def check_store(store: Store | ParquetFiles, fingerprint: str, images: str, metric: str) -> None:

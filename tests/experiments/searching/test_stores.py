@@ -10,7 +10,7 @@ from experiments.searching import gallery as galleries
 from experiments.searching.addresses import Address, is_address, open_store, parsed_address
 from experiments.searching.gallery import StoreGallery
 from experiments.searching.store import StoreError, check_columns, item_id
-from experiments.searching.store_update import update_store
+from experiments.searching.store_update import locked_store, update_store
 from keras_dml.retrieval import ExactIndex
 
 
@@ -243,3 +243,14 @@ def test_a_missing_extra_is_named(kind, monkeypatch):
         monkeypatch.delitem(sys.modules, f"experiments.searching.{name}", raising=False)
     with pytest.raises(MissingExtraError, match=rf"pip install 'keras-dml\[{kind}\]'"):
         open_store(Address(kind, "somewhere", "images"))
+
+
+@pytest.mark.parametrize("kind", ["lancedb", "parquet"])
+def test_a_second_command_may_not_write_to_the_same_folder(kind, tmp_path):
+    address = Address(kind, str(tmp_path / "new" / "store"), "images")
+    with locked_store(address):
+        with pytest.raises(UsageError, match=f"to {kind}:.*in use by another"):
+            with locked_store(address):
+                pass
+    with locked_store(address), locked_store(Address(kind, "s3://bucket/store", "images")):
+        pass
