@@ -248,9 +248,8 @@ def test_a_missing_extra_is_named(kind, monkeypatch):
 @pytest.mark.parametrize("kind", ["lancedb", "parquet"])
 def test_a_second_command_may_not_write_to_the_same_folder(kind, tmp_path):
     address = Address(kind, str(tmp_path / "new" / "store"), "images")
-    with locked_store(address):
-        with pytest.raises(UsageError, match=f"to {kind}:.*in use by another"):
-            with locked_store(address):
-                pass
+    in_use = pytest.raises(UsageError, match=f"to {kind}:.*in use by another")
+    with locked_store(address), in_use, locked_store(address):
+        pass
     with locked_store(address), locked_store(Address(kind, "s3://bucket/store", "images")):
         pass
