@@ -119,7 +119,9 @@ def test_tags_decide_which_pairs_match():
     assert fitted(model, tags, loss, steps=1) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", [losses.NTXentLoss(0.2), losses.PairwiseSigmoidLoss()], ids=str)
+@pytest.mark.parametrize(
+    "loss", [losses.NTXentLoss(0.2), losses.PairwiseSigmoidLoss()], ids=["nt_xent", "sigmoid"]
+)
 @pytest.mark.parametrize("labels", [None, IDS], ids=["rows", "ids"])
 def test_chunks_give_the_weights_of_the_whole_batch(loss, labels):
     whole, chunked = dual(scale=3.0), dual(scale=3.0)
