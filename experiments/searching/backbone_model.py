@@ -12,7 +12,7 @@ from experiments.options.values import import_modules
 from experiments.searching.index_options import IndexOptions
 from keras_dml._files.atomic import replacing_folder
 from keras_dml.export import export_saved_model
-from keras_dml.models import build_backbone, embedding_model
+from keras_dml.models import feature_extractor
 
 __all__ = ["saved_backbone"]
 
@@ -42,13 +42,13 @@ def saved_backbone(path: pathlib.Path, options: IndexOptions) -> None:
                 )
         return
     import_modules(options.import_modules)
-    backbone = build_backbone(
+    model = feature_extractor(
         options.backbone or "",
         options.image_size,
         options.weights,
+        pooling=options.pooling,
         trust_code=options.trust_code,
     )
-    model = embedding_model(backbone, pooling=options.pooling)
     with replacing_folder(path, str(_FLAGS), "a backbone") as unfinished:
         export_saved_model(model, unfinished, data.evaluation_transform(options))
         (unfinished / _FLAGS).write_text(json.dumps(flags) + "\n")

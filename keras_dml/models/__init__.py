@@ -11,6 +11,7 @@ from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.dual_encoder import DualEncoder
+from keras_dml.models.feature_extractor import feature_extractor
 from keras_dml.models.frozen_features import split_at_features
 from keras_dml.models.frozen_statistics import (
     FrozenStatisticsBatchNormalization,
@@ -61,6 +62,7 @@ __all__ = [
     "dominant_centers",
     "embedding_model",
     "enable_lora",
+    "feature_extractor",
     "has_lora",
     "layer_multipliers",
     "load_keras_file",
