@@ -66,7 +66,7 @@ def rows_of_sets(
     embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return queries and items as finite float32 rows: the same array without a gallery."""
-    if metric not in METRICS:
+    if not isinstance(metric, str) or metric not in METRICS:
         raise argument_error("metric", f"one of {', '.join(map(repr, METRICS))}", metric)
     queries = finite_rows(embeddings, "embeddings")
     items = queries if gallery is None else finite_rows(gallery, "gallery")

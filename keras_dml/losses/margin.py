@@ -104,16 +104,16 @@ class MarginLoss(PairLoss):
         super().__init__(
             reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
         )
-        if boundaries > 1 and not isinstance(self.relation, SameClass):
-            raise ArgumentError(
-                "boundaries must be 0 or 1 with a relation, as only classes have a boundary each. "
-                f"Received: boundaries={boundaries}, relation={self.relation!r}"
-            )
         self.margin = check_positive("margin", margin)
         self.beta = check_number("beta", beta)
         self.nu = check_number("nu", nu, least=0)
         self.sampling = check_choice("sampling", sampling, ("distance_weighted", "all"))
         self.boundaries = check_whole("boundaries", boundaries, least=0)
+        if boundaries > 1 and not isinstance(self.relation, SameClass):
+            raise ArgumentError(
+                "boundaries must be 0 or 1 with a relation, as only classes have a boundary each. "
+                f"Received: boundaries={boundaries}, relation={self.relation!r}"
+            )
         if self.boundaries and self.beta != _BETA:
             raise ArgumentError(
                 "beta must not be given with boundaries, which are learned: set their start in the "

@@ -41,8 +41,8 @@ def load_split(
     if table.num_classes < 2 and split in ("first_classes", "random_classes"):
         raise ArgumentError(
             "data_dir must have at least 2 class folders, because half of the classes test, but "
-            f"got only {table.class_names[0]} in {data_dir}. To test on other images of the same "
-            "classes: split='within_classes' (--class_split=within_classes)."
+            f"got only {table.class_names[0]!r} in {os.fspath(data_dir or '')!r}. To test on other "
+            "images of the same classes: split='within_classes' (--class_split=within_classes)."
         )
     return split_by_class(table, train_classes, test_classes, None, split, seed)
 

@@ -65,7 +65,6 @@ FILES = {
     "WebP with alpha": put(
         encode("WEBP", mode="RGBA", exif=b"x"), (24, (SIDE - 1).to_bytes(3, "little") * 2)
     ),
-    "GIF": put(encode("GIF"), (encode("GIF").index(b"\x2c\0\0\0\0") + 5, LITTLE[:2] * 2)),
 }
 
 
