@@ -22,7 +22,7 @@ class TagSampler:
     Examples:
         >>> tags = np.array([[1, 0], [1, 1], [0, 1], [0, 1]])
         >>> TagSampler(tags, tags_per_batch=2, images_per_tag=2)(0)
-        array([0, 1, 2, 3])
+        array([0, 1, 1, 3])
 
     Args:
         tags: Tags of each image: 0 and 1 `[n, G]`, or ids `[n, m]` padded with −1.
@@ -83,7 +83,7 @@ class HierarchySampler:
         >>> paths = np.array([[0, 0], [0, 0], [0, 1], [0, 1], [1, 0], [1, 0], [1, 1], [1, 1]])
         >>> sampler = HierarchySampler(paths, 1, products_per_category=2, images_per_product=2)
         >>> paths[sampler(0)].tolist()
-        [[1, 1], [1, 1], [1, 0], [1, 0]]
+        [[1, 0], [1, 0], [1, 1], [1, 1]]
 
     Args:
         labels: Class ids `[n, levels]`, coarse to fine. The first level is the category, and all

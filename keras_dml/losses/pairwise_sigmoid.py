@@ -32,7 +32,7 @@ class PairwiseSigmoidLoss(PairLoss):
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
         >>> loss = PairwiseSigmoidLoss(scale=10.0, bias=-5.0)
         >>> round(float(loss(labels, z)), 3)
-        2.052
+        2.681
 
     Args:
         scale: s, above 0, the factor of the cosines. `models.DualEncoder(scale=...)` learns another

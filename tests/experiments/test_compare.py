@@ -46,7 +46,8 @@ def test_table_page_and_best_recipe(compared, capsys):
     assert f"best: {max(recalls, key=recalls.get)}, cosine" in printed
     assert (output / "comparison.md").read_text().strip() in printed
     page = (output / "comparison.html").read_text()
-    assert page.count("<svg") == 2  # R@1, also over epochs, but no accuracy for unseen classes
+    # R@1, also over epochs, and the mutual information, but no accuracy for unseen classes.
+    assert page.count("<svg") == 3
     for name in recalls:
         assert f'<a href="{name}/report.html">{name}</a>' in page
         assert page.count(f"</span>{name}</figcaption>") == 4  # one row per query

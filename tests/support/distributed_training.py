@@ -112,8 +112,11 @@ def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False
     """Train a loss in `fit`, in a model built in the strategy's scope; optionally log its parts."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
-        model = model(*network(), name="net")
         loss = losses.get(loss_name, **arguments)
+        inputs, x = network()
+        if loss.kind == "proxies":  # which compare cosines
+            x = keras.layers.Activation("tanh")(x)
+        model = model(inputs, x, name="net")
         metrics = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else []
         optimizer = RECIPES[recipe](model.get_layer("head").kernel.path)
         model.compile(optimizer, loss, metrics=metrics, **compiling)

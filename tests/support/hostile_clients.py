@@ -135,7 +135,7 @@ def _incomplete_body(client, rng):
 
 @_kind
 def _many_connections(client, rng):
-    for _ in range(rng.choice([50, 200, 500])):
+    for _ in range(rng.choice([50, 200])):
         client.say(hold=True)
     return b""
 

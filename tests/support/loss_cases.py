@@ -48,7 +48,7 @@ DEFAULTS = [case for case in CASES if not case.arguments]
 """Each loss with its defaults."""
 
 
-def each(cases=CASES, quick=None, later=pytest.mark.slow):
+def each(cases=CASES, quick=None, later=(pytest.mark.slow, pytest.mark.thorough)):
     """`pytest.mark.parametrize` over cases, of which only some are quick.
 
     Args:

@@ -6,7 +6,7 @@ THOROUGH = (pytest.mark.slow, pytest.mark.thorough)
 """The marks of a case that runs only by hand."""
 
 
-def parametrize(argument, values, sooner, later=pytest.mark.slow):
+def parametrize(argument, values, sooner, later=THOROUGH):
     """`pytest.mark.parametrize` whose values except `sooner` get the marks `later`.
 
     Raises an error if `sooner` contains an unknown name, because the case would never run.

@@ -67,7 +67,9 @@ def test_every_flag_is_listed_with_its_default_and_limits(options):
 @tiers.parametrize("options", OPTIONS, OPTIONS[:1])
 def test_flags_that_are_not_listed_are_refused(options):
     of_all = {name for one in OPTIONS for name in declarations(one)}
-    for name in (of_all | {"undefok", "only_check_args"}) - set(declarations(options)):
+    own = declarations(options)
+    own_names = {*own, *(flag.former for *_, flag in own.values())}
+    for name in (of_all | {"undefok", "only_check_args"}) - own_names:
         with pytest.raises(UsageError, match=name):
             parse(options, ["command", f"--{name}=1"])
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 QUICK = [*distributed_training.quick_cases(), "rankmi_model"]
 LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dropout"]
 LONGER += ["dual", "dual_memory", "tags"]
-MORE = [pytest.param(case, marks=pytest.mark.slow) for case in LONGER]
-# On four devices and two workers, the gate runs the quick cases; the thorough checks run all.
+# The gate runs the quick cases; the thorough checks run all.
+MORE = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
 MOST = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
 CONTRASTIVE = distributed_training.first_of("contrastive")
 LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
