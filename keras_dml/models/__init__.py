@@ -4,6 +4,7 @@ from keras_dml.models.backbones import (
     InputScaling,
     backbone_names,
     build_backbone,
+    feature_extractor,
     small_convnet,
 )
 from keras_dml.models.blocks import layer_multipliers, rematerialize_blocks, transformer_blocks
@@ -11,7 +12,6 @@ from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.dual_encoder import DualEncoder
-from keras_dml.models.feature_extractor import feature_extractor
 from keras_dml.models.frozen_features import split_at_features
 from keras_dml.models.frozen_statistics import (
     FrozenStatisticsBatchNormalization,

@@ -23,6 +23,7 @@ from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_lite0
 from keras_dml.models.efficientnet_lite import PACKAGED as EFFICIENTNET_LITE0_FILE
 from keras_dml.models.frozen_statistics import live_statistics, with_frozen_statistics
+from keras_dml.models.head import embedding_model
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 
 SMALL_CONVNET = "small_convnet"
@@ -171,6 +172,42 @@ def build_backbone(
         if weights is not None:
             _load_weights(model, weights)
     return with_frozen_statistics(model) if frozen_batch_norm else model
+
+
+def feature_extractor(
+    backbone: str,
+    image_size: int = 224,
+    weights: str | os.PathLike[str] | None = "imagenet",
+    *,
+    pooling: str = "average",
+    trust_code: bool = False,
+) -> keras.Model:
+    """Build a model from images to the pooled features of a trained backbone.
+
+    The features are embeddings that need no training: search with them first.
+
+    Examples:
+        >>> model = feature_extractor("small_convnet", image_size=32, weights=None)
+        >>> model.output_shape
+        (None, 128)
+
+    Args:
+        backbone: Name of a backbone, `"hub:…"`, or the path of a `.keras` file, as in
+            `build_backbone`.
+        image_size: Side of the images in pixels.
+        weights: Weights of the backbone, as in `build_backbone`: `"imagenet"`, `"packaged"` (only
+            `"efficientnet_lite0"`, no network), a file, or None.
+        pooling: Pooling of the feature maps, as in `embedding_model`.
+        trust_code: Whether to run the Python code in the `Lambda` layers of a `.keras` file.
+
+    Returns:
+        A `keras.Model` from float images `[n, s, s, 3]` in 0..255 to float32 features `[n, c]`.
+
+    Raises:
+        MissingExtraError, DownloadError, ValueError: As in `build_backbone` and `embedding_model`.
+    """
+    model = build_backbone(backbone, image_size, weights, trust_code=trust_code)
+    return embedding_model(model, pooling=pooling, name="features")
 
 
 def brings_weights(name: object) -> bool:
