@@ -13,15 +13,13 @@ anchor has a row. On several devices, a strategy sees only the rows of its ancho
 same result as on one device.
 """
 
-import inspect
-from typing import Self
-
 import keras
 from keras import ops
 
 from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._common.checks import check_number, check_seed
-from keras_dml._common.types import Config, Tensor
+from keras_dml._common.configured import Configured
+from keras_dml._common.types import Tensor
 from keras_dml._pairwise.arithmetic import count, masked_max, masked_min, maximum
 from keras_dml._pairwise.negatives import (
     FARTHEST,
@@ -47,7 +45,7 @@ __all__ = [
 INFINITY = float("inf")
 
 
-class Mining:
+class Mining(Configured):
     """A strategy that selects the pairs that a loss sees. Subclasses override `masks`.
 
     Examples:
@@ -64,19 +62,6 @@ class Mining:
             pairs: Pairs with the masks `positive` and `negative`, bool `[a, c]`.
         """
         raise NotImplementedError
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create a strategy from its configuration."""
-        return cls(**config)
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
-        return f"{type(self).__name__}({given})"
 
 
 @keras.saving.register_keras_serializable("keras_dml")

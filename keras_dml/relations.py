@@ -15,7 +15,6 @@ functions of `keras_dml.metrics` that compare labels.
 A pair that is neither positive nor negative is ignored.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeAlias
 
@@ -24,6 +23,7 @@ import numpy as np
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_number, shown
+from keras_dml._common.configured import Configured
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import (
@@ -50,7 +50,7 @@ Masks: TypeAlias = tuple[Tensor, Tensor]
 """Bool masks `[a, c]` of the positives and of the negatives."""
 
 
-class Relation:
+class Relation(Configured):
     """A map from the labels of anchors and candidates to the masks of a loss over pairs.
 
     A subclass overrides `masks`, and `checked_labels` if it accepts only some labels.
@@ -117,19 +117,6 @@ class Relation:
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether checked labels are valid. A compiled graph has NaN losses otherwise."""
         return ops.all(ops.equal(labels, labels))  # NaN is not equal to itself
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create a relation from its configuration."""
-        return cls(**config)
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
-        return f"{type(self).__name__}({given})"
 
     def _checked(self, masks: Any, anchors: Tensor, candidates: Tensor) -> Masks:
         shape = (anchors.shape[0], candidates.shape[0])

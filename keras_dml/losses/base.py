@@ -32,7 +32,14 @@ from keras_dml._pairwise.arrays import (
 from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
 from keras_dml.relations import RelationLike
 
-__all__ = ["AgainstMemory", "EmbeddingLoss", "LabelsAsTheyAre", "PairLoss", "ProxyLoss"]
+__all__ = [
+    "AgainstMemory",
+    "EmbeddingLoss",
+    "LabelsAsTheyAre",
+    "LossAround",
+    "PairLoss",
+    "ProxyLoss",
+]
 
 # Rounding in half precision can exceed 1.
 _LARGEST_COSINE = 1.01
@@ -463,7 +470,29 @@ class ProxyLoss(EmbeddingLoss):
         raise NotImplementedError
 
 
-class AgainstMemory(EmbeddingLoss):
+class LossAround(EmbeddingLoss):
+    """A loss that another loss computes, with the labels of the other loss.
+
+    Attributes:
+        loss: The inner loss. A subclass sets it.
+    """
+
+    loss: EmbeddingLoss
+
+    def as_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert the labels as the inner loss does."""
+        return self.loss.as_labels(y_true)
+
+    def checked_labels(self, labels: Tensor) -> Tensor:
+        """Convert the labels as the inner loss does."""
+        return self.loss.checked_labels(labels)
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether the labels are valid for the inner loss."""
+        return self.loss.are_valid(labels)
+
+
+class AgainstMemory(LossAround):
     """A loss of a batch's anchors against a memory, created within one step.
 
     It has the reduction of the inner loss, so sample weights, masks, and replicas work as in that
@@ -478,18 +507,6 @@ class AgainstMemory(EmbeddingLoss):
         super().__init__(reduction=loss.reduction, name=loss.name, dtype=loss.dtype)
         self.loss = loss
         self.memory = memory
-
-    def as_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.as_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.checked_labels(labels)
-
-    def are_valid(self, labels: Tensor) -> Tensor | bool:
-        """Return whether the labels are valid for the inner loss."""
-        return self.loss.are_valid(labels)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]`."""

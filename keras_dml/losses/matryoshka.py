@@ -9,13 +9,13 @@ import keras
 
 from keras_dml._common.checks import check_number, check_wholes
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.pairs import Memory
-from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.base import EmbeddingLoss, LossAround
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class MatryoshkaLoss(EmbeddingLoss):
+class MatryoshkaLoss(LossAround):
     """Matryoshka: a loss summed over prefixes of the embedding, so that each is an embedding.
 
     With prefix lengths `m_1 < … < m_L`, where `m_L` is d, and weights `w_l`, the loss is
@@ -84,18 +84,6 @@ class MatryoshkaLoss(EmbeddingLoss):
     def check_memory(self) -> None:
         """Raise the error of the inner loss."""
         self.loss.check_memory()
-
-    def as_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.as_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.checked_labels(labels)
-
-    def are_valid(self, labels: Tensor) -> Tensor | bool:
-        """Return whether the labels are valid for the inner loss."""
-        return self.loss.are_valid(labels)
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]`."""

@@ -152,7 +152,7 @@ class CrossBatchMemory(ModelAround):
 
     @property
     def _dual(self) -> Any:
-        """The `DualEncoder` within, or None. Not imported, so that no file imports its neighbor."""
+        """The `DualEncoder` within, or None. Found by its method, so that no import is needed."""
         inner = self.model.model if self._trains_in_chunks else self.model
         return inner if hasattr(inner, "sets_of") else None
 
