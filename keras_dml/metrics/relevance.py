@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import keras
@@ -70,7 +71,7 @@ class SameClassRelevance:
 class RelationRelevance:
     """Relevance of the items that are positives of the query under a relation.
 
-    Takes n · m calls of the relation's comparison, in blocks.
+    Compares the labels of all n · m pairs, in blocks of bounded memory.
 
     Args:
         relation: A relation of `keras_dml.relations`.
@@ -86,36 +87,43 @@ class RelationRelevance:
         item_labels: np.ndarray,
         own_rows: bool,
     ) -> None:
-        self.relation, self.own_rows, self.labels = relation, own_rows, labels
+        self.relation, self.own_rows = relation, own_rows
         self.items = relation.checked_labels(
             item_labels, "labels" if own_rows else "gallery_labels"
         )
-        relation.checked_labels(labels, "labels")
-        size = max(1, _NUMBERS // max(1, len(item_labels)))
-        starts = range(0, len(self.labels), size)
-        rows = [np.arange(start, min(start + size, len(self.labels))) for start in starts]
-        self.counts = np.concatenate([self._positive(block).sum(axis=1) for block in rows])
+        self.labels = np.asarray(relation.checked_labels(labels, "labels"))
+        everyone = np.arange(len(self.labels))
+        self.counts = self._by_blocks(everyone, lambda block: self._positive(block).sum(axis=1))
 
     def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
         """Return whether found items `[b, k]` are positives of queries `[b]`."""
-        return np.take_along_axis(self._positive(queries), found, axis=1)
+        return self._by_blocks(queries, lambda *block: _taken(self._positive, *block), found)
 
     def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
         """Return the relation's gains of found items `[b, k]` for queries `[b]`."""
-        return np.take_along_axis(self._gains(queries), found, axis=1)
+        return self._by_blocks(queries, lambda *block: _taken(self._gains, *block), found)
 
     def best_gains(self, queries: np.ndarray, k: int) -> npt.NDArray[np.float32]:
         """Return the k largest gains of each query `[b]`, largest first."""
-        gains = self._gains(queries)
-        best = -np.sort(-gains, axis=1)[:, :k]
+        best = self._by_blocks(queries, lambda block: -np.sort(-self._gains(block), axis=1)[:, :k])
         return np.pad(best, ((0, 0), (0, k - best.shape[1])))
 
+    def _by_blocks(
+        self, queries: np.ndarray, compute: Callable[..., np.ndarray], *more: np.ndarray
+    ) -> np.ndarray:
+        """Return the rows that `compute` returns for blocks of the queries and of `more`."""
+        size = max(1, _NUMBERS // max(1, len(self.items)))  # type: ignore[arg-type]
+        blocks = [slice(start, start + size) for start in range(0, len(queries), size)]
+        return np.concatenate(
+            [compute(queries[block], *(rows[block] for rows in more)) for block in blocks]
+        )
+
     def _positive(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
-        positive = np.array(self.relation(self.labels[queries], self.items)[0])
-        return self._without_own(positive, queries)
+        labels = keras.ops.convert_to_tensor(self.labels[queries])
+        return self._without_own(np.array(self.relation.compare(labels, self.items)[0]), queries)
 
     def _gains(self, queries: np.ndarray) -> npt.NDArray[np.float32]:
-        labels = self.relation.checked_labels(self.labels[queries])
+        labels = keras.ops.convert_to_tensor(self.labels[queries])
         gains = np.array(keras.ops.cast(self.relation.gains(labels, self.items), "float32"))
         return self._without_own(gains, queries)
 
@@ -123,6 +131,12 @@ class RelationRelevance:
         if self.own_rows:
             values[np.arange(len(queries)), queries] = 0
         return values
+
+
+def _taken(
+    of_all: Callable[[np.ndarray], np.ndarray], queries: np.ndarray, found: np.ndarray
+) -> np.ndarray:
+    return np.take_along_axis(of_all(queries), found, axis=1)
 
 
 def relevance_of(
