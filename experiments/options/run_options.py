@@ -19,7 +19,7 @@ from experiments.options.registries import (
     taken_arguments,
     words,
 )
-from experiments.options.values import normal_fold, normal_path
+from experiments.options.values import normal_fold, normal_path, normal_tracker
 from pipelines.max_pixels import MOST_PIXELS
 
 __all__ = [
@@ -579,6 +579,9 @@ class OutputOptions(Options):
             finished run.
         measured_in: class_split=every_class: folder of a finished run with the same settings, whose
             scores the report and the model card quote. --refit sets it.
+        log_to: mlflow:URI or wandb:PROJECT: also send the flags, and the scores of each
+            evaluation, to MLflow or Weights & Biases (extra mlflow or wandb). Flag files cannot set
+            it.
     """
 
     group = RUN
@@ -588,6 +591,7 @@ class OutputOptions(Options):
         False, common=True, not_with=("class_split=every_class", "strategy=multi_worker")
     )
     measured_in: str | None = option(None, convert=normal_path, needs="class_split=every_class")
+    log_to: str | None = option(None, convert=normal_tracker, command_line_only=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
