@@ -357,6 +357,9 @@ class LossOptions(Options):
         track: Losses over embeddings, and ce, to evaluate on the first 8 training batches after
             each epoch. They do not train. The run then embeds all training images.
         track_flags: track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses.
+        objective: alternating: ce: before each epoch, fit the classifier on all training images,
+            with weight_decay, and do not change it in the epoch. Default: train both together.
+        classifier_steps: objective: largest number of iterations of a fit.
         center_weight: center: weight of the loss next to the cross-entropy.
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
             classifier without changing the embedding. Default: p from the scores of spce.
@@ -381,6 +384,8 @@ class LossOptions(Options):
     also_flags: tuple[str, ...] = option((), needs="also")
     track: tuple[str, ...] = option(())
     track_flags: tuple[str, ...] = option(())
+    objective: str | None = option(None, choices=("alternating",), not_with=("also",))
+    classifier_steps: int = option(500, lower_bound=1, needs="objective")
     center_weight: float = option(0.1, lower_bound=0.0)
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)

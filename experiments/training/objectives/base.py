@@ -1,10 +1,11 @@
 """The base class of the kinds of training."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.evaluators import (
@@ -37,10 +38,12 @@ class Objective(abc.ABC):
     Attributes:
         has_classifier: Whether the fitted model has a classifier of the training classes.
         log_names: Names in `metrics.jsonl` that differ from the names in Keras.
+        sides: Names of the tables that `callbacks` embeds.
     """
 
     has_classifier: ClassVar[bool] = False
     log_names: ClassVar[Mapping[str, str]] = {}
+    sides: ClassVar[Sequence[str]] = ()
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -109,6 +112,18 @@ class Objective(abc.ABC):
             steps: Steps of the whole training.
         """
         return None
+
+    def callbacks(
+        self, embeddings: Callable[[str], np.ndarray], labels: np.ndarray
+    ) -> list[keras.callbacks.Callback]:
+        """Return further callbacks of `fit`, which come before the evaluation.
+
+        Args:
+            embeddings: Function from the name of a table in `sides` to its embeddings `[n, d]` by
+                the current weights.
+            labels: Class numbers of the training images, `[n]`.
+        """
+        return []
 
     def updates(self, steps: int) -> int:
         """Return the number of updates of the embedding in so many steps."""
