@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.options import (
@@ -20,6 +20,7 @@ from experiments.options.values import whole_numbers
 if TYPE_CHECKING:
     from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
     from experiments.evaluation.result import Result
+    from keras_dml._common.types import Neighbors
     from pipelines import ImageTable
 
 
@@ -83,7 +84,15 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     ks = _recall_at(options, embedded.queries, embedded.gallery)
     prefixes = _prefixes(options, embedded)
     return result_of(
-        title, embedded, ks, prefixes, options.clustering, facts, trained, options.information
+        title,
+        embedded,
+        ks,
+        prefixes,
+        options.clustering,
+        facts,
+        trained,
+        options.information,
+        cast("Neighbors", options.neighbors),
     )
 
 

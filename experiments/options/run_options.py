@@ -542,6 +542,9 @@ class ScoringOptions(Options):
         information: At the end, compute the entropies and the mutual information on every image,
             and fit a linear probe and a statistics network. Default: without fits, on at most 4,096
             images.
+        neighbors: Search for the neighbors of the retrieval scores. exact: compare all images.
+            scann: ScaNN's tree, and next to each score its exact value on a sample of queries.
+            auto: exact below 200,000 images, otherwise scann.
         eval_batch_size: Images per batch of the evaluation, on each device.
         matryoshka: Increasing lengths such as 32,64,128: report the recall of each prefix of the
             embedding. In training, the last length is embedding_size, and the loss is summed over
@@ -552,6 +555,7 @@ class ScoringOptions(Options):
 
     recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), common=True)
     information: bool = option(False)
+    neighbors: str = option("auto", choices=words("keras_dml._common.types.NEIGHBORS"))
     eval_batch_size: int = option(64, lower_bound=1)
     matryoshka: tuple[str, ...] | None = option(None, not_with=("levels",))
 
