@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
@@ -35,7 +36,8 @@ def main(argv: list[str]) -> None:
         # The flags of the run are the defaults of its evaluation.
         options = parse(EvaluateOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     elif options.dataset is None and options.data_dir is not None:
-        options = dataclasses.replace(options, dataset="folder")
+        dataset = "table" if pathlib.Path(options.data_dir).is_file() else "folder"
+        options = dataclasses.replace(options, dataset=dataset)
     from experiments.evaluation.held_folder import opened
     from experiments.evaluation.result import REPORT
     from experiments.pages.links import add_link
