@@ -370,6 +370,11 @@ class LossOptions(Options):
             merges proxies that are not needed (SoftTriple: 0.2). Default: 0.
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.
+        relation: losses over pairs: positives and negatives by coarse class (category) and class
+            (product). Needs a dataset with coarse classes: groceries, sop, or a folder of nested
+            class folders. hierarchy: products of one category are not negatives of each other.
+            shares_label: both classes are tags. Default: images of one class are positives.
+        of_relations: Arguments of all relations.
         statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
         statistics_learning_rate: rankmi's statistics network: learning rate. Default:
             learning_rate.
@@ -394,6 +399,12 @@ class LossOptions(Options):
     proxies_merging: float | None = option(None, lower_bound=0.0)
     mining: tuple[str, ...] | None = option(None, text=_mining, former="miners")
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
+    relation: str | None = option(
+        None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
+    )
+    of_relations: Mapping[str, Any] = flags_of(
+        loss_flags.flags_of_relations, prefix=loss_flags.RELATION
+    )
     statistics: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
     )

@@ -17,8 +17,9 @@ from experiments import benchmark
 from experiments.benchmarks import losses as benchmark_losses
 from experiments.benchmarks import measuring, pil, retrieval, verification
 from experiments.benchmarks import pipeline as benchmark_pipeline
+from experiments.benchmarks import relations as benchmark_relations
 from experiments.options.command_line import RunError, run_command
-from keras_dml import losses
+from keras_dml import losses, metrics, relations
 from pipelines import EvaluationTransform
 
 
@@ -286,3 +287,15 @@ def test_thresholds_are_tested_on_the_other_half_of_the_classes(tmp_path, capsys
 def test_bad_input(arguments, message, capsys):
     assert run_command(benchmark.main, ["benchmark", *arguments]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_ndcg_of_each_image_has_the_mean_of_the_metric():
+    rng = np.random.default_rng(0)
+    tags = (rng.random((30, 6)) < 0.4).astype("int32")
+    tags[:, 0] |= tags.sum(axis=1) == 0
+    embeddings = rng.normal(size=(30, 4))
+    shares = relations.SharesLabel()
+    expected = metrics.ranking_scores(embeddings, tags, [10], relation=shares)["ndcg@10"]
+    assert benchmark_relations.ndcg_at_10(embeddings, tags).mean() == pytest.approx(
+        expected, rel=1e-5
+    )
