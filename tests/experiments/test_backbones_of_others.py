@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from hub_presets import preset
-from tiny_run import TINY, command, final_weights, history
+from tiny_run import TINY, assert_same_weights, command, final_weights, history
 from without import ROOT
 
 from experiments import evaluate
@@ -71,10 +71,7 @@ def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd, 
     killed_after_its_first_checkpoint(monkeypatch, *words, f"--output_dir={killed}")
     assert command(*words, f"--output_dir={killed}") == 0
     assert "continued after epoch 1" in capfd.readouterr().out
-    one, two = final_weights(whole), final_weights(killed)
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert_same_weights(whole, killed)
     assert history(whole) == history(killed) and len(history(whole)) == 2
 
     with np.load(whole / "test_embeddings.npz") as kept:

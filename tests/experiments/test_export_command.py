@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -195,23 +194,3 @@ def test_a_killed_export_leaves_the_previous_or_the_new_export(
     left = [name for name in os.listdir(tmp_path / "temporary") if "autograph" not in name]
     assert not left
     tally.check(capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("exporting", [["--format=saved_model"]], indirect=True, ids=" ".join)
-def test_two_exports_into_one_folder(exporting, commands, tmp_path):
-    """The first export completes. A killed export does not block the next one."""
-    folder = tmp_path / "exports"
-    folder.mkdir()
-    both = [exporting.start(commands, folder) for _ in range(2)]
-    ended = sorted((process.wait() for process in both), key=lambda one: one.code)
-    assert [one.code for one in ended] == [0, 2], [one.output for one in ended]
-    assert "is in use by another" in ended[1].refused
-    first = exporting.start(commands, folder)
-    while not (folder / ".it.lock").exists() and first.sleep(0.001):
-        pass
-    first.send(signal.SIGKILL)
-    assert first.wait().code == -signal.SIGKILL and (folder / ".it.lock").exists()
-    assert exporting.run(commands, folder).code == 0
-    assert os.listdir(folder) == ["it"]

@@ -14,9 +14,8 @@ import tensorflow as tf
 from tiny_run import TINY, command, finished_run
 
 from experiments import audit, evaluate, recipes
-from experiments.options import RunOptions, command_line, parse, run_command
+from experiments.options import RunOptions, parse, run_command
 from experiments.training import fit
-from experiments.training.run_folder import RunFolder
 from keras_dml import metrics, models
 
 
@@ -75,21 +74,6 @@ def test_the_saved_model_returns_the_embeddings_of_the_evaluation(finished, phot
     ours = served(tf.constant(encoded))["embeddings"].numpy()
     np.testing.assert_allclose(ours, embeddings, atol=1e-4)
     assert len(labels) == len(paths) == 20
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_run_killed_after_training_only_repeats_its_outputs(finished, photos, tmp_path):
-    folder = shutil.copytree(finished, tmp_path / "run")
-    (folder / "result.json").unlink()
-    (folder / "report.html").unlink()
-    shutil.rmtree(folder / "saved_model")
-    checkpoint = (folder / "checkpoint.npz").stat().st_mtime_ns
-    finished_run(folder, photos, "--raw_pixels")
-    assert (folder / "checkpoint.npz").stat().st_mtime_ns == checkpoint
-    assert (folder / "saved_model" / "saved_model.pb").is_file()
-    before, after = (json.loads((f / "result.json").read_text()) for f in (finished, folder))
-    assert before["recall"] == after["recall"]
 
 
 def test_different_flags_in_the_same_folder_are_listed(finished, photos, capsys):
@@ -311,53 +295,12 @@ def test_nan_stops_the_run_at_its_step_before_a_checkpoint(photos, tmp_path, cap
     assert "is not finite at step 2" in (folder / "diverged.txt").read_text()
 
 
-def test_two_runs_do_not_share_a_folder(finished, photos, tmp_path, capsys):
-    held = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    with pytest.raises(ValueError, match="in use by another running process"):
-        RunFolder(held.path, "--seed=0\n").open()
-
-
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_first_prints_the_arguments_of_its_loss(photos, tmp_path, capsys):
     more = ["--loss=triplet", "--margin=0.3", "--triplets=hard", "--epochs=1"]
     finished_run(tmp_path / "run", photos, *more)
     assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, triplets=hard\n")
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_two_runs_in_one_process_have_separate_options(photos, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    finished_run(first, photos, "--epochs=1", "--loss=ice", "--scale=32", "--seed=3")
-    finished_run(second, photos, "--epochs=1")
-    assert "--scale=32.0" in (first / "flags.txt").read_text()
-    assert "--scale" not in (second / "flags.txt").read_text()
-    assert "--seed=0" in (second / "flags.txt").read_text()
-
-
-def test_a_bug_in_a_run_is_not_a_usage_error(photos, tmp_path, capsys, monkeypatch):
-
-    monkeypatch.setattr(fit, "embedding_model", lambda options: len(3))
-    monkeypatch.setattr(command_line.tempfile, "tempdir", str(tmp_path))
-    given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}"]
-    assert command(*given) == 1
-    err = capsys.readouterr().err
-    assert err.startswith("internal error: TypeError: object of type 'int' has no len(); ")
-    (file,) = tmp_path.glob("*.traceback")
-    assert str(file) in err and err.count("\n") == 1
-    assert command(*given, "--debug") == 1
-    assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_the_center_loss_is_trained_with_a_cross_entropy(photos, tmp_path):
-    folder = finished_run(tmp_path / "run", photos, "--loss=center", "--center_weight=0.5")
-    row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
-    both = 0.5 * row["train/tightness"] + row["train/contrastive"]
-    assert both == pytest.approx(row["train/loss"], rel=1e-4)
-    assert row["train/contrastive"] == pytest.approx(np.log(5), rel=0.2)
 
 
 @pytest.mark.thorough

@@ -272,11 +272,6 @@ def test_without_the_web_library(index, monkeypatch, capsys):
     assert "--serve needs waitress: pip install 'keras-dml[serve]'" in (capsys.readouterr().err)
 
 
-def test_the_help(capsys):
-    assert command("--help") == 0
-    assert "--host=127.0.0.1" in capsys.readouterr().out
-
-
 def calibrated(index, folder, threshold, metric="cosine", of_model=None):
     """Return the flags of the index and of a calibrated copy of its model."""
     model = shutil.copytree(index.parent / "model", folder / "model")

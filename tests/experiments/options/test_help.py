@@ -91,15 +91,6 @@ def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
         assert capsys.readouterr().out == f"{help_text(options)}\n"
 
 
-def test_the_help_of_the_index_command_names_its_files():
-    from experiments import index
-    from experiments.searching import index_folder
-
-    names = (index_folder.INDEX, index_folder.SETTINGS, index_folder.SKIPPED)
-    for name in (*names, index_folder.EMBEDDINGS):
-        assert name in index.IndexOptions.intro
-
-
 LIGHT = [name for name, (_, options) in COMMANDS.items() if not issubclass(options, RunOptions)]
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_run import TINY, command, final_weights, history
+from tiny_run import TINY, assert_same_weights, command, final_weights, history
 from tiny_transformer import tiny_transformer
 
 from experiments.options import RunOptions, UsageError, data, parse
@@ -141,10 +141,7 @@ def test_a_run_stopped_after_each_epoch_ends_the_same(case, photos, tmp_path, mo
             assert command(*flags, f"--output_dir={stopped}") == 130
     assert command(*flags, f"--output_dir={stopped}") == 0
     assert history(stopped) == history(tmp_path / "whole")
-    expected, found = final_weights(tmp_path / "whole"), final_weights(stopped)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert_same_weights(tmp_path / "whole", stopped)
     last, again = (
         keras.saving.load_model(folder / "last.keras", compile=False).get_weights()
         for folder in (tmp_path / "whole", stopped)

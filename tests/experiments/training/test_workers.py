@@ -9,7 +9,7 @@ import time
 import local_workers
 import numpy as np
 import pytest
-from tiny_run import final_weights, history
+from tiny_run import assert_same_runs, final_weights, history
 
 # 132 test images are not a multiple of the batch size, per worker or in total.
 TINY = [
@@ -82,12 +82,7 @@ def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, vic
 
     first, _ = local_workers.finish(start(folder))
     assert "continued after epoch" in first
-    expected, found = final_weights(whole), final_weights(folder)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
-    assert history(whole) == history(folder)
-    np.testing.assert_array_equal(embeddings(whole), embeddings(folder))
+    assert_same_runs(whole, folder)
 
 
 @pytest.mark.thorough
