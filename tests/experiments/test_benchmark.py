@@ -209,6 +209,7 @@ def test_the_information_benchmark_prints_the_bias_and_the_time(capsys):
     assert all(abs(float(cell)) < 3 for cell in row.split()[3:]) and "40 rows" in time
 
 
+@pytest.mark.slow
 def test_the_verification_benchmark_prints_times_and_rates(monkeypatch, capsys):
     monkeypatch.setattr(verification, "SAMPLE", 200)
     monkeypatch.setattr(verification, "SOP", (600, 60, 8))
@@ -248,7 +249,7 @@ def test_thresholds_are_tested_on_the_other_half_of_the_classes(tmp_path, capsys
         (["pipeline", "--skip_bad_images"], "Received: --skip_bad_images"),
         (["pipeline", "--sizes=8"], "Received: --sizes=8"),
         (["pipeline", "--flagfile=bird.flags"], "Received: flagfile='bird.flags'"),
-        (["pipeline", "--flagfile=glyphs.flags"], "image files.*dataset=glyphs"),
+        (["pipeline", "--dataset=digits"], "image files.*dataset=digits"),
         (["pipeline", "--flagfile=cub.flags"], "data_dir"),
         (["losses", "--losses=hinge"], "losses must be .*hinge"),
         (["losses", "--sizes=many"], "sizes must be whole numbers"),

@@ -13,7 +13,6 @@ from tiny_run import TINY
 from trials import Tally, seeds
 
 from experiments import export
-from experiments.evaluation.held_folder import held_beside
 from experiments.options.command_line import run_command
 
 # Format -> packages that it needs.
@@ -76,13 +75,6 @@ def test_a_run_is_exported_with_its_card(run, capsys):
     assert [path.name for path in folder.parent.iterdir()] == ["saved_model"]
 
 
-@pytest.mark.slow
-def test_the_model_card_of_a_run(finished):
-    card = (finished / "model_card.md").read_text()
-    for words in ("# folder", "`saved_model`", "embedding, cosine", "16 × 16 pixels", "None yet"):
-        assert words in card
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -116,16 +108,6 @@ def test_a_missing_dataset_and_a_folder_without_an_export(run, capsys):
         assert command(f"--run={run}", "--format=saved_model", *words) == 2
         assert message in capsys.readouterr().err
         assert (run / "best.keras").is_file()
-
-
-@pytest.mark.slow
-def test_a_second_export_at_the_same_time_is_refused(run, capsys):
-    output = run / "exports" / "saved_model"
-    output.parent.mkdir(exist_ok=True)
-    with held_beside(output, "output_dir"):
-        assert command(f"--run={run}", "--format=saved_model") == 2
-    said = capsys.readouterr().err
-    assert "is in use by another running process" in said and said.count("error: ") == 1
 
 
 def files(folder):

@@ -2,11 +2,13 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
 
 import numpy as np
+import tensorflow as tf
 
 from experiments import run
 from experiments.options.command_line import run_command
@@ -95,3 +97,12 @@ def assert_same_runs(expected, found):
     assert history(expected) == history(found)
     saved = [np.load(folder / "test_embeddings.npz")["embeddings"] for folder in (expected, found)]
     np.testing.assert_array_equal(*saved)
+
+
+def assert_serves_its_embeddings(folder):
+    """Check that a run's SavedModel returns the embeddings of its evaluation."""
+    served = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+    with np.load(folder / "test_embeddings.npz") as saved:
+        encoded = [pathlib.Path(path).read_bytes() for path in saved["paths"]]
+        ours = served(tf.constant(encoded))["embeddings"].numpy()
+        np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)

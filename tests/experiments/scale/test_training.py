@@ -10,7 +10,7 @@ import time
 import local_workers
 import pytest
 import tiers
-from tiny_run import assert_same_runs, command
+from tiny_run import assert_same_runs
 
 TINY = [
     *("--dataset=glyphs", "--train_classes=20", "--test_classes=11"),
@@ -57,11 +57,6 @@ def workers_of(folder):
         if name.startswith(b"ray::RayTrainWorker") and f"MARK={folder}\0".encode() in words:
             found.append(int(process.name))
     return sorted(found)
-
-
-def test_workers_need_the_engine(tmp_path, capsys):
-    assert command(*TINY, "--workers=2", f"--output_dir={tmp_path / 'run'}") == 2
-    assert "workers needs --engine=ray" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

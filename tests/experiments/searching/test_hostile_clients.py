@@ -1,6 +1,8 @@
 """Hostile clients of the search page do not block other clients and see no secrets."""
 
 import logging
+import subprocess
+import sys
 import time
 
 import pytest
@@ -83,3 +85,26 @@ def test_one_hostile_client_of_each_kind(running, caplog, capsys):
         try_all(running, seeds(len(KINDS)), tally)
     tally.check(capsys)
     assert not [record.getMessage() for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_many_hostile_clients(index, tmp_path, capsys):
+    command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
+    tally = Tally("hostile clients")
+    with (
+        open(tmp_path / "stderr", "wb") as stderr,
+        subprocess.Popen([*command, "--port=0"], stdout=subprocess.PIPE, stderr=stderr) as process,
+    ):
+        try:
+            address = process.stdout.readline().decode()
+            slowest = try_all(address.rpartition(":")[2].split()[0], seeds(30 * len(KINDS)), tally)
+            assert process.poll() is None, "the server has ended"
+        finally:
+            process.kill()
+            process.wait()
+    said = (tmp_path / "stderr").read_bytes()
+    with capsys.disabled():
+        print(f"\nslowest good request: {slowest:.2f} s; on the terminal: {len(said)} bytes")
+    tally.check(capsys)
+    assert b"Traceback" not in said and b"\x1b" not in said, said.decode(errors="replace")

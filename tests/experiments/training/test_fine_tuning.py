@@ -3,8 +3,14 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from tiny_run import TINY, assert_same_weights, command, final_weights, history
+from tiny_run import (
+    TINY,
+    assert_same_weights,
+    assert_serves_its_embeddings,
+    command,
+    final_weights,
+    history,
+)
 from tiny_transformer import tiny_transformer
 
 from experiments.options import RunOptions, UsageError, data, parse
@@ -153,11 +159,7 @@ def test_a_run_stopped_after_each_epoch_ends_the_same(case, photos, tmp_path, mo
 
 def _check_exported(folder, case):
     """Check that the SavedModel returns the evaluation's embeddings and has no LoRA weights."""
-    served = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
-    with np.load(folder / "test_embeddings.npz") as saved:
-        encoded = [tf.io.read_file(path).numpy() for path in saved["paths"]]
-        ours = served(tf.constant(encoded))["embeddings"].numpy()
-        np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)
+    assert_serves_its_embeddings(folder)
     assert not models.has_lora(keras.saving.load_model(folder / "best.keras", compile=False))
     if "--ema" in str(CASES.get(case)):
         # The evaluated weights are averages. The checkpoint has the raw weights.
