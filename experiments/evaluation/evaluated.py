@@ -44,8 +44,14 @@ def result_of(
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
-    items = () if gallery is None else gallery[:2]
-    scored = Embeddings(*queries[:2], ks, *items, neighbors=neighbors)
+    scored = Embeddings(
+        queries.embeddings,
+        queries.labels,
+        ks,
+        None if gallery is None else gallery.embeddings,
+        None if gallery is None else gallery.labels,
+        neighbors,
+    )
     of_catalog = None if catalog is None else catalog[:2]
     findings = Findings.together(
         [

@@ -427,11 +427,15 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
     data = run.data.tables
-    gallery = ()
-    if "gallery" in data:
-        gallery = embeddings["gallery"], data["gallery"].labels
-    test = embeddings["test"], data["test"].labels, run.ks
-    return Scored(*test, *gallery, neighbors=run.options.neighbors)
+    in_gallery = "gallery" in data
+    return Scored(
+        embeddings["test"],
+        data["test"].labels,
+        run.ks,
+        embeddings["gallery"] if in_gallery else None,
+        data["gallery"].labels if in_gallery else None,
+        run.options.neighbors,
+    )
 
 
 def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:
