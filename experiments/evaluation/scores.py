@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from keras_dml._common.types import Metric
-    from keras_dml.metrics import PrecisionAtR
+    from keras_dml.metrics import DistanceHistograms, PrecisionAtR
     from keras_dml.metrics.clustering import ClusteringScores
 
 #: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
@@ -97,11 +97,19 @@ class Embeddings:
             np.concatenate([self.embeddings, gallery]), labels, list(names), every_row
         )
 
-    def divergence(self) -> float:
-        """Return the Jensen-Shannon divergence of the distances, in nats."""
+    @functools.cached_property
+    def distances(self) -> DistanceHistograms:
+        """Histograms of the distances of matching and of other pairs."""
         from keras_dml.metrics import distance_histograms
 
-        return distance_histograms(self.embeddings, self.labels, **self.gallery).divergence()
+        return distance_histograms(self.embeddings, self.labels, **self.gallery)
+
+    def pairs_of_the_divergence(self) -> str:
+        """Return the number of matching pairs, with a warning if there are few for each bin."""
+        matching, bins = int(self.distances.positive.sum()), len(self.distances.positive)
+        if not 0 < matching < 10 * bins:
+            return f"{matching:,}"
+        return f"{matching:,}, fewer than 10 for each of {bins} bins: the divergence is too high"
 
 
 def percent(fraction: float) -> str:
@@ -271,7 +279,7 @@ SCORES: dict[str, Score] = {
             explanation="The Jensen-Shannon divergence between the distances of matching pairs "
             "and of other pairs is 0 if both have the same distribution, and log 2 if they do not "
             "overlap.",
-            compute=lambda embeddings, _: embeddings.divergence(),
+            compute=lambda embeddings, _: embeddings.distances.divergence(),
             format="{:z.3f}".format,
             line=_line_of_divergence,
             scale=1,
