@@ -370,6 +370,11 @@ class LossOptions(Options):
             merges proxies that are not needed (SoftTriple: 0.2). Default: 0.
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.
+        relation: losses over pairs: positives and negatives by coarse class (category) and class
+            (product). Needs a dataset with coarse classes: groceries, sop, or a folder of nested
+            class folders. hierarchy: products of one category are not negatives of each other.
+            shares_label: both classes are tags. Default: images of one class are positives.
+        of_relations: Arguments of all relations.
         statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
         statistics_learning_rate: rankmi's statistics network: learning rate. Default:
             learning_rate.
@@ -394,6 +399,12 @@ class LossOptions(Options):
     proxies_merging: float | None = option(None, lower_bound=0.0)
     mining: tuple[str, ...] | None = option(None, text=_mining, former="miners")
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
+    relation: str | None = option(
+        None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
+    )
+    of_relations: Mapping[str, Any] = flags_of(
+        loss_flags.flags_of_relations, prefix=loss_flags.RELATION
+    )
     statistics: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
     )
@@ -542,6 +553,9 @@ class ScoringOptions(Options):
         information: At the end, compute the entropies and the mutual information on every image,
             and fit a linear probe and a statistics network. Default: without fits, on at most 4,096
             images.
+        neighbors: Search for the neighbors of the retrieval scores. exact: compare all images.
+            scann: ScaNN's tree, and next to each score its exact value on a sample of queries.
+            auto: exact below 200,000 images, otherwise scann.
         eval_batch_size: Images per batch of the evaluation, on each device.
         matryoshka: Increasing lengths such as 32,64,128: report the recall of each prefix of the
             embedding. In training, the last length is embedding_size, and the loss is summed over
@@ -552,6 +566,7 @@ class ScoringOptions(Options):
 
     recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), common=True)
     information: bool = option(False)
+    neighbors: str = option("auto", choices=words("keras_dml._common.types.NEIGHBORS"))
     eval_batch_size: int = option(64, lower_bound=1)
     matryoshka: tuple[str, ...] | None = option(None, not_with=("levels",))
 

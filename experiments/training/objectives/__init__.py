@@ -42,6 +42,7 @@ _TAKEN_WITH: dict[str, _Rule] = {
     "classifier": _takes("classifier"),
     "objective": lambda loss, kind: kind is Classifier,
     "mining": _takes("mining"),
+    "relation": _takes("relation"),
     "dropout": lambda loss, kind: kind.has_classifier,
     "matryoshka": lambda loss, kind: kind in (OverPairs, BesideClassifier),
     "chunk_size": lambda loss, kind: kind is not Alternating,
