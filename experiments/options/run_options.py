@@ -357,8 +357,8 @@ class LossOptions(Options):
         track: Losses over embeddings, and ce, to evaluate on the first 8 training batches after
             each epoch. They do not train. The run then embeds all training images.
         track_flags: track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses.
-        objective: alternating: ce: before each epoch, fit the classifier on all training images,
-            with weight_decay, and do not change it in the epoch. Default: train both together.
+        objective: ce: alternating fits the classifier before each epoch, on all training images and
+            with weight_decay, and does not change it in the epoch. Default: train both together.
         classifier_steps: objective: largest number of iterations of a fit.
         center_weight: center: weight of the loss next to the cross-entropy.
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
