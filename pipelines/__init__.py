@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keras_dml._common.extras import needing
 from pipelines.datasets.registry import DATASETS, load_dataset
-from pipelines.relation_samplers import HierarchySampler, TagSampler
+from pipelines.relation_samplers import CatalogSampler, HierarchySampler, TagSampler
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.split import Split, split_by_class, training_fold
 from pipelines.table import ImageTable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # __getattr__ imports these at run time
 __all__ = [
     "DATASETS",
     "BalancedSampler",
+    "CatalogSampler",
     "EvaluationTransform",
     "HierarchySampler",
     "ImageTable",
