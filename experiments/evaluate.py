@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import pathlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.options import (
@@ -21,6 +22,7 @@ from experiments.options.values import whole_numbers
 if TYPE_CHECKING:
     from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
     from experiments.evaluation.result import Result
+    from keras_dml._common.types import Neighbors
     from pipelines import ImageTable
 
 
@@ -36,7 +38,8 @@ def main(argv: list[str]) -> None:
         # The flags of the run are the defaults of its evaluation.
         options = parse(EvaluateOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     elif options.dataset is None and options.data_dir is not None:
-        options = dataclasses.replace(options, dataset="folder")
+        dataset = "table" if pathlib.Path(options.data_dir).is_file() else "folder"
+        options = dataclasses.replace(options, dataset=dataset)
     from experiments.evaluation.held_folder import opened
     from experiments.evaluation.result import REPORT
     from experiments.pages.links import add_link
@@ -85,7 +88,15 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     ks = _recall_at(options, embedded.queries, embedded.gallery)
     prefixes = _prefixes(options, embedded)
     return result_of(
-        title, embedded, ks, prefixes, options.clustering, facts, trained, options.information
+        title,
+        embedded,
+        ks,
+        prefixes,
+        options.clustering,
+        facts,
+        trained,
+        options.information,
+        cast("Neighbors", options.neighbors),
     )
 
 

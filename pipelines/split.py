@@ -39,7 +39,7 @@ class Split:
     Raises:
         TypeError: A table is not an `ImageTable`, or `same_classes` is not a bool.
         ValueError: `same_classes` is True, but the class names of both sides differ. Or the class
-            names of the gallery or the catalog differ from the test images' names, or the names of the
+            names of the gallery or the catalog differ from the test names, or the names of the
             training catalog from the training images' names.
     """
 

@@ -31,6 +31,7 @@ _OF_A_FILE = {
     "matryoshka",
     "clustering",
     "information",
+    "neighbors",
     "output_dir",
 } | {field.name for field in dataclasses.fields(Options)}
 _OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "backbone"]

@@ -357,6 +357,9 @@ class LossOptions(Options):
         track: Losses over embeddings, and ce, to evaluate on the first 8 training batches after
             each epoch. They do not train. The run then embeds all training images.
         track_flags: track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses.
+        objective: alternating: ce: before each epoch, fit the classifier on all training images,
+            with weight_decay, and do not change it in the epoch. Default: train both together.
+        classifier_steps: objective: largest number of iterations of a fit.
         center_weight: center: weight of the loss next to the cross-entropy.
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
             classifier without changing the embedding. Default: p from the scores of spce.
@@ -389,6 +392,8 @@ class LossOptions(Options):
     also_flags: tuple[str, ...] = option((), needs="also")
     track: tuple[str, ...] = option(())
     track_flags: tuple[str, ...] = option(())
+    objective: str | None = option(None, choices=("alternating",), not_with=("also",))
+    classifier_steps: int = option(500, lower_bound=1, needs="objective")
     center_weight: float = option(0.1, lower_bound=0.0)
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)
@@ -403,7 +408,7 @@ class LossOptions(Options):
     candidates: str = option(
         "batch",
         choices=("batch", "catalog"),
-        not_with=("levels", "cache_features", "also"),
+        not_with=("levels", "cache_features", "also", "objective"),
     )
     of_relations: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_relations, prefix=loss_flags.RELATION
@@ -556,6 +561,9 @@ class ScoringOptions(Options):
         information: At the end, compute the entropies and the mutual information on every image,
             and fit a linear probe and a statistics network. Default: without fits, on at most 4,096
             images.
+        neighbors: Search for the neighbors of the retrieval scores. exact: compare all images.
+            scann: ScaNN's tree, and next to each score its exact value on a sample of queries.
+            auto: exact below 200,000 images, otherwise scann.
         eval_batch_size: Images per batch of the evaluation, on each device.
         matryoshka: Increasing lengths such as 32,64,128: report the recall of each prefix of the
             embedding. In training, the last length is embedding_size, and the loss is summed over
@@ -566,6 +574,7 @@ class ScoringOptions(Options):
 
     recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), common=True)
     information: bool = option(False)
+    neighbors: str = option("auto", choices=words("keras_dml._common.types.NEIGHBORS"))
     eval_batch_size: int = option(64, lower_bound=1)
     matryoshka: tuple[str, ...] | None = option(None, not_with=("levels",))
 

@@ -8,6 +8,7 @@ from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 from experiments.training.objectives.alternating import Alternating
+from experiments.training.objectives.alternating_classifier import AlternatingClassifier
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import (
     AttachedClassifier,
@@ -39,6 +40,7 @@ def _takes(argument: str) -> _Rule:
 # The losses, and their kinds of training, that take a flag or the flags of a prefix.
 _TAKEN_WITH: dict[str, _Rule] = {
     "classifier": _takes("classifier"),
+    "objective": lambda loss, kind: kind is Classifier,
     "mining": _takes("mining"),
     "relation": _takes("relation"),
     "dropout": lambda loss, kind: kind.has_classifier,
@@ -90,6 +92,8 @@ def objective_of(options: RunOptions) -> Objective:
                 f"Received: candidates=catalog, loss={options.loss}"
             )
         return OverCatalog(options)
+    if options.objective is not None:
+        kind = AlternatingClassifier
     if options.also is None:
         return kind(options)
     joint = (JointClassifier if kind is Classifier else Joint)(options)

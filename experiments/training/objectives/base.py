@@ -1,7 +1,7 @@
 """The base class of the kinds of training."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -40,10 +40,12 @@ class Objective(abc.ABC):
     Attributes:
         has_classifier: Whether the fitted model has a classifier of the training classes.
         log_names: Names in `metrics.jsonl` that differ from the names in Keras.
+        sides: Names of the tables that `callbacks` embeds.
     """
 
     has_classifier: ClassVar[bool] = False
     log_names: ClassVar[Mapping[str, str]] = {}
+    sides: ClassVar[Sequence[str]] = ()
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -123,6 +125,18 @@ class Objective(abc.ABC):
             steps: Steps of the whole training.
         """
         return None
+
+    def callbacks(
+        self, embeddings: Callable[[str], np.ndarray], labels: np.ndarray
+    ) -> list[keras.callbacks.Callback]:
+        """Return further callbacks of `fit`, which come before the evaluation.
+
+        Args:
+            embeddings: Function from the name of a table in `sides` to its embeddings `[n, d]` by
+                the current weights.
+            labels: Class numbers of the training images, `[n]`.
+        """
+        return []
 
     def updates(self, steps: int) -> int:
         """Return the number of updates of the embedding in so many steps."""
