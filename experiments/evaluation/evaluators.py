@@ -23,6 +23,8 @@ from experiments.evaluation.scores import (
     MAP_AT_R,
     SCORES,
     as_json,
+    certificate_lines,
+    certificate_values,
     evaluate,
     information_scores,
     of_catalog,
@@ -153,6 +155,8 @@ class RetrievalScores(Evaluator):
             yield MAP_AT_R, SCORES["map@r"].values(scored, "cosine")["map@r"]
         for key, value in of_catalog(scored, _catalog(run, embeddings)).items():
             yield f"catalog/{key}", value
+        for key, value in certificate_values(scored).items():
+            yield f"test/{key}", value
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
@@ -215,10 +219,13 @@ def retrieval_findings(
     """
     scores = evaluate(scored, clustering=clustering)
     with_prefixes = scores | of_prefixes(scored, prefixes)
+    rows = rows_of(with_prefixes) | rows_of(of_catalog(scored, catalog), CATALOG)
+    certificates = certificate_values(scored)
     return Findings(
-        rows=rows_of(with_prefixes) | rows_of(of_catalog(scored, catalog), CATALOG),
-        lines=score_lines(scores),
-        result={"scores": as_json(with_prefixes)},
+        rows=rows,
+        lines=[*certificate_lines(scored), *score_lines(scores)],
+        result={"scores": as_json(with_prefixes)}
+        | ({"certificates": as_json(certificates)} if certificates else {}),
     )
 
 
@@ -420,10 +427,11 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
     data = run.data.tables
+    gallery = ()
+    if "gallery" in data:
+        gallery = embeddings["gallery"], data["gallery"].labels
     test = embeddings["test"], data["test"].labels, run.ks
-    if "gallery" not in data:
-        return Scored(*test)
-    return Scored(*test, embeddings["gallery"], data["gallery"].labels)
+    return Scored(*test, *gallery, neighbors=run.options.neighbors)
 
 
 def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:

@@ -197,7 +197,8 @@ class FeatureFeed:
     def _files(self, trunk: keras.Model) -> list[_File]:
         run, options, key = self._run, self._run.options, self._key
         # Training images without augmentation: for a training without views, and for evaluators.
-        sides = {"test", *(side for each in run.evaluators for side in each.sides(run.data))}
+        sides = {"test", *run.objective.sides}
+        sides |= {side for each in run.evaluators for side in each.sides(run.data)}
         plain = TableEmbedder(trunk, run.preprocessing, options.eval_batch_size)
         wanted = [
             (side, table, IdentifiedEmbedder(_Flat(plain), key))

@@ -54,8 +54,9 @@ class OverPairs(Objective):
                 f"Received: memory_size={size}"
             )
         self.loss().check_memory()
+        label_shape = () if self.options.relation is None else (2,)
         with naming_flags({name: f"{MEMORY}{name}" for name in given}):
-            return models.CrossBatchMemory(fitted, size, **given)
+            return models.CrossBatchMemory(fitted, size, label_shape=label_shape, **given)
 
     def check_steps(self, steps: int) -> None:
         """Raise `UsageError` if the memory begins after the last step."""
@@ -84,12 +85,13 @@ class OverPairs(Objective):
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Return the loss, and its parts and the positives per anchor as metrics."""
         loss, levels = self.loss(), self.outputs()
+        positives = PositivesPerAnchor(relation=self.relation())
         if not levels:
-            return {"loss": loss, "metrics": [*parts(loss), PositivesPerAnchor()]}
+            return {"loss": loss, "metrics": [*parts(loss), positives]}
         return {
             "loss": dict.fromkeys(levels, loss),
             "metrics": {
-                level: [*parts(loss), *([] if number else [PositivesPerAnchor()])]
+                level: [*parts(loss), *([] if number else [positives])]
                 for number, level in enumerate(levels)
             },
         }

@@ -21,6 +21,7 @@ LOSSES = {
     ],
     "rankmi": ["--loss=rankmi", "--optimizer=adam"],
     "pce": ["--loss=pce", "--classifier", "--classifier_factor=10"],
+    "alternating": ["--loss=ce", "--label_smoothing=0", "--objective=alternating"],
     # The memory starts in step 3 of 12 and overwrites its oldest rows from step 5.
     "supcon": ["--loss=supcon", "--memory_size=20", "--memory_start_step=2"],
 }
@@ -50,6 +51,7 @@ def runs(tmp_path_factory):
         pytest.param("ce", 3, marks=pytest.mark.slow),
         pytest.param("rankmi", 1, marks=pytest.mark.slow),
         pytest.param("pce", 1, marks=pytest.mark.thorough),
+        pytest.param("alternating", 1, marks=pytest.mark.thorough),
         pytest.param("supcon", 1, marks=pytest.mark.thorough),
     ],
 )
