@@ -129,13 +129,12 @@ def _metadata(of_run: RunOptions, recalls: dict[str, float], repository: str) ->
         )
         for k, share in recalls.items()
     ]
-    # The images of every class trained, so these scores say nothing about new images.
-    measured = {} if of_run.keeps_nothing_back else {"eval_results": scores}
+    # If every class trained, the scores say nothing about new images.
     data = ModelCardData(
         model_name=repository.split("/")[1],
         library_name="keras",
         pipeline_tag="image-feature-extraction",
         tags=["keras-dml", "metric-learning", "image-retrieval"],
-        **measured,
+        eval_results=None if of_run.keeps_nothing_back else scores,
     )
     return data.to_yaml()
