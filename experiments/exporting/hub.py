@@ -65,21 +65,24 @@ def publish(
         index: Folder of an index to upload as `index/`, or None.
 
     Raises:
-        OSError: The Hub cannot be reached, or refuses the upload.
+        UsageError: The Hub cannot be reached, or refuses the upload.
     """
     import huggingface_hub
 
     with tempfile.TemporaryDirectory() as folder:
-        staged = pathlib.Path(folder)
-        stage(run, of_run, export, repository, index, staged)
-        api = huggingface_hub.HfApi()
-        api.create_repo(repository, private=True, exist_ok=True)
-        api.upload_folder(
-            repo_id=repository,
-            folder_path=str(staged),
-            commit_message=f"Upload {run.resolve().name}",
-        )
-    return f"https://huggingface.co/{repository}"
+        stage(run, of_run, export, repository, index, pathlib.Path(folder))
+        try:
+            api = huggingface_hub.HfApi()
+            address = api.create_repo(repository, private=True, exist_ok=True)
+            message = f"Upload {run.resolve().name}"
+            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+        except Exception as error:  # of the Hub, of the network, and of a missing token
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UsageError(
+                f"to must be a repository that you can write, but got {PREFIX}{repository}. "
+                f"{reason}. The export is complete: {export}"
+            ) from error
+    return str(address)
 
 
 def stage(
