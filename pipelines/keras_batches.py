@@ -15,7 +15,7 @@ from pipelines.table import ImageTable
 class BalancedDataset(keras.utils.PyDataset):
     """A Keras dataset of augmented batches, without TensorFlow.
 
-    Item i is the batch of step `start_step + i`. Its rows and labels equal those of
+    Item i is the batch of step `start_step + i`. It has the same rows and labels as a batch of
     `training_batches` for the same seeds and step. The dataset has no end, so `fit` needs
     `steps_per_epoch`. The next epoch continues with the next step, and Keras shuffles nothing.
 

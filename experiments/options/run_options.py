@@ -19,7 +19,7 @@ from experiments.options.registries import (
     taken_arguments,
     words,
 )
-from experiments.options.values import normal_fold, normal_path
+from experiments.options.values import normal_fold, normal_path, normal_tracker
 from pipelines.max_pixels import MOST_PIXELS
 
 __all__ = [
@@ -357,8 +357,8 @@ class LossOptions(Options):
         track: Losses over embeddings, and ce, to evaluate on the first 8 training batches after
             each epoch. They do not train. The run then embeds all training images.
         track_flags: track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses.
-        objective: alternating: ce: before each epoch, fit the classifier on all training images,
-            with weight_decay, and do not change it in the epoch. Default: train both together.
+        objective: ce: alternating fits the classifier before each epoch, on all training images and
+            with weight_decay, and does not change it in the epoch. Default: train both together.
         classifier_steps: objective: largest number of iterations of a fit.
         center_weight: center: weight of the loss next to the cross-entropy.
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
@@ -607,6 +607,9 @@ class OutputOptions(Options):
             finished run.
         measured_in: class_split=every_class: folder of a finished run with the same settings, whose
             scores the report and the model card quote. --refit sets it.
+        log_to: mlflow:URI or wandb:PROJECT: also send the flags, and the scores of each
+            evaluation, to MLflow or Weights & Biases (extra mlflow or wandb). Flag files cannot set
+            it.
     """
 
     group = RUN
@@ -616,6 +619,7 @@ class OutputOptions(Options):
         False, common=True, not_with=("class_split=every_class", "strategy=multi_worker")
     )
     measured_in: str | None = option(None, convert=normal_path, needs="class_split=every_class")
+    log_to: str | None = option(None, convert=normal_tracker, command_line_only=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

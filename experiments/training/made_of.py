@@ -126,8 +126,8 @@ def _check_there(options: BadImageOptions) -> None:
         return
     here = "" if os.path.isabs(folder) else f", which is not in {os.getcwd()}"
     raise UsageError(
-        "data_dir must be the folder or file of the run's images: --data_dir=PATH names its new place. "
-        f"Received: data_dir={folder}{here}"
+        "data_dir must be the folder or file of the run's images: --data_dir=FOLDER names its new "
+        f"place. Received: data_dir={folder}{here}"
     )
 
 

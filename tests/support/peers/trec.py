@@ -38,7 +38,9 @@ def inputs():
     arrays = {"embeddings": rng.normal(size=(60, 6)), "gallery": rng.normal(size=(45, 6))}
     for case in CASES:
         if CASES[case]:
-            arrays[f"{case}/labels"] = (rng.random((60, 5)) < 0.25).astype(np.int64)
+            tags = rng.random((60, 5)) < 0.25
+            tags[np.arange(60), rng.integers(0, 5, 60)] = True  # each row has a tag
+            arrays[f"{case}/labels"] = tags.astype(np.int64)
         else:
             arrays[f"{case}/labels"] = rng.integers(0, 9, 60)
             arrays[f"{case}/gallery_labels"] = rng.integers(0, 9, 45)
