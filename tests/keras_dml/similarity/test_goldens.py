@@ -72,4 +72,9 @@ def test_index_calibration_metrics_and_layers():
             assert matches.keys() == expected_matches.keys()
             if name in ("calibrate, f1", "calibrate, vote"):
                 assert matches["optimal"] == expected_matches["optimal"]
+            if (
+                name == "calibrate, vote"
+            ):  # with 3 neighbors, some distances are equal up to rounding
+                value.pop("thresholds")
+                expected.pop("thresholds")
         compare(value, expected, name)
