@@ -22,7 +22,11 @@ from pipelines.images import decode
 from pipelines.images.decode import Source
 from pipelines.images.jitter import JITTER_NUMBERS, jitter_colors
 from pipelines.images.limits import MOST_PIXELS
-from pipelines.images.resample import resample, resample_for_training
+from pipelines.images.resample import (
+    resample,
+    resample_for_training,
+    resample_pixels,
+)
 from pipelines.images.windows import (
     WINDOW_NUMBERS,
     Window,
@@ -118,6 +122,23 @@ class TrainTransform:
         """
         return _shared(_augmented, self)(source, seed)
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether `of_batch` is available: for crops of a fixed size without jitter."""
+        return self.crop != "area" and not any(self.jitter)
+
+    def of_batch(self, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        """Augment a batch of images of one size. Each image has the same bits as from a call.
+
+        Args:
+            pixels: uint8 `[b, h, w, 1 or 3]`.
+            seeds: int32 or int64 `[b, 2]`.
+
+        Returns:
+            float32 `[b, image_size, image_size, 3]`, RGB in 0..255.
+        """
+        return _shared(_augmented_batch, self)(pixels, seeds)
+
     def draw(
         self, size: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, Window, tf.Tensor, tf.Tensor]:
@@ -125,18 +146,27 @@ class TrainTransform:
 
         Args:
             size: int32 `[2]`, height and width.
-            seed: int32 or int64 `[2]`.
+            seed: int32 or int64 `[2]`. If `takes_batches`, also `[b, 2]`.
 
         Returns:
             `(resized, window, flip_number, jitter_numbers)`: the height and width of the resized
             image, int32 `[2]`; the window of the crop in it, see `windows`; float32 `[1]`, below
-            0.5 for a mirrored image; and float32 `[8]`, see `jitter.jitter_colors`.
+            0.5 for a mirrored image; and float32 `[8]`, see `jitter.jitter_colors`. The results for
+            a batch of seeds have a first axis `b`, except the sizes.
         """
         resized = resized_size(size, self.resize or self.image_size)
+        seed = tf.convert_to_tensor(seed)
         # Draw all numbers at once: a random operation takes longer than its numbers.
         numbers = [WINDOW_NUMBERS, 1, JITTER_NUMBERS]
-        uniform = tf.random.stateless_uniform([sum(numbers)], seed)
-        place, flip_number, jitter_numbers = tf.split(uniform, numbers)
+        if seed.shape.rank == 1:
+            uniform = tf.random.stateless_uniform([sum(numbers)], seed)
+        else:
+            uniform = tf.map_fn(
+                lambda each: tf.random.stateless_uniform([sum(numbers)], each),
+                seed,
+                fn_output_signature=tf.float32,
+            )
+        place, flip_number, jitter_numbers = tf.split(uniform, numbers, axis=-1)
         window = CROPS[self.crop](self, resized, place)
         return resized, window, flip_number, jitter_numbers
 
@@ -164,6 +194,8 @@ class EvaluationTransform:
     resize: int | tuple[int, int] | None = None
     max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
+    takes_batches = True
+
     def __post_init__(self) -> None:
         _check_sizes(self, crop_is_fixed=True)
 
@@ -174,6 +206,17 @@ class EvaluationTransform:
             float32 `[image_size, image_size, 3]`, RGB in 0..255.
         """
         return _shared(_central, self)(source)
+
+    def of_batch(self, pixels: tf.Tensor) -> tf.Tensor:
+        """Transform a batch of images of one size. Each image has the same bits as from a call.
+
+        Args:
+            pixels: uint8 `[b, h, w, 1 or 3]`.
+
+        Returns:
+            float32 `[b, image_size, image_size, 3]`, RGB in 0..255.
+        """
+        return _shared(_central_batch, self)(pixels)
 
 
 def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
@@ -192,6 +235,34 @@ def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf
     else:
         mirrored = output
     return tf.ensure_shape(mirrored, [transform.image_size, transform.image_size, 3])
+
+
+def _augmented_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    resized = _static_resized_size(transform, pixels)
+    _, (corners, extent), flip_numbers, _ = transform.draw(tf.shape(pixels)[1:3], seeds)
+    return resample_pixels(
+        pixels,
+        resized,
+        (tf.broadcast_to(corners, [tf.shape(pixels)[0], 2]), extent),
+        transform.image_size,
+        flip_numbers[:, 0] < 0.5 if transform.flip else None,
+    )
+
+
+def _central_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
+    resized = _static_resized_size(transform, pixels)
+    corner, extent = central_window(tf.constant(resized), transform.image_size)
+    corners = tf.broadcast_to(corner, [tf.shape(pixels)[0], 2])
+    return resample_pixels(pixels, resized, (corners, extent), transform.image_size)
+
+
+def _static_resized_size(
+    transform: TrainTransform | EvaluationTransform, pixels: tf.Tensor
+) -> tuple[int, int]:
+    with tf.init_scope():
+        size = tf.constant(list(pixels.shape[1:3]))
+        height, width = resized_size(size, transform.resize or transform.image_size).numpy()
+    return int(height), int(width)
 
 
 def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
