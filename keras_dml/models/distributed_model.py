@@ -233,7 +233,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         return self.train_function
 
     def _build_optimizer(self) -> None:
-        # TensorFlow traces a function three times if its first call creates variables.
+        # TensorFlow traces a function again if its first call creates variables.
         if self.built and self.optimizer is not None and not self.optimizer.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)
