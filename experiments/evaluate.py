@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import pathlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.options import (
@@ -15,11 +16,13 @@ from experiments.options import (
     parse,
     run_command,
 )
+from experiments.options.together import check_together
 from experiments.options.values import whole_numbers
 
 if TYPE_CHECKING:
     from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
     from experiments.evaluation.result import Result
+    from keras_dml._common.types import Neighbors
     from pipelines import ImageTable
 
 
@@ -28,13 +31,15 @@ def main(argv: list[str]) -> None:
     options = parse(EvaluateOptions, argv)
     kind, source, output = options.kind, options.source, options.output
     options.check_effect()
+    check_together(options)
     if kind == "run":
         from experiments.training.run_files import flag_file_of
 
         # The flags of the run are the defaults of its evaluation.
         options = parse(EvaluateOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     elif options.dataset is None and options.data_dir is not None:
-        options = dataclasses.replace(options, dataset="folder")
+        dataset = "table" if pathlib.Path(options.data_dir).is_file() else "folder"
+        options = dataclasses.replace(options, dataset=dataset)
     from experiments.evaluation.held_folder import opened
     from experiments.evaluation.result import REPORT
     from experiments.pages.links import add_link
@@ -83,7 +88,15 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     ks = _recall_at(options, embedded.queries, embedded.gallery)
     prefixes = _prefixes(options, embedded)
     return result_of(
-        title, embedded, ks, prefixes, options.clustering, facts, trained, options.information
+        title,
+        embedded,
+        ks,
+        prefixes,
+        options.clustering,
+        facts,
+        trained,
+        options.information,
+        cast("Neighbors", options.neighbors),
     )
 
 
@@ -104,6 +117,19 @@ def _embedded(
         data, _ = options_data.data(options, known_bad_images(output))
     tables, trained = model_embeddings.evaluated_tables(data, options.split, options.dataset)
     _recall_at(options, tables["queries"], tables.get("gallery"))
+    candidates = None
+    if (options.candidate_model or options.candidate_saved_model) and len(tables) == 1:
+        raise UsageError(
+            "candidate_model and candidate_saved_model need a dataset with a gallery or a catalog, "
+            f"and split=test. Received: dataset={options.dataset}, split={options.split}"
+        )
+    if options.candidate_model:
+        candidates = model_embeddings.keras_model(
+            options.candidate_model, options, "candidate_model"
+        )
+    if options.candidate_saved_model:
+        path = options.candidate_saved_model
+        candidates = model_embeddings.saved_model(path, options, tables["queries"])
     if kind == "saved_model":
         embedder = model_embeddings.saved_model(source, options, tables["queries"])
     elif kind == "backbone":
@@ -113,7 +139,7 @@ def _embedded(
         path = kept_model(source) if kind == "run" else source
         embedder = model_embeddings.keras_model(path, options, kind)
     open_output()
-    embedded = model_embeddings.embed(embedder, tables, output)
+    embedded = model_embeddings.embed(embedder, tables, output, candidates)
     return embedded, 0 if kind == "backbone" else trained
 
 

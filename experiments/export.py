@@ -31,6 +31,10 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
         data_dir: Folder of the run's dataset, if it has moved.
         eval_batch_size: Images per batch.
         output_dir: Output folder. Default: RUN/exports/FORMAT, or FORMAT-int8.
+        to: hf:USER/NAME: upload the export, the run's .keras file, the model card, and the
+            threshold to a repository of the Hugging Face Hub (extra hf). A new repository is
+            private.
+        index: to: folder of experiments.index to upload, too.
     """
 
     command = "experiments.export"
@@ -56,6 +60,8 @@ the lost recall, and the time per image, and writes a model card.
     data_dir: str | None = option(None, _MODEL, convert=normal_path)
     eval_batch_size: int = option(64, _MODEL, lower_bound=1)
     output_dir: str | None = option(None)
+    to: str | None = option(None, command_line_only=True)
+    index: pathlib.Path | None = option(None, needs="to")
 
 
 def main(argv: list[str]) -> None:
@@ -80,7 +86,14 @@ def main(argv: list[str]) -> None:
     if options.output_dir:
         output = pathlib.Path(options.output_dir).expanduser()
     export = Export(options.format, options.examples if options.int8 else 0, output)
-    print(export_run(options.run, of_run, export))
+    if options.to is None:
+        print(export_run(options.run, of_run, export))
+        return
+    from experiments.exporting.hub import check_target, publish
+
+    repository, index = check_target(options.to, options.index)
+    print(export_run(options.run, of_run, export), flush=True)
+    print(f"published: {publish(options.run, of_run, output, repository, index)}")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,9 @@ def main(argv: list[str]) -> None:
     from experiments.searching.visual_search import VisualSearch
 
     images = absolute_place(options.images) if options.images else None
-    search = VisualSearch(index, options.saved_model, images, options.max_pixels)
+    search = VisualSearch(
+        index, options.saved_model, images, options.max_pixels, options.query_model
+    )
     with contextlib.closing(search):
         if options.serve:
             server = serve.open_server(search, options.host, options.port, options.allowed_host)
@@ -92,6 +94,7 @@ def _answers(
             raise
         except ValueError as error:
             raise UsageError(f"query {name} cannot be searched: {error}") from error
+    answers += [(text, search.search_text(text, k, conditions)) for text in options.query_text]
     return answers
 
 

@@ -15,7 +15,7 @@ from keras_dml._common.checks import check_choice, check_whole, check_wholes, sh
 from keras_dml._common.deprecation import renamed_arguments, warn_renamed
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.labels import joined_labels, plain_labels
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.types import METRICS, NEIGHBORS, Metric, Neighbors
 
 __all__ = ["RetrievalEvaluation"]
 
@@ -70,6 +70,9 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         batch_size: Number of images to embed at once, for arrays.
         relation: Which images are relevant, a relation of `keras_dml.relations`. The labels of
             `dataset` and `gallery` are then the relation's labels.
+        neighbors: "auto", "exact", or "scann", as in `metrics.evaluate`: from 200,000 images on,
+            "auto" selects ScaNN. The logs then have the certificate of each score, for example
+            `val_recall@1/exact`, `val_recall@1/exact_low`, and `val_recall@1/exact_high`.
 
     Raises:
         TypeError, ValueError: An argument is invalid. During `fit`: the model does not return
@@ -89,6 +92,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         embedding_model: keras.Model | None = None,
         batch_size: int = 128,
         relation: relations.RelationLike = None,
+        neighbors: Neighbors = "auto",
     ) -> None:
         super().__init__()
         self.relation = relations.get(relation)
@@ -97,6 +101,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self.every = check_whole("every", every, least=1)
         batch_size = check_whole("batch_size", batch_size, least=1)
         check_choice("metric", metric, METRICS)
+        check_choice("neighbors", neighbors, NEIGHBORS)
         self._sets = [_Batches("dataset", dataset, batch_size, self.relation)]
         if gallery is not None:
             self._sets.append(_Batches("gallery", gallery, batch_size, self.relation))
@@ -111,6 +116,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             )
         self.prefix = prefix
         self.metric: Metric = metric
+        self.neighbors: Neighbors = neighbors
         self.embedding_model = embedding_model
 
     @property
@@ -157,6 +163,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
                 `embedding_model`.
         """
         from keras_dml.metrics import precision_at_r, recall_at_k
+        from keras_dml.metrics.approximate import approximate_scores, takes_scann
 
         names = [f"recall@{k}" for k in self.ks] + ["map@r", "r_precision"]
         names = [f"{self.prefix}{name}" for name in names]
@@ -166,10 +173,18 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         rows, labels, *gallery = found
         sets: dict[str, Any] = dict(zip(("gallery", "gallery_labels"), gallery))
         sets["relation"] = self.relation
-        recall = recall_at_k(rows, labels, self.ks, self.metric, **sets)
-        precision = precision_at_r(rows, labels, self.metric, **sets)
+        certified: dict[str, float] = {}
+        if takes_scann(self.neighbors, rows, sets.get("gallery")):
+            recall, precision, found = approximate_scores(
+                rows, labels, self.ks, self.metric, **sets
+            )
+            for name, certificate in found.items():
+                certified |= certificate.named(f"{self.prefix}{name}")
+        else:
+            recall = recall_at_k(rows, labels, self.ks, self.metric, **sets)
+            precision = precision_at_r(rows, labels, self.metric, **sets)
         values = [*recall.values(), precision.map_at_r, precision.r_precision]
-        return dict(zip(names, map(float, values)))
+        return dict(zip(names, map(float, values))) | certified
 
     def _embeddings(
         self, batches: _Batches, limit: int | None = None

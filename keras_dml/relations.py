@@ -15,7 +15,7 @@ functions of `keras_dml.metrics` that compare labels.
 A pair that is neither positive nor negative is ignored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import keras
@@ -35,6 +35,7 @@ from keras_dml._pairwise.arrays import (
 )
 
 __all__ = [
+    "RELATIONS",
     "FunctionOfLabels",
     "Graded",
     "Hierarchy",
@@ -492,6 +493,9 @@ class FunctionOfLabels(Relation):
         """Create the relation from its configuration."""
         return cls(keras.saving.deserialize_keras_object(config["function"]))
 
+
+RELATIONS: Mapping[str, type[Relation]] = {"hierarchy": Hierarchy, "shares_label": SharesLabel}
+"""The relations of images whose classes have a coarse class, by name."""
 
 RelationLike: TypeAlias = Relation | Callable[[Tensor, Tensor], Masks] | Config | None
 """A relation, a function of labels, the configuration of a relation, or None for `SameClass`."""

@@ -1,8 +1,9 @@
 """Input pipelines: image tables, datasets, samplers, augmentation, and batches.
 
-Tables, datasets, splits, and samplers need only NumPy and the packages that read a dataset. Images
-and batches need TensorFlow (tf.data). TensorFlow is imported when one of their names is first used.
-Without TensorFlow, the error names the extra that installs it.
+Tables, datasets, splits, samplers, and transforms need only NumPy and the packages that read a
+dataset or an image. The functions for tf.data need TensorFlow, and `BalancedDataset` needs Keras.
+Python imports them when one of their names is first used. If a package is missing, the error names
+the extra that installs it.
 """
 
 import importlib
@@ -10,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from keras_dml._common.extras import needing
 from pipelines.datasets.registry import DATASETS, load_dataset
-from pipelines.relation_samplers import HierarchySampler, TagSampler
+from pipelines.images.transforms import EvaluationTransform, TrainTransform
+from pipelines.random_access import BatchSource
+from pipelines.read_table import read_table
+from pipelines.relation_samplers import CatalogSampler, HierarchySampler, TagSampler
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.split import Split, split_by_class, training_fold
 from pipelines.table import ImageTable
@@ -19,11 +23,14 @@ if TYPE_CHECKING:  # __getattr__ imports these at run time
     from pipelines.batches import evaluation_batches, feature_batches, training_batches
     from pipelines.from_dataset import balanced, table_from_dataset
     from pipelines.images.bad_images import find_bad_images
-    from pipelines.images.transforms import EvaluationTransform, TrainTransform
+    from pipelines.keras_batches import BalancedDataset
 
 __all__ = [
     "DATASETS",
+    "BalancedDataset",
     "BalancedSampler",
+    "BatchSource",
+    "CatalogSampler",
     "EvaluationTransform",
     "HierarchySampler",
     "ImageTable",
@@ -36,6 +43,7 @@ __all__ = [
     "feature_batches",
     "find_bad_images",
     "load_dataset",
+    "read_table",
     "split_by_class",
     "table_from_dataset",
     "training_batches",
@@ -43,8 +51,6 @@ __all__ = [
 ]
 
 _WITH_TENSORFLOW = {
-    "EvaluationTransform": "pipelines.images.transforms",
-    "TrainTransform": "pipelines.images.transforms",
     "balanced": "pipelines.from_dataset",
     "evaluation_batches": "pipelines.batches",
     "feature_batches": "pipelines.batches",
@@ -55,6 +61,10 @@ _WITH_TENSORFLOW = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "BalancedDataset":
+        from pipelines.keras_batches import BalancedDataset
+
+        return BalancedDataset
     if name not in _WITH_TENSORFLOW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needing("tensorflow", f"{__name__}.{name}"):

@@ -15,9 +15,6 @@ import tensorflow as tf
 from keras_dml._common.checks import check_bool, check_whole
 from keras_dml._common.errors import (
     ArgumentError,
-    ArgumentTypeError,
-    argument_error,
-    as_array,
 )
 from pipelines import heic
 from pipelines.checks import as_integers, check_callable
@@ -25,11 +22,10 @@ from pipelines.images.decode import Source
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.python_calls import map_numpy
 from pipelines.samplers import Sampler
-from pipelines.table import ImageTable, check_table
+from pipelines.steps import MOST_STEPS, Steps
+from pipelines.table import ImageTable, check_table, plain_rows
 
 _BATCHES_AHEAD = 2
-# The sum of the first step and the number of steps must be an int64.
-_MOST_STEPS = 2**62
 
 
 def training_batches(
@@ -82,15 +78,16 @@ def training_batches(
     """
     check_table("table", table)
     if transform is None:
-        rows = _plain_rows(table)
+        rows = plain_rows(table)
         return feature_batches(
             [rows], table.labels, sampler, seed, start_step, num_steps, input_context
         )
     check_callable("transform", transform)
-    steps = _Steps(sampler, len(table), seed, start_step, num_steps, input_context)
+    steps = Steps(sampler, len(table), seed, start_step, num_steps)
+    shares = _Shares(steps, input_context)
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows, seeds = steps.draw(int(step), 2)
+        rows, seeds = shares.draw(int(step), 2)
         return *_sources(table, rows), table.labels[rows], seeds.view(np.int64)
 
     def load(*parts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -103,14 +100,14 @@ def training_batches(
         return transform.of_batch(pixels, seeds), labels
 
     specs = (*_source_specs(table), (tf.int64, []), (tf.int64, [2]))
-    rows = map_numpy(steps.numbers(), look_up, *specs)
+    rows = map_numpy(shares.numbers(), look_up, *specs)
     if _takes_batches(table, transform):
         batches = rows.map(load_batch, num_parallel_calls=tf.data.AUTOTUNE)
-        batches = batches.rebatch(steps.rows_per_replica, drop_remainder=True)
+        batches = batches.rebatch(shares.rows_per_replica, drop_remainder=True)
     else:
         images = rows.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
-        batches = images.batch(steps.rows_per_replica, drop_remainder=True)
-    return _finish(batches, steps.count, steps.replicas)
+        batches = images.batch(shares.rows_per_replica, drop_remainder=True)
+    return _finish(batches, steps.count, shares.replicas)
 
 
 def feature_batches(
@@ -151,124 +148,69 @@ def feature_batches(
             f"features must be one array [{len(labels)}, ...] for each view, a row for each label. "
             f"Received: arrays of shapes {sorted(shapes)}"
         )
-    steps = _Steps(sampler, len(labels), seed, start_step, num_steps, input_context)
+    steps = Steps(sampler, len(labels), seed, start_step, num_steps)
+    shares = _Shares(steps, input_context)
     views = np.uint64(len(features))
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows, numbers = steps.draw(int(step), 1)
+        rows, numbers = shares.draw(int(step), 1)
         chosen = (numbers[:, 0] % views).astype(np.int64)
         batch = np.empty((len(rows), *features[0].shape[1:]), features[0].dtype)
         for view in np.unique(chosen):
             batch[chosen == view] = features[view][rows[chosen == view]]
         # One element for each replica.
         return tuple(
-            column.reshape(steps.replicas, steps.rows_per_replica, *column.shape[1:])
+            column.reshape(shares.replicas, shares.rows_per_replica, *column.shape[1:])
             for column in (batch, labels[rows])
         )
 
     specs = [
-        (tf.as_dtype(column.dtype), [steps.rows_per_replica, *column.shape[1:]])
+        (tf.as_dtype(column.dtype), [shares.rows_per_replica, *column.shape[1:]])
         for column in (features[0], labels)
     ]
-    batches = map_numpy(steps.numbers(), look_up, *specs).unbatch()
-    return _finish(batches, steps.count, steps.replicas)
+    batches = map_numpy(shares.numbers(), look_up, *specs).unbatch()
+    return _finish(batches, steps.count, shares.replicas)
 
 
-class _Steps:
-    """The steps of a pipeline, with the rows of its replicas.
+class _Shares:
+    """The steps of a pipeline that feeds some of the replicas.
 
     Args:
-        sampler: Function from a step to int64 rows `[batch_size]`.
-        num_images: Number of rows that the sampler can choose from.
-        seed, start_step, num_steps, input_context: As for `training_batches`.
+        steps: The steps of the training.
+        input_context: As for `training_batches`.
 
     Attributes:
-        count: Number of steps, or None.
         replicas: Number of replicas that the pipeline feeds.
         rows_per_replica: Number of rows of a replica in each step.
 
     Raises:
-        ValueError, TypeError: As for `training_batches`.
+        ValueError: As for `training_batches`.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        num_images: int,
-        seed: int,
-        start_step: int,
-        num_steps: int | None,
-        input_context: tf.distribute.InputContext | None,
-    ) -> None:
-        self._sampler, self._num_images = sampler, num_images
-        self._seed = check_whole("seed", seed, least=0)
-        self._start = check_whole("start_step", start_step, least=0, most=_MOST_STEPS)
-        self.count = num_steps
-        if num_steps is not None:
-            self.count = check_whole("num_steps", num_steps, least=0, most=_MOST_STEPS)
-        if not callable(sampler) or not hasattr(sampler, "batch_size"):
-            wanted = "a function from a step to rows, with an attribute batch_size"
-            raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
-        batch_size = check_whole("sampler.batch_size", sampler.batch_size, least=1)
+    def __init__(self, steps: Steps, input_context: tf.distribute.InputContext | None) -> None:
+        self._steps = steps
         context = input_context or tf.distribute.InputContext()
-        if batch_size % context.num_replicas_in_sync:
+        if steps.batch_size % context.num_replicas_in_sync:
             raise ArgumentError(
                 "sampler must have a batch_size that is a multiple of the "
-                f"{context.num_replicas_in_sync} replicas. Received: batch_size={batch_size}"
+                f"{context.num_replicas_in_sync} replicas. Received: batch_size={steps.batch_size}"
             )
         self.replicas = _replicas_fed(context)
-        self.rows_per_replica = batch_size // context.num_replicas_in_sync
+        self.rows_per_replica = steps.batch_size // context.num_replicas_in_sync
         share = self.replicas * self.rows_per_replica
         first = context.input_pipeline_id * share
         self._share = slice(first, first + share)
-        if num_steps != 0:
-            self.draw(self._start, 1)  # raises an error before the training starts
 
     def numbers(self) -> tf.data.Dataset:
         """Return the dataset of step numbers."""
+        start, count = self._steps.start, self._steps.count
         most = np.iinfo(np.int64).max
-        return tf.data.Dataset.range(
-            self._start, most if self.count is None else self._start + self.count
-        )
+        return tf.data.Dataset.range(start, most if count is None else start + count)
 
     def draw(self, step: int, numbers_per_row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of the replicas in a step, and random numbers for them.
-
-        Returns:
-            int64 `[rows]`, and uint64 `[rows, numbers_per_row]`.
-
-        Raises:
-            ValueError: The sampler returns a wrong number of rows, or rows out of range.
-        """
-        batch_size = self._sampler.batch_size
-        rows = as_array("sampler", self._sampler(step))
-        received = None
-        if rows.shape != (batch_size,) or rows.dtype.kind not in "iu":
-            received = f"an array of shape {rows.shape} and dtype {rows.dtype}"
-        elif (wrong := (rows < 0) | (rows >= self._num_images)).any():
-            received = f"row {rows[wrong][0]}"
-        if received is not None:
-            raise ArgumentError(
-                f"sampler must return row numbers of shape [{batch_size}], its batch_size, from 0 "
-                f"to {self._num_images - 1}. Received: {received} at step {step}"
-            )
-        sequence = np.random.SeedSequence((self._seed, step))
-        numbers = sequence.generate_state(batch_size * numbers_per_row, np.uint64)
-        return rows[self._share], numbers.reshape(batch_size, numbers_per_row)[self._share]
-
-
-def _plain_rows(table: ImageTable) -> np.ndarray:
-    """Return the rows of a table without images to decode or crop.
-
-    Raises:
-        ValueError: The table needs a transform.
-    """
-    if table.arrays is None or table.boxes is not None:
-        raise ArgumentError(
-            "transform must be set for image files and for tables with boxes, for example to "
-            f"EvaluationTransform(image_size=224). Received: transform=None for {table!r}"
-        )
-    return table.arrays
+        """Return the rows of the replicas in a step, and random numbers, as `Steps.draw`."""
+        rows, numbers = self._steps.draw(step, numbers_per_row)
+        return rows[self._share], numbers[self._share]
 
 
 def evaluation_batches(
@@ -311,11 +253,11 @@ def evaluation_batches(
         ValueError: `batch_size` is below 1, the number of replicas is not a multiple of the number
             of input pipelines, or `seeds` has another shape.
     """
-    batch_size = check_whole("batch_size", batch_size, least=1, most=_MOST_STEPS)
+    batch_size = check_whole("batch_size", batch_size, least=1, most=MOST_STEPS)
     check_table("table", table)
     labels = check_bool("labels", labels)
     if transform is None:
-        _plain_rows(table)
+        plain_rows(table)
         if seeds is not None:
             raise ArgumentError("seeds must be None without a transform. Received: transform=None")
     else:

@@ -251,6 +251,20 @@ def check_table(name: str, table: object) -> None:
         raise argument_error(name, "an ImageTable", table, ArgumentTypeError)
 
 
+def plain_rows(table: ImageTable) -> np.ndarray:
+    """Return the rows of a table without images to decode or crop.
+
+    Raises:
+        ValueError: The table needs a transform.
+    """
+    if table.arrays is None or table.boxes is not None:
+        raise ArgumentError(
+            "transform must be set for image files and for tables with boxes, for example to "
+            f"EvaluationTransform(image_size=224). Received: transform=None for {table!r}"
+        )
+    return table.arrays
+
+
 def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
     names = items_of("class_names", "strings", class_names)
     for name in names:

@@ -82,7 +82,7 @@ EXAMPLES = {
     save: {"path": "no/such/folder"},
     RetrievalEvaluation: {"dataset": (IMAGES, IDS)},
     export.export_saved_model: {
-        "model": MODEL, "path": "no/such/folder", "preprocessing": len,
+        "model": MODEL, "path": "no/such/folder", "preprocessing": EvaluationTransform(4),
         "index": retrieval.ExactIndex(Z), "neighbors": 2,
     },
     models.ProxyHead: {"num_classes": 3},

@@ -1,4 +1,4 @@
-"""Benchmark of exact and approximate search next to faiss, on synthetic embeddings."""
+"""Benchmark of search next to faiss, and of the scores of a million embeddings."""
 
 import dataclasses
 import functools
@@ -11,11 +11,14 @@ import numpy as np
 
 from experiments.benchmarks import measuring
 from experiments.options import Options, UsageError, option
+from keras_dml._common.types import Neighbors
 
 # Images, classes, and embedding size: the test set of Stanford Online Products, and a large index.
 SOP = (60_502, 11_316, 512)
 MILLION = (1_000_000, 10_000, 128)
 QUERIES, ROUNDS = 2_000, 3
+# The number of these embeddings that exact search scores too.
+EXACT_IMAGES = 100_000
 TARGET_RECALL = 0.95
 # Search settings of the faiss indexes, from fast to accurate. The benchmark uses the first one with
 # the recall of `ScannIndex`.
@@ -26,12 +29,16 @@ EFFORTS: dict[str, list[str]] = {
 }
 
 
+SCORES = ("recall@1", "recall@10", "map@r", "r_precision")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetrievalOptions(Options):
     """Options of `benchmark retrieval`.
 
     Attributes:
         size: Number of embeddings. sop: 60,502, as Stanford Online Products. million: 1,000,000.
+            scores: retrieval scores of 1,000,000, without faiss.
     """
 
     group = "Measured"
@@ -39,17 +46,19 @@ class RetrievalOptions(Options):
     command = "experiments.benchmark retrieval"
     intro = """Measure recall@K, exact search, and ScaNN next to faiss on synthetic embeddings.
 
-  python -m experiments.benchmark retrieval [--size=sop|million|all]
+Also measure the scores of a million embeddings by ScaNN, with their certificates.
+
+  python -m experiments.benchmark retrieval [--size=sop|million|scores|all]
 
 faiss is in pip install 'keras-dml[benchmark]'.
 """
 
-    size: str = option("all", choices=("sop", "million", "all"))
+    size: str = option("all", choices=("sop", "million", "scores", "all"))
 
 
 def measure(options: RetrievalOptions) -> Iterator[str]:
     """Yield the lines of the tables."""
-    if importlib.util.find_spec("faiss") is None:
+    if options.size != "scores" and importlib.util.find_spec("faiss") is None:
         raise UsageError("retrieval needs faiss: pip install 'keras-dml[benchmark]'")
     if options.size in ("sop", "all"):
         yield f"{f'{SOP[0]:,} x {SOP[2]}':<36}{'s':>8}"
@@ -68,6 +77,14 @@ def measure(options: RetrievalOptions) -> Iterator[str]:
                     f"{row['what']:<36}{row['build']:>10.0f}{row['MB']:>8.0f}{row['recall']:>11.3f}"
                     f"{row['queries']:>11,.0f}"
                 )
+    if options.size in ("scores", "all"):
+        heads = [f"{name:>12}" for name in SCORES]
+        yield f"{'scores, cosine':<36}{'s':>8}{'MB':>8}{''.join(heads)}"
+        many, few = MILLION[0], EXACT_IMAGES
+        for count, neighbors in ((many, "scann"), (few, "scann"), (few, "exact")):
+            for row in measuring.child_rows(measure_scores, count, neighbors, *MILLION):
+                values = [f"{100 * row[name]:>12.2f}" for name in SCORES]
+                yield f"{row['what']:<36}{row['s']:>8}{row['MB']:>8}{''.join(values)}"
 
 
 def clustered(rows: int, classes: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,3 +194,30 @@ def measure_index(
         if found["recall"] >= goal:
             break
     yield found
+
+
+def measure_scores(
+    count: int, neighbors: Neighbors, images: int, classes: int, size: int
+) -> Iterator[measuring.Row]:
+    """Yield the row of the scores, and by ScaNN the rows of their certificates.
+
+    Args:
+        count: Number of embeddings to score, at most `images`.
+        neighbors: "exact" or "scann".
+        images, classes, size: As in `clustered`.
+    """
+    from keras_dml.metrics import evaluate
+
+    z, labels = (array[:count] for array in clustered(images, classes, size, seed=1))
+    before = measuring.resident_megabytes()
+    seconds, found = measuring.seconds_of(
+        lambda: evaluate(z, labels, [1, 10], "cosine", clustering=False, neighbors=neighbors)
+    )
+    memory = measuring.peak_megabytes() - before
+    numbers = {"s": f"{seconds:.0f}", "MB": f"{memory:.0f}"}
+    scores = {name: found[f"{name}/cosine"] for name in SCORES}
+    yield {"what": f"{count:,} x {size}, {neighbors}", **numbers, **scores}
+    for key, what in (("exact", "exact on a sample"), ("exact_low", "from"), ("exact_high", "to")):
+        if neighbors == "scann":
+            exact = {name: found[f"{name}/cosine/{key}"] for name in SCORES}
+            yield {"what": f"  {what}", "s": "", "MB": "", **exact}

@@ -31,6 +31,7 @@ _OF_A_FILE = {
     "matryoshka",
     "clustering",
     "information",
+    "neighbors",
     "output_dir",
 } | {field.name for field in dataclasses.fields(Options)}
 _OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "backbone"]
@@ -51,6 +52,9 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions):
             gallery_embeddings and gallery_labels are searched instead of the other rows, and
             catalog_embeddings and catalog_labels as a second task. With paths of image files (also
             gallery_paths and catalog_paths), the page shows neighbors.
+        candidate_model: Keras model of the gallery or catalog images, which the queries of --model
+            search. Default: --model embeds all images.
+        candidate_saved_model: The same as a SavedModel, with --saved_model.
         split: Images of the dataset. A model that was trained on it has seen the classes of train
             and all.
         clustering: Compute NMI and AMI, which need k-means.
@@ -78,6 +82,8 @@ default of --dataset is a folder of class folders. The same command resumes afte
     model: str | None = option(None)
     saved_model: str | None = option(None)
     embeddings: str | None = option(None)
+    candidate_model: str | None = option(None, group=_HOW, needs="model")
+    candidate_saved_model: str | None = option(None, group=_HOW, needs="saved_model")
     split: str = option("test", group=_HOW, choices=("test", "train", "all"))
     clustering: bool = option(True, group=_HOW)
     output_dir: str | None = option(None, group=_HOW)

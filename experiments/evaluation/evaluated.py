@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments.evaluation.evaluators import information_findings, retrieval_findings
 from experiments.evaluation.labeled_embeddings import (
     LabeledEmbeddings,
@@ -16,6 +18,7 @@ from experiments.evaluation.labeled_embeddings import (
 from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import Embeddings, score_table
+from keras_dml._common.types import Neighbors
 
 
 def result_of(
@@ -27,6 +30,7 @@ def result_of(
     facts: Mapping[str, str | None] | None = None,
     trained: int = 0,
     information: bool = False,
+    neighbors: Neighbors = "auto",
 ) -> Result:
     """Return every score of embeddings.
 
@@ -39,14 +43,20 @@ def result_of(
         facts: First entries of the JSON file and of the summary.
         trained: How many classes of the queries are training classes of the dataset.
         information: Whether to fit the probes of the information, on every row.
+        neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
-    scored = Embeddings(*queries[:2], ks, *(() if gallery is None else gallery[:2]))
+    items = () if gallery is None else gallery[:2]
+    scored = Embeddings(*queries[:2], ks, *items, neighbors=neighbors)
     of_catalog = None if catalog is None else catalog[:2]
+    names: tuple[str, ...] = ()
+    # The labels of a file are names, also if its pictures are known.
+    if queries.table is not None and np.array_equal(queries.table.labels, queries.labels):
+        names = queries.table.class_names
     findings = Findings.together(
         [
             retrieval_findings(scored, of_catalog, prefixes, clustering),
-            information_findings(scored, information),
+            information_findings(scored, information, names),
         ]
     )
     zeros = zero_rows(embedded)

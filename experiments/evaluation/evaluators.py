@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.evaluation import baselines
 from experiments.evaluation.baselines import best_baseline
+from experiments.evaluation.information import widest_classes
 from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import (
@@ -23,6 +24,8 @@ from experiments.evaluation.scores import (
     MAP_AT_R,
     SCORES,
     as_json,
+    certificate_lines,
+    certificate_values,
     evaluate,
     information_scores,
     of_catalog,
@@ -153,6 +156,8 @@ class RetrievalScores(Evaluator):
             yield MAP_AT_R, SCORES["map@r"].values(scored, "cosine")["map@r"]
         for key, value in of_catalog(scored, _catalog(run, embeddings)).items():
             yield f"catalog/{key}", value
+        for key, value in certificate_values(scored).items():
+            yield f"test/{key}", value
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
@@ -185,18 +190,24 @@ class InformationScores(Evaluator):
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
-        return information_findings(_scored(run, end.embeddings), self.fitted)
+        names = run.data.test.class_names
+        return information_findings(_scored(run, end.embeddings), self.fitted, names)
 
 
-def information_findings(scored: Scored, fitted: bool = False) -> Findings:
-    """Return the scores of information.
+def information_findings(
+    scored: Scored, fitted: bool = False, names: Sequence[str] = ()
+) -> Findings:
+    """Return the scores of information, and the widest classes.
 
     Args:
         scored: The embeddings.
         fitted: Whether to use every image, and to fit the probes.
+        names: Names of the classes. Without names, the labels are names.
     """
     found = information_scores(scored, fitted)
-    return Findings(lines=score_lines(found), result={"scores": as_json(found)})
+    lines = score_lines(found)
+    lines += widest_classes(scored.embeddings, scored.labels, names) if found else []
+    return Findings(lines=lines, result={"scores": as_json(found)})
 
 
 def retrieval_findings(
@@ -215,10 +226,15 @@ def retrieval_findings(
     """
     scores = evaluate(scored, clustering=clustering)
     with_prefixes = scores | of_prefixes(scored, prefixes)
+    rows = rows_of(with_prefixes) | rows_of(of_catalog(scored, catalog), CATALOG)
+    certificates = certificate_values(scored)
+    pairs = scored.pairs_of_the_divergence()
+    lines = [*certificate_lines(scored), *score_lines(scores)]
     return Findings(
-        rows=rows_of(with_prefixes) | rows_of(of_catalog(scored, catalog), CATALOG),
-        lines=score_lines(scores),
-        result={"scores": as_json(with_prefixes)},
+        rows=rows,
+        lines=[*lines, ("Matching pairs of the divergence", pairs)] if pairs else lines,
+        result={"scores": as_json(with_prefixes)}
+        | ({"certificates": as_json(certificates)} if certificates else {}),
     )
 
 
@@ -420,10 +436,11 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
     data = run.data.tables
+    gallery = ()
+    if "gallery" in data:
+        gallery = embeddings["gallery"], data["gallery"].labels
     test = embeddings["test"], data["test"].labels, run.ks
-    if "gallery" not in data:
-        return Scored(*test)
-    return Scored(*test, embeddings["gallery"], data["gallery"].labels)
+    return Scored(*test, *gallery, neighbors=run.options.neighbors)
 
 
 def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:

@@ -212,7 +212,10 @@ def _check_by_a_call(model: keras.Model, size: int, received: str) -> None:
 
 
 def embed(
-    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path
+    model: IdentifiedEmbedder,
+    tables: Mapping[str, ImageTable],
+    folder: pathlib.Path,
+    candidate_model: IdentifiedEmbedder | None = None,
 ) -> LabeledEmbeddings:
     """Embed images into files of a folder. The same call resumes after a stop.
 
@@ -220,12 +223,23 @@ def embed(
         model: The embedder.
         tables: The images, from `evaluated_tables`.
         folder: Where the files are.
+        candidate_model: The embedder of the gallery and the catalog. None: `model`.
 
     Raises:
-        UsageError: An image cannot be read, or the model does not accept it.
+        UsageError: An image cannot be read, a model does not accept it, or the embeddings of the
+            models differ in length.
         RunError: Out of memory.
     """
-    arrays = embed_tables(model, {_FILES[name]: each for name, each in tables.items()}, folder)
+    arrays: dict[str, np.ndarray] = {}
+    for name, table in tables.items():
+        of_set = model if name == "queries" or candidate_model is None else candidate_model
+        arrays |= embed_tables(of_set, {_FILES[name]: table}, folder)
+    lengths = [array.shape[1] for array in arrays.values()]
+    if len(set(lengths)) > 1:
+        raise UsageError(
+            f"candidate_model must give embeddings of length {lengths[0]}, as the model of the "
+            f"queries, but got {lengths[-1]}."
+        )
     sets = {name: EmbeddedSet(arrays[_FILES[name]], each.labels, each)
             for name, each in tables.items()}  # fmt: skip
     transform = model.embedder.transform

@@ -18,8 +18,9 @@ from experiments.evaluation.information import EACH_EPOCH, INFORMATION, informat
 if TYPE_CHECKING:
     import numpy as np
 
-    from keras_dml._common.types import Metric
-    from keras_dml.metrics import PrecisionAtR
+    from keras_dml._common.types import Metric, Neighbors
+    from keras_dml.metrics import DistanceHistograms, PrecisionAtR
+    from keras_dml.metrics.approximate import ApproximateScores, Certificate
     from keras_dml.metrics.clustering import ClusteringScores
 
 #: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
@@ -41,6 +42,12 @@ class Embeddings:
         ks: Values of K for the scores at K.
         gallery: Numbers `[m, d]` to search instead of the other rows.
         gallery_labels: Class of each row of the gallery, `[m]`.
+        neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
+        name: First part of the row names of these embeddings.
+
+    Attributes:
+        certificates: Name of a row -> {key of a score: its certificate}. Filled when ScaNN finds
+            the neighbors. Parts of the embeddings share it.
     """
 
     def __init__(
@@ -50,21 +57,62 @@ class Embeddings:
         ks: Sequence[int] = (1,),
         gallery: np.ndarray | None = None,
         gallery_labels: np.ndarray | None = None,
+        neighbors: Neighbors = "auto",
+        name: str = "embedding",
     ) -> None:
         self.embeddings, self.labels, self.ks = embeddings, labels, ks
         self.gallery: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
+        self.neighbors, self.name = neighbors, name
+        self.certificates: dict[str, Mapping[str, Certificate]] = {}
         self._precision: dict[Metric, PrecisionAtR] = {}
+        self._approximate: dict[Metric, ApproximateScores] = {}
+
+    def part(self, name: str, **replaced: Any) -> Embeddings:
+        """Return other embeddings of the same queries, whose certificates are among these."""
+        given = {
+            "embeddings": self.embeddings,
+            "labels": self.labels,
+            "ks": self.ks,
+            "neighbors": self.neighbors,
+            **self.gallery,
+        }
+        part = Embeddings(name=name, **{**given, **replaced})
+        part.certificates = self.certificates
+        return part
+
+    @functools.cached_property
+    def by_scann(self) -> bool:
+        """Whether ScaNN finds the neighbors."""
+        from keras_dml.metrics.approximate import takes_scann
+
+        return takes_scann(self.neighbors, self.embeddings, self.gallery["gallery"])
+
+    def approximate(self, distance: Metric) -> ApproximateScores:
+        """Return the scores by ScaNN's neighbors, and remember their certificates."""
+        from keras_dml.metrics.approximate import approximate_scores
+
+        if distance not in self._approximate:
+            found = approximate_scores(
+                self.embeddings, self.labels, self.ks, distance, **self.gallery
+            )
+            self._approximate[distance] = found
+            self.certificates[f"{self.name}, {distance}"] = found.certificates
+        return self._approximate[distance]
 
     def recall(self, distance: Metric) -> dict[int, float]:
         """Return the recall at each K."""
         from keras_dml.metrics import recall_at_k
 
+        if self.by_scann:
+            return self.approximate(distance).recall
         return recall_at_k(self.embeddings, self.labels, self.ks, distance, **self.gallery)
 
     def precision(self, distance: Metric) -> PrecisionAtR:
         """Return MAP@R and R-precision."""
         from keras_dml.metrics import precision_at_r
 
+        if self.by_scann:
+            return self.approximate(distance).precision
         if distance not in self._precision:
             self._precision[distance] = precision_at_r(
                 self.embeddings, self.labels, distance, **self.gallery
@@ -97,11 +145,32 @@ class Embeddings:
             np.concatenate([self.embeddings, gallery]), labels, list(names), every_row
         )
 
-    def divergence(self) -> float:
-        """Return the Jensen-Shannon divergence of the distances, in nats."""
+    @functools.cached_property
+    def distances(self) -> DistanceHistograms:
+        """Histograms of the distances of matching and of other pairs."""
         from keras_dml.metrics import distance_histograms
 
-        return distance_histograms(self.embeddings, self.labels, **self.gallery).divergence()
+        return distance_histograms(self.embeddings, self.labels, **self.gallery)
+
+    def divergence(self) -> float:
+        """Return the Jensen-Shannon divergence of the distances, in nats."""
+        from keras_dml.metrics.approximate import sampled_divergence
+
+        if self.by_scann:
+            return sampled_divergence(self.embeddings, self.labels, **self.gallery)
+        return self.distances.divergence()
+
+    def pairs_of_the_divergence(self) -> str:
+        """Return the number of matching pairs, with a warning if there are few for each bin.
+
+        The text is empty for a divergence of sampled pairs.
+        """
+        if self.by_scann:
+            return ""
+        matching, bins = int(self.distances.positive.sum()), len(self.distances.positive)
+        if not 0 < matching < 10 * bins:
+            return f"{matching:,}"
+        return f"{matching:,}, fewer than 10 for each of {bins} bins: the divergence is too high"
 
 
 def percent(fraction: float) -> str:
@@ -402,12 +471,10 @@ def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, flo
     found: dict[str, float] = {}
     gallery = embeddings.gallery["gallery"]
     for length in lengths:
-        part = Embeddings(
-            embeddings.embeddings[:, :length],
-            embeddings.labels,
-            embeddings.ks,
-            None if gallery is None else gallery[:, :length],
-            embeddings.gallery["gallery_labels"],
+        part = embeddings.part(
+            f"first {length}",
+            embeddings=embeddings.embeddings[:, :length],
+            gallery=None if gallery is None else gallery[:, :length],
         )
         scores = evaluate(part, of_each_epoch())
         found |= {f"{key}/first {length}": value for key, value in scores.items()}
@@ -428,7 +495,8 @@ def of_catalog(
     if catalog is None:
         return {}
     ks = sorted({1, *(k for k in queries.ks if k <= len(catalog[0]))})
-    return evaluate(Embeddings(queries.embeddings, queries.labels, ks, *catalog), of_each_epoch())
+    sets = {"gallery": catalog[0], "gallery_labels": catalog[1]}
+    return evaluate(queries.part(CATALOG, ks=ks, **sets), of_each_epoch())
 
 
 def columns_of(rows: Rows) -> list[str]:
@@ -462,6 +530,32 @@ def score_lines(scores: Mapping[str, float]) -> list[tuple[str, str]]:
         if score is not None:
             text = score.line(value) if score.line else score.text(value)
             found += [(score.label, text)] if text else []
+    return found
+
+
+def certificate_lines(embeddings: Embeddings) -> list[tuple[str, str]]:
+    """Return (label, text) of the certificates of each row of the table."""
+    lines = []
+    for row, certificates in embeddings.certificates.items():
+        texts = []
+        for key, each in certificates.items():
+            values = each.exact, each.low, each.high, each.approximate
+            exact, low, high, by_scann = map(score_of(key).text, values)
+            texts.append(f"{label_of(key)} {exact} ({low} to {high}), ScaNN on the same {by_scann}")
+        queries = max(each.queries for each in certificates.values())
+        label = f"Exact on {queries:,} random queries, with 95 % interval ({row})"
+        lines.append((label, "; ".join(texts)))
+    return lines
+
+
+def certificate_values(embeddings: Embeddings) -> dict[str, float]:
+    """Return the certificates by keys such as "recall@1/cosine/exact_low"."""
+    found: dict[str, float] = {}
+    for row, certificates in embeddings.certificates.items():
+        part, _, distance = row.rpartition(", ")
+        of_part = "" if part == embeddings.name else f"/{part}"
+        for key, certificate in certificates.items():
+            found |= certificate.named(f"{key}/{distance}{of_part}")
     return found
 
 

@@ -20,12 +20,14 @@ __all__ = [
     "CROSS_ENTROPY",
     "MEMORY",
     "PROXIES",
+    "RELATION",
     "STATISTICS",
     "checked",
     "divided",
     "flags_of_losses",
     "flags_of_memory",
     "flags_of_proxies",
+    "flags_of_relations",
     "flags_of_statistics",
     "loss_names",
     "naming_flags",
@@ -40,6 +42,7 @@ _FORMER = {"temperature": "sigma"}
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
+RELATION = "relation_"
 CROSS_ENTROPY: Mapping[str, Any] = {"label_smoothing": 0.0}
 """Arguments of the cross-entropy that trains next to another loss, with their defaults there.
 
@@ -129,6 +132,19 @@ def flags_of_memory() -> tuple[Flag, ...]:
     """Return the flags of the memory of earlier batches."""
     text = "losses over pairs: {text} Default: {default}."
     return _flags_of_model("keras_dml.models.CrossBatchMemory", MEMORY, text)
+
+
+def flags_of_relations() -> tuple[Flag, ...]:
+    """Return the flags of the relations, except the encoding of tags, which the run chooses."""
+    entries = {
+        name: {
+            f"{RELATION}{argument.name}": argument
+            for argument in arguments(relation)
+            if argument.name != "encoding"
+        }
+        for name, relation in import_attribute("keras_dml.relations.RELATIONS").items()
+    }
+    return flags_of_entries(entries, GROUP)
 
 
 def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:

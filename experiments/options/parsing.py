@@ -31,6 +31,7 @@ _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 # Flags that do not change the results of a run.
 _NOT_RESOLVED = (
     "flagfile", "debug", "help", "output_dir", "refit", "measured_in", "engine", "workers",
+    "log_to",
 )  # fmt: skip
 _UNSET = "none"
 _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
@@ -156,7 +157,9 @@ def refuse_unused(options: Options, names: Iterable[str], why: str) -> None:
 def command_line_only_words(options: Options) -> list[str]:
     """Return the options that are set and that a flag file cannot pass on, as words."""
     declared = declarations(type(options))
-    return given_words(options, [name for name in declared if declared[name][2].command_line_only])
+    names = [name for name in declared if declared[name][2].command_line_only]
+    # A tracker belongs to one run, and its address can contain a password.
+    return given_words(options, [name for name in names if name not in _NOT_RESOLVED])
 
 
 def wants_help(argv: Sequence[str]) -> bool:

@@ -128,7 +128,7 @@ def flags_of_entries(
 
 def taken_arguments(
     choice: str, entries: Mapping[str, Callable[..., Any]], chosen: str, given: Mapping[str, Any],
-    overridable: Collection[str] = (),
+    overridable: Collection[str] = (), prefix: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """Return the values that the chosen entry of a registry takes.
 
@@ -139,6 +139,7 @@ def taken_arguments(
         given: Values that are set, by argument name.
         overridable: Arguments that are ignored if the entry does not take them: a recipe sets them
             for the entry that it chooses, and the command line chooses another entry.
+        prefix: Start of the flags' names, which the argument names lack.
 
     Raises:
         UsageError: The entry does not take an argument.
@@ -146,7 +147,9 @@ def taken_arguments(
     taken = {argument.name: argument for argument in arguments(entries[chosen])}
     for name, argument in taken.items():
         if argument.required and given.get(name) is None:
-            raise UsageError(f"{choice}={chosen} needs --{name}=N. Received: {name}=None")
+            raise UsageError(
+                f"{choice}={chosen} needs --{prefix}{name}=N. Received: {prefix}{name}=None"
+            )
     for name in given:
         if name in taken or name in overridable:
             continue
@@ -156,7 +159,7 @@ def taken_arguments(
             if name in {argument.name for argument in arguments(maker)}
         ]
         raise UsageError(
-            f"{name} is for --{choice}={' or '.join(takers)}. Received: {choice}={chosen}"
+            f"{prefix}{name} is for --{choice}={' or '.join(takers)}. Received: {choice}={chosen}"
         )
     return {name: value for name, value in given.items() if name in taken}
 

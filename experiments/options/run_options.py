@@ -19,7 +19,7 @@ from experiments.options.registries import (
     taken_arguments,
     words,
 )
-from experiments.options.values import normal_fold, normal_path
+from experiments.options.values import normal_fold, normal_path, normal_tracker
 from pipelines.max_pixels import MOST_PIXELS
 
 __all__ = [
@@ -357,6 +357,9 @@ class LossOptions(Options):
         track: Losses over embeddings, and ce, to evaluate on the first 8 training batches after
             each epoch. They do not train. The run then embeds all training images.
         track_flags: track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses.
+        objective: ce: alternating fits the classifier before each epoch, on all training images and
+            with weight_decay, and does not change it in the epoch. Default: train both together.
+        classifier_steps: objective: largest number of iterations of a fit.
         center_weight: center: weight of the loss next to the cross-entropy.
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
             classifier without changing the embedding. Default: p from the scores of spce.
@@ -367,6 +370,14 @@ class LossOptions(Options):
             merges proxies that are not needed (SoftTriple: 0.2). Default: 0.
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.
+        relation: losses over pairs: positives and negatives by coarse class (category) and class
+            (product). Needs a dataset with coarse classes: groceries, sop, or a folder of nested
+            class folders. hierarchy: products of one category are not negatives of each other.
+            shares_label: both classes are tags. Default: images of one class are positives.
+        of_relations: Arguments of all relations.
+        candidates: losses over pairs: images that a training image is compared with. batch: the
+            batch. catalog: a catalog picture of the class of each image in the batch, in both
+            directions. Needs a dataset with a catalog: groceries.
         statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
         statistics_learning_rate: rankmi's statistics network: learning rate. Default:
             learning_rate.
@@ -381,6 +392,8 @@ class LossOptions(Options):
     also_flags: tuple[str, ...] = option((), needs="also")
     track: tuple[str, ...] = option(())
     track_flags: tuple[str, ...] = option(())
+    objective: str | None = option(None, choices=("alternating",), not_with=("also",))
+    classifier_steps: int = option(500, lower_bound=1, needs="objective")
     center_weight: float = option(0.1, lower_bound=0.0)
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)
@@ -389,6 +402,17 @@ class LossOptions(Options):
     proxies_merging: float | None = option(None, lower_bound=0.0)
     mining: tuple[str, ...] | None = option(None, text=_mining, former="miners")
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
+    relation: str | None = option(
+        None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
+    )
+    candidates: str = option(
+        "batch",
+        choices=("batch", "catalog"),
+        not_with=("levels", "cache_features", "also", "objective"),
+    )
+    of_relations: Mapping[str, Any] = flags_of(
+        loss_flags.flags_of_relations, prefix=loss_flags.RELATION
+    )
     statistics: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
     )
@@ -537,6 +561,9 @@ class ScoringOptions(Options):
         information: At the end, compute the entropies and the mutual information on every image,
             and fit a linear probe and a statistics network. Default: without fits, on at most 4,096
             images.
+        neighbors: Search for the neighbors of the retrieval scores. exact: compare all images.
+            scann: ScaNN's tree, and next to each score its exact value on a sample of queries.
+            auto: exact below 200,000 images, otherwise scann.
         eval_batch_size: Images per batch of the evaluation, on each device.
         matryoshka: Increasing lengths such as 32,64,128: report the recall of each prefix of the
             embedding. In training, the last length is embedding_size, and the loss is summed over
@@ -547,6 +574,7 @@ class ScoringOptions(Options):
 
     recall_at: tuple[str, ...] = option(("1", "2", "4", "8"), common=True)
     information: bool = option(False)
+    neighbors: str = option("auto", choices=words("keras_dml._common.types.NEIGHBORS"))
     eval_batch_size: int = option(64, lower_bound=1)
     matryoshka: tuple[str, ...] | None = option(None, not_with=("levels",))
 
@@ -579,6 +607,9 @@ class OutputOptions(Options):
             finished run.
         measured_in: class_split=every_class: folder of a finished run with the same settings, whose
             scores the report and the model card quote. --refit sets it.
+        log_to: mlflow:URI or wandb:PROJECT: also send the flags, and the scores of each
+            evaluation, to MLflow or Weights & Biases (extra mlflow or wandb). Flag files cannot set
+            it.
     """
 
     group = RUN
@@ -588,6 +619,7 @@ class OutputOptions(Options):
         False, common=True, not_with=("class_split=every_class", "strategy=multi_worker")
     )
     measured_in: str | None = option(None, convert=normal_path, needs="class_split=every_class")
+    log_to: str | None = option(None, convert=normal_tracker, command_line_only=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,13 @@ def normal_fold(text: str) -> str:
     return f"{which}/{folds}"
 
 
+def normal_tracker(text: str) -> str:
+    """Return TRACKER:TARGET, and raise `UsageError` for other text."""
+    if text.partition(":")[0] not in ("mlflow", "wandb") or ":" not in text:
+        raise UsageError(f"log_to must be mlflow:URI or wandb:PROJECT, but got {text}.")
+    return text
+
+
 def import_modules(names: Sequence[str]) -> None:
     """Import the user's modules, which register classes. Raise `UsageError` if one is missing."""
     for name in names:

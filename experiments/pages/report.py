@@ -196,7 +196,7 @@ def _curves(result: Result) -> dict[str, Curves]:
     for title, names in _INFORMATION_FIGURES.items():
         lines = {SCORES[name].label: over_epochs(history, f"test/{name}") for name in names}
         figures[f"{title} of the {result.measured}"] = Curves(lines, "nats")
-    parts = ("loss", "tightness", "contrastive")
+    parts = ("loss", "tightness", "contrastive", "profile_ce")
     losses = {part: over_epochs(history, f"train/{part}") for part in parts}
     rate = over_epochs(history, "train/learning_rate")
     figures["Training loss"] = Curves(losses)

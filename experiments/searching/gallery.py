@@ -55,6 +55,7 @@ class FolderGallery:
         fingerprint: The fingerprint of the model's files.
         images: The images' folder when the index was made.
         metric: "cosine" or "l2".
+        dimensions: The length of an embedding.
         paths: The paths of all images from their folder.
         columns: The columns of the images, in the same order.
     """
@@ -76,7 +77,7 @@ class FolderGallery:
             self.index = load_index(folder / INDEX)
         except ValueError as error:
             raise UsageError(f"{error}. Its python -m experiments.index builds it again") from error
-        self.metric = self.index.metric
+        self.metric, self.dimensions = self.index.metric, self.index.dimensions
         self.paths = self.index.ids.tolist()
         self.columns = read_columns(folder, self.paths)
 
@@ -121,6 +122,7 @@ class StoreGallery:
         self.saved_model, self.images = description.saved_model, description.images
         self.fingerprint = description.fingerprint
         self.metric = cast("Metric", description.metric)
+        self.dimensions = description.dimensions
         names = [CLASS, *description.columns]
         rows = [row for block in store.values([PATH, *names]) for row in block]
         known = {row[0]: list(row[1:]) for row in rows}

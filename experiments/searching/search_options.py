@@ -8,12 +8,21 @@ import re
 
 from experiments.options import UsageError, option
 from experiments.options.run_options import ImageLimitOptions
+from experiments.options.together import check_together
 from experiments.searching.answer import GROUP_SIMILARITY
 
 __all__ = ["DEFAULT_K", "SearchOptions", "check_search"]
 
 DEFAULT_K = 10
-_QUERY_FLAGS = ("k", "where", "min_similarity", "group_similarity", "json")
+_QUERY_FLAGS = (
+    "query_model",
+    "query_text",
+    "k",
+    "where",
+    "min_similarity",
+    "group_similarity",
+    "json",
+)
 _SERVER_FLAGS = ("host", "port", "allowed_host")
 _QUERY, _SERVER = "Queries", "Local web page"
 
@@ -31,6 +40,10 @@ class SearchOptions(ImageLimitOptions):
         images: Folder of the images, if you have moved it, or an address such as
             s3://BUCKET/FOLDER. An address in the index is only opened if you set it here.
         query: Image file. Repeatable.
+        query_text: Words. Repeatable. Needs a query_model that takes text.
+        query_model: Folder of a SavedModel for the queries, if the index has the candidates of two
+            encoders. It maps the bytes of image files, or text, to embeddings. A SavedModel is code
+            that runs with your rights. Default: the model of the index.
         k: Number of neighbors. Default: 10.
         where: Search only images with a value in a column, for example class=Milk, folder=Packages,
             or brand=Arla. Repeatable. Two values of one column: either value. Two columns: both.
@@ -66,6 +79,10 @@ serves a page onto which you drop an image. Programs can query the server and ge
     saved_model: pathlib.Path | None = option(None)
     images: str | None = option(None)
     query: tuple[str, ...] = option((), _QUERY, repeated=True)
+    query_text: tuple[str, ...] = option((), _QUERY, repeated=True, needs="query_model")
+    query_model: pathlib.Path | None = option(
+        None, _QUERY, command_line_only=True, not_with=("saved_model",)
+    )
     k: int | None = option(None, _QUERY, lower_bound=1)
     where: tuple[str, ...] = option((), _QUERY, repeated=True)
     min_similarity: float | None = option(None, _QUERY, lower_bound=-1, upper_bound=1)
@@ -79,10 +96,12 @@ serves a page onto which you drop an image. Programs can query the server and ge
 
 def check_search(options: SearchOptions) -> None:
     """Check the flags that depend on each other."""
-    if bool(options.query) == options.serve:
+    check_together(options)
+    if bool(options.query or options.query_text) == options.serve:
         raise UsageError("Set either --query=IMAGE (repeatable) or --serve.")
-    if "" in options.query:  # an unset variable of a shell
-        raise UsageError("query must not be empty, but got query=.")
+    for name in ("query", "query_text"):
+        if "" in getattr(options, name):  # an unset variable of a shell
+            raise UsageError(f"{name} must not be empty, but got {name}=.")
     for name in _QUERY_FLAGS if options.serve else _SERVER_FLAGS:
         if name in options.given:
             raise UsageError(

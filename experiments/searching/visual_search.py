@@ -14,7 +14,7 @@ from experiments.evaluation.pictures import checked_picture
 from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
-from experiments.searching.gallery import open_gallery
+from experiments.searching.gallery import FolderGallery, StoreGallery, open_gallery
 from experiments.searching.images import ImageFolder
 from pipelines.images.limits import MOST_PIXELS
 
@@ -39,11 +39,13 @@ class VisualSearch:
         images: The images' folder or address. None means the folder in the index, but an address in
             the index is not opened.
         max_pixels: The largest number of pixels of an image.
+        query_model: The folder of the queries' model, if the index has the candidates of two
+            encoders. None means the model of the index.
 
     Attributes:
         images: The `ImageFolder`.
         max_pixels: The largest number of pixels of an image.
-        saved_model: The model's folder.
+        saved_model: The folder of the queries' model.
         num_items: The number of images.
         metric: The metric of the index.
         columns: The `Columns` of the images.
@@ -59,6 +61,7 @@ class VisualSearch:
         saved_model: str | os.PathLike[str] | None = None,
         images: str | os.PathLike[str] | None = None,
         max_pixels: int = MOST_PIXELS,
+        query_model: str | os.PathLike[str] | None = None,
     ) -> None:
         self.max_pixels = max_pixels
         # Load the index first, because the model can contain ScaNN's operations.
@@ -76,20 +79,19 @@ class VisualSearch:
                 f"the folder of the index's images is gone: {self.images.place}. If it has moved, "
                 "set --images=FOLDER."
             )
-        self.saved_model = pathlib.Path(saved_model or gallery.saved_model)
-        if saved_model is None and not self.saved_model.is_dir():
-            raise UsageError(
-                f"the model of the index in {place} is gone: {self.saved_model}. If it has moved, "
-                "set --saved_model=FOLDER."
-            )
-        if fingerprint(self.saved_model) != gallery.fingerprint:
-            raise UsageError(
-                f"saved_model must be the model of the index in {place}, but got "
-                f"{self.saved_model}. If the model has moved, set --saved_model=FOLDER."
-            )
         self.num_items, self.metric = len(gallery.paths), gallery.metric
-        self.calibration = read_calibration(self.saved_model, gallery.fingerprint, self.metric)
+        self.calibration = None
+        if query_model is None:
+            self.saved_model = _model_of_index(place, gallery, saved_model)
+            self.calibration = read_calibration(self.saved_model, gallery.fingerprint, self.metric)
+        else:
+            self.saved_model = pathlib.Path(query_model)
         self._embedder = ImageEmbedder(self.saved_model)
+        if self._embedder.dimensions != gallery.dimensions:
+            raise UsageError(
+                f"query_model must give embeddings of length {gallery.dimensions}, as the index in "
+                f"{place}, but got {self._embedder.dimensions} from {self.saved_model}."
+            )
         self._paths, self.columns = gallery.paths, gallery.columns
         self._item_of = {path: item for item, path in enumerate(self._paths)}
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
@@ -129,6 +131,20 @@ class VisualSearch:
             if bad:
                 raise UsageError(bad[0])
             return self._answer(embeddings, k, conditions, mask, but)
+
+    def search_text(self, text: str, k: int, conditions: Conditions = ANYTHING) -> Answer:
+        """Search the neighbors of words, if the model of the queries takes text.
+
+        Raises:
+            UsageError: The model does not take text, or as `check`.
+            BusyError: Other searches take too long.
+        """
+        mask = self.check(conditions)
+        with self._slot():
+            embeddings, bad = self._embedder([text.encode()])
+            if bad:
+                raise UsageError(f"query_model must take text, but got {self.saved_model}.")
+            return self._answer(embeddings, k, conditions, mask, None)
 
     def search_item(self, item: int, k: int, conditions: Conditions = ANYTHING) -> Answer:
         """Search the neighbors of an image of the index, without the image.
@@ -197,3 +213,27 @@ class VisualSearch:
             yield
         finally:
             self._slots.release()
+
+
+def _model_of_index(
+    place: str | os.PathLike[str],
+    gallery: FolderGallery | StoreGallery,
+    moved: str | os.PathLike[str] | None,
+) -> pathlib.Path:
+    """Return the folder of the model that embedded the index.
+
+    Raises:
+        UsageError: The model is missing, or `moved` is another model.
+    """
+    path = pathlib.Path(moved or gallery.saved_model)
+    if moved is None and not path.is_dir():
+        raise UsageError(
+            f"the model of the index in {place} is gone: {path}. If it has moved, set "
+            "--saved_model=FOLDER."
+        )
+    if fingerprint(path) != gallery.fingerprint:
+        raise UsageError(
+            f"saved_model must be the model of the index in {place}, but got {path}. If the model "
+            "has moved, set --saved_model=FOLDER."
+        )
+    return path

@@ -34,8 +34,8 @@ def callbacks(
     feed: ImageFeed | FeatureFeed,
     state: State,
     workers: Workers,
-) -> "tuple[StopAtNaN, Progress, EvaluateAndSave]":
-    """Create the callbacks of a phase, which begins at `state`."""
+) -> "tuple[list[keras.callbacks.Callback], EvaluateAndSave]":
+    """Create the callbacks of a phase, which begins at `state`, and the last callback."""
     options, steps = run.options, run.steps_per_epoch
     saving = EvaluateAndSave(run, phase, embedding, feed, state, workers)
 
@@ -45,7 +45,10 @@ def callbacks(
 
     total = options.epochs * steps
     progress = Progress(options.batch_size, total, options.epochs, state.step, without_gain)
-    return StopAtNaN(state, steps), progress, saving
+    fitting = run.objective.callbacks(
+        lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
+    )
+    return [*fitting, StopAtNaN(state, steps), progress], saving
 
 
 class Progress(keras.callbacks.Callback):

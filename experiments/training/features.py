@@ -27,7 +27,7 @@ from keras_dml._backend.private import Functional
 from keras_dml._backend.steps import compiled
 from keras_dml.export.float32 import is_float32
 from keras_dml.models import split_at_features
-from pipelines import ImageTable, feature_batches, training_batches
+from pipelines import CatalogSampler, ImageTable, feature_batches, training_batches
 
 FOLDER = "features"
 RECORD = "features.json"
@@ -54,14 +54,17 @@ class ImageFeed:
 
     def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """Return the batches (inputs, class ids) of one input pipeline from a step on."""
-        run = self._run
-        return training_batches(
-            run.data.train,
-            run.sampler,
-            run.augmentation,
-            seed=run.options.seed,
-            start_step=start_step,
-            input_context=context,
+        run, catalog = self._run, self._run.data.training_catalog
+        given = {"start_step": start_step, "input_context": context}
+        seed, transform = run.options.seed, run.augmentation
+        batches = training_batches(run.data.train, run.sampler, transform, seed, **given)
+        if run.options.candidates != "catalog" or catalog is None:
+            return batches
+        sampler = CatalogSampler(run.sampler, run.data.train.labels, catalog.labels, seed=seed)
+        # Another seed, so that a photograph and its picture are not cropped alike.
+        pictures = training_batches(catalog, sampler, transform, seed + 1, **given)
+        return tf.data.Dataset.zip(batches, pictures).map(
+            lambda photos, others: ((photos[0], others[0]), photos[1])
         )
 
     def embeddings(self, side: str, description: str) -> np.ndarray:
@@ -213,7 +216,8 @@ class FeatureFeed:
     def _files(self, trunk: keras.Model) -> list[_File]:
         run, options, key = self._run, self._run.options, self._key
         # Training images without augmentation: for a training without views, and for evaluators.
-        sides = {"test", *(side for each in run.evaluators for side in each.sides(run.data))}
+        sides = {"test", *run.objective.sides}
+        sides |= {side for each in run.evaluators for side in each.sides(run.data)}
         plain = TableEmbedder(trunk, run.preprocessing, options.eval_batch_size)
         wanted = [
             (side, table, IdentifiedEmbedder(_Flat(plain), key))

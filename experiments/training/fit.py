@@ -309,9 +309,9 @@ def _fit_phase(
     feed: ImageFeed | FeatureFeed,
 ) -> State:
     def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return run.objective.targets(feed.batches(state.step, context))
+        return run.objective.targets(feed.batches(state.step, context), run.data.train)
 
-    *others, saving = callbacks(run, phase, learner.embedding, feed, state, workers)
+    others, saving = callbacks(run, phase, learner.embedding, feed, state, workers)
     learner.model.fit(
         workers.strategy.distribute_datasets_from_function(batches),
         epochs=phase.last_epoch,

@@ -122,12 +122,12 @@ def images_of_run(
 def _check_there(options: BadImageOptions) -> None:
     folder = options.data_dir
     # tensorflow-datasets downloads missing files.
-    if folder is None or os.path.isdir(folder) or (options.dataset or "").startswith(PREFIX):
+    if folder is None or os.path.exists(folder) or (options.dataset or "").startswith(PREFIX):
         return
     here = "" if os.path.isabs(folder) else f", which is not in {os.getcwd()}"
     raise UsageError(
-        "data_dir must be the folder of the run's images: --data_dir=FOLDER names its new place. "
-        f"Received: data_dir={folder}{here}"
+        "data_dir must be the folder or file of the run's images: --data_dir=FOLDER names its new "
+        f"place. Received: data_dir={folder}{here}"
     )
 
 

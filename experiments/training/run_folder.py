@@ -52,6 +52,7 @@ class RunFolder:
         path, flags, writes: As given.
         history: The objects of `metrics.jsonl`, after `restore_checkpoint`.
         threads: Number of threads that computed the checkpoint. None without a checkpoint.
+        watch: Function that receives each new object of `metrics.jsonl`, or None.
 
     Raises:
         ValueError: The folder contains a run with other flags (the message shows the difference) or
@@ -64,6 +65,7 @@ class RunFolder:
         self.writes = writes
         self.history: list[dict[str, float]] = []
         self.threads: int | None = None
+        self.watch: Callable[[Mapping[str, float]], None] | None = None
         self._manifest = Manifest(self.path)
         self._lock = filelock.FileLock(self.path / ".lock")
         if writes:
@@ -201,6 +203,8 @@ class RunFolder:
         if self.writes:
             text = "".join(json.dumps(row) + "\n" for row in self.history)
             self._manifest.staged(LOG).write_text(text)
+            if self.watch is not None:
+                self.watch(self.history[-1])
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`: the run is finished."""

@@ -48,6 +48,7 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     from experiments.training.failures import explained
     from experiments.training.made_of import settle_images
     from experiments.training.plan import describe, plan_run
+    from experiments.training.tracking import tracked
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
 
@@ -71,7 +72,8 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     state = fit.restored(run, learner, workers)
 
     print(f"{run.name}: {describe(run, model, state)}", flush=True)
-    with explained(folder, run.data, options.max_pixels):
+    tracking = tracked(options.log_to, folder)
+    with tracking, explained(folder, run.data, options.max_pixels):
         feed = fit.feed_of(run, learner, workers, state)
         embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
         untrained = functools.partial(fit.untrained_embeddings, run, learner, workers, feed)

@@ -37,7 +37,7 @@ FLAGS = "flags"  # key of the identity
 GRACE = 60  # seconds
 _IDENTITY = "keras_dml"
 # Flags that differ between machines and do not change the scores.
-_NOT_OF_THE_STUDY = ("flagfile", "debug", "help", "output_dir", "data_dir", "cache_dir")
+_NOT_OF_THE_STUDY = ("flagfile", "debug", "help", "output_dir", "data_dir", "cache_dir", "log_to")
 _SQLITE_PATIENCE = 120  # seconds to wait for other processes that write
 
 

@@ -44,6 +44,9 @@ def with_gradient(function: Callable[..., tuple[Value, Backward]]) -> Callable[.
         A function with the same arguments that returns the value.
     """
 
+    if keras.backend.backend() == "jax":
+        return _with_gradient_in_jax(function)
+
     @ops.custom_gradient
     def valued(*inputs: Any) -> tuple[Value, Backward]:
         value, backward = function(*inputs)
@@ -56,6 +59,31 @@ def with_gradient(function: Callable[..., tuple[Value, Backward]]) -> Callable[.
 
         return value, gradient
 
+    return valued
+
+
+def _with_gradient_in_jax(function: Callable[..., tuple[Value, Backward]]) -> Callable[..., Value]:
+    """Wrap a function as `with_gradient` does, for JAX.
+
+    `jax.custom_gradient` differentiates the function's own operations when it is differentiated
+    twice, which JAX refuses for loops. Here each derivative uses `backward`.
+    """
+    import jax
+
+    @jax.custom_vjp
+    def valued(*inputs: Any) -> Value:
+        return function(*inputs)[0]
+
+    def forward(*inputs: Any) -> tuple[Value, tuple[Any, ...]]:
+        return valued(*inputs), inputs
+
+    def gradient(inputs: tuple[Any, ...], upstream: Any) -> tuple[Any, ...]:
+        # Only comparisons remain of this value. XLA removes the rest.
+        _, backward = function(*map(jax.lax.stop_gradient, inputs))
+        found = backward(upstream, *inputs)
+        return found if isinstance(found, tuple) else (found,)
+
+    valued.defvjp(forward, gradient)
     return valued
 
 

@@ -5,7 +5,17 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-__all__ = ["METRICS", "Config", "Logs", "Metric", "Parts", "Tensor", "TensorLike"]
+__all__ = [
+    "METRICS",
+    "NEIGHBORS",
+    "Config",
+    "Logs",
+    "Metric",
+    "Neighbors",
+    "Parts",
+    "Tensor",
+    "TensorLike",
+]
 
 
 class Tensor(Protocol):
@@ -60,3 +70,8 @@ Metric = Literal["cosine", "l2"]
 """Cosine similarity, higher is nearer, or Euclidean distance, lower is nearer."""
 METRICS: tuple[Metric, ...] = ("cosine", "l2")
 """The valid values of `metric`."""
+
+Neighbors = Literal["auto", "exact", "scann"]
+"""Search for neighbors: exact, by ScaNN's tree, or chosen by the number of rows."""
+NEIGHBORS: tuple[Neighbors, ...] = ("auto", "exact", "scann")
+"""The valid values of `neighbors`."""

@@ -29,6 +29,7 @@ from keras_dml.metrics.precision import PrecisionAtR, precision_at_r
 from keras_dml.metrics.ranking import ranking_scores
 from keras_dml.metrics.rates import pairs_needed
 from keras_dml.metrics.recall import recall_at_k
+from keras_dml.metrics.trec import write_trec
 
 __getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors")
 
@@ -63,4 +64,5 @@ __all__ = [
     "ranking_scores",
     "recall_at_k",
     "verification",
+    "write_trec",
 ]

@@ -47,13 +47,16 @@ class DistanceHistograms:
         """
         if not self.positive.any() or not self.negative.any():
             return float("nan")
-        p, q = (counts / counts.sum() for counts in (self.positive, self.negative))
-        middle = (p + q) / 2
-        parts = [
-            np.sum(share[share > 0] * np.log(share[share > 0] / middle[share > 0]))
-            for share in (p, q)
-        ]
-        return float(sum(parts) / 2)
+        counts = np.stack([self.positive, self.negative])
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        return float((shares * self.divergence_of_bins()).sum())
+
+    def divergence_of_bins(self) -> npt.NDArray[np.float64]:
+        """Return `½ log(p/m)` and `½ log(q/m)` of each bin, `[2, bins]`; 0 for an empty bin."""
+        counts = np.stack([self.positive, self.negative])
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        ratios = np.divide(shares, shares.mean(axis=0), out=np.ones_like(shares), where=shares > 0)
+        return np.log(ratios) / 2
 
 
 def distance_histograms(

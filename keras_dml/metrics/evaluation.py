@@ -1,7 +1,9 @@
 """All metrics of a set of embeddings in one call."""
 
-from collections.abc import Iterable
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +13,15 @@ from keras_dml._common.checks import check_bool, check_seed, shown
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError, as_array
 from keras_dml._common.labels import joined_labels
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.types import METRICS, Metric, Neighbors
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.precision import precision_at_r
 from keras_dml.metrics.ranking import ranking_scores
 from keras_dml.metrics.recall import recall_at_k
+
+if TYPE_CHECKING:
+    from keras_dml.metrics.approximate import Certificate
 
 # The values of the benchmarks, first CUB and Cars. Values above the number of items are dropped.
 _KS = (1, 2, 4, 8, 10, 100, 1000)
@@ -34,6 +39,7 @@ def evaluate(
     seed: int = 0,
     *,
     relation: relations.RelationLike = None,
+    neighbors: Neighbors = "auto",
 ) -> dict[str, float]:
     """Compute retrieval, clustering, and separation scores of embeddings from any model.
 
@@ -55,10 +61,14 @@ def evaluate(
         gallery: Numbers `[m, d]` to search instead of the other rows.
         gallery_labels: Class of each row of the gallery, `[m]`.
         clustering: Whether to run k-means (with a gallery, on both sets together).
-        seed: Seed of k-means.
+        seed: Seed of k-means, and of the sample of queries for the certificates.
         relation: A relation of `keras_dml.relations`. Its positives count as rows of the query's
             class, and `labels` are its labels. The scores then include `ndcg@10/cosine`
             (`ranking_scores`), and exclude `nmi`, `ami`, and `jensen_shannon`, which need classes.
+        neighbors: "exact" compares each query with all items. "scann" finds the neighbors with
+            ScaNN's tree. "auto" is "exact" below 200,000 rows (with a gallery: below as many
+            pairs of a row and an item), and "scann" above. Without ScaNN, the search is exact, and
+            the logger "keras_dml" first gets the time that it takes.
 
     Returns:
         A dictionary of floats, in this order: for each metric `recall@K/cosine` for each K,
@@ -68,10 +78,16 @@ def evaluate(
         and the integer `queries_without_match`. R@K counts these queries as misses, and the two
         precisions exclude them.
 
+        With "scann", each retrieval score has a certificate: `recall@1/cosine/exact` is the exact
+        score of at most 5,000 random queries, and `recall@1/cosine/exact_low` and `exact_high` are
+        its 95 % interval. If the queries have more than 1,000 matches on average, `map@r` and
+        `r_precision` are the exact scores of the sample. `jensen_shannon` is then the divergence of
+        the pairs of 2,000 random queries with all items.
+
     Raises:
         ValueError: The embeddings are not finite (the message has the count and the first rows),
-            labels have another shape, a K is out of range, the metric is unknown, or only one of
-            gallery and gallery_labels is set.
+            labels have another shape, a K is out of range, the metric or the value of neighbors is
+            unknown, or only one of gallery and gallery_labels is set.
         MissingExtraError: scikit-learn is not installed, with `clustering`.
     """
     try:
@@ -85,6 +101,9 @@ def evaluate(
     seed = check_seed("seed", seed)
     by_class = relations.get(relation).of_classes
     clustering = check_bool("clustering", clustering) and by_class
+    from keras_dml.metrics.approximate import approximate_scores, sampled_divergence, takes_scann
+
+    by_scann = takes_scann(neighbors, embeddings, gallery)
     if clustering:
         check_scikit_learn()  # fail before the work
     sets: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
@@ -96,11 +115,19 @@ def evaluate(
     ks = list(ks) if isinstance(ks, Iterable) else ks  # an iterator can be read once
     scores: dict[str, float] = {}
     for name in chosen:
-        recall = recall_at_k(embeddings, labels, ks, name, **sets, relation=relation)
+        certificates: Mapping[str, Certificate] = {}
+        if by_scann:
+            recall, precision, certificates = approximate_scores(
+                embeddings, labels, ks, name, **sets, relation=relation, seed=seed
+            )
+        else:
+            recall = recall_at_k(embeddings, labels, ks, name, **sets, relation=relation)
+            precision = precision_at_r(embeddings, labels, name, **sets, relation=relation)
         scores |= {f"recall@{k}/{name}": share for k, share in recall.items()}
-        precision = precision_at_r(embeddings, labels, name, **sets, relation=relation)
         scores[f"map@r/{name}"] = precision.map_at_r
         scores[f"r_precision/{name}"] = precision.r_precision
+        for key, certificate in certificates.items():
+            scores |= certificate.named(f"{key}/{name}")
         if not by_class:
             deepest = min(10, items)
             ranked = ranking_scores(embeddings, labels, [deepest], name, **sets, relation=relation)
@@ -112,7 +139,9 @@ def evaluate(
             rows = np.concatenate(sides)
             classes = joined_labels([("labels", labels), ("gallery_labels", gallery_labels)])
         scores |= clustering_scores(rows, classes, seed)._asdict()
-    if by_class:
+    if by_class and by_scann:
+        scores["jensen_shannon"] = sampled_divergence(embeddings, labels, **sets, seed=seed)
+    elif by_class:
         scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
     scores["queries_without_match"] = precision.queries_without_match
     return scores

@@ -12,12 +12,13 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import finite_rows
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.linear_probe import information_probe
-from keras_dml.metrics.mutual_information import mutual_information_bound
+from keras_dml.metrics.mutual_information import mutual_information_bound, random_halves
 from keras_dml.metrics.pairwise_information import (
     Estimate,
     Floats,
     PairStatistics,
     ball_volume_term,
+    pair_influence,
     pair_statistics,
     uniform_log_distance,
     within_class_entropy,
@@ -39,7 +40,8 @@ INFORMATION = (
     *FITTED,
 )
 """Names of the scores of `information`."""
-_WITHOUT_INTERVAL = ("jensen_shannon", "information_distances")
+# Bins of the fitted network's values over the distances.
+_BINS = 1000
 
 
 def information(
@@ -111,7 +113,7 @@ def information(
     Eq. 3 to 7, 35 and 36; Ross, "Mutual information between discrete and continuous data sets",
     PLoS ONE 2014; Wang et al., "Nonparametric divergence estimation", 2009.
     """
-    found = _estimates(embeddings, labels, scores, neighbors, rows, seed)
+    found = _estimates(embeddings, labels, scores, neighbors, rows, seed, influences=False)
     return {name: estimate.value for name, (estimate, _) in found.items()}
 
 
@@ -130,9 +132,10 @@ def information_intervals(
 
     A resampling draws as many classes as there are, with replacement. The score of a resampling is
     linearized: each row changes the score by its influence on the original rows, and nothing is
-    fitted again. The cost is therefore the cost of `information`. The intervals of
-    `information_neighbors` are up to 40 % too narrow for few classes, because a new class also
-    changes the neighbors of the others.
+    fitted again. The cost is therefore the cost of `information`, plus one pass over the pairs each
+    for `jensen_shannon` and `information_distances`. The intervals of `information_neighbors` are
+    up to 40 % too narrow for few classes, because a new class also changes the neighbors of the
+    others.
 
     Examples:
         >>> labels = np.repeat(np.arange(20), 5)
@@ -147,18 +150,17 @@ def information_intervals(
         level: Share of the resamplings within the interval, between 0 and 1.
 
     Returns:
-        `{name: (low, high)}`. NaN for `jensen_shannon` and `information_distances`, which have no
-        value for each row.
+        `{name: (low, high)}`. NaN for a score that is not finite.
 
     Raises:
         ValueError: As in `information`. Also if `replicates` or `level` is out of range.
     """
     replicates = check_whole("replicates", replicates, least=1)
     level = check_number("level", level, above=0, below=1)
-    found = _estimates(embeddings, labels, scores, neighbors, rows, seed)
+    found = _estimates(embeddings, labels, scores, neighbors, rows, seed, influences=True)
     intervals = {}
     for name, (estimate, codes) in found.items():
-        if name in _WITHOUT_INTERVAL or not np.isfinite(estimate.value):
+        if not np.isfinite(estimate.value):
             intervals[name] = (float("nan"), float("nan"))
             continue
         sizes = np.bincount(codes)
@@ -179,8 +181,13 @@ def _estimates(
     neighbors: int,
     rows: int | None,
     seed: int,
+    influences: bool,
 ) -> dict[str, tuple[Estimate, npt.NDArray[np.int64]]]:
-    """Return each estimate with the class numbers of the rows that it uses."""
+    """Return each estimate with the class numbers of the rows that it uses.
+
+    Without `influences`, the scores of distributions of distances skip theirs, which take another
+    pass over the pairs.
+    """
     names = INFORMATION if scores is None else [scores] if isinstance(scores, str) else scores
     unknown = [name for name in names if name not in INFORMATION]
     if unknown:
@@ -214,17 +221,41 @@ def _estimates(
     shares = sizes / sizes.sum()
     entropy = Estimate.of(-float(shares @ np.log(shares)), -np.log(shares)[codes])
     found["class_entropy"] = entropy, codes
-    nothing = np.zeros(len(codes))
+    unit = _unit(z)
     if "jensen_shannon" in names:
-        divergence = distance_histograms(float32[order], codes).divergence()
-        found["jensen_shannon"] = Estimate(divergence, nothing), codes
+        histograms = distance_histograms(float32[order], codes)
+        tables = histograms.divergence_of_bins()
+        influence = pair_influence(unit, codes, tables) if influences else np.zeros(len(codes))
+        found["jensen_shannon"] = Estimate(histograms.divergence(), influence), codes
     if "information_distances" in names:
-        try:
-            nats = mutual_information_bound(float32[order], codes, seed=seed).nats
-        except ArgumentError:  # a random half has no pairs of a kind
-            nats = float("nan")
-        found["information_distances"] = Estimate(nats, nothing), codes
+        found["information_distances"] = _of_network(float32[order], unit, codes, seed, influences)
     return {name: found[name] for name in names}
+
+
+def _of_network(
+    float32: npt.NDArray[np.float32],
+    unit: Floats,
+    codes: npt.NDArray[np.int64],
+    seed: int,
+    influences: bool,
+) -> tuple[Estimate, npt.NDArray[np.int64]]:
+    """Return the bound of a fitted network, whose weights do not change with the classes."""
+    _, scored = random_halves(len(codes), seed)
+    influence = np.zeros(len(scored))
+    try:
+        found = mutual_information_bound(float32, codes, seed=seed)
+    except ArgumentError:  # a random half has no pairs of a kind
+        return Estimate(float("nan"), influence), codes[scored]
+    if influences:
+        from keras import ops
+
+        from keras_dml._pairwise.divergence import negative_costs, positive_costs
+
+        centers = (np.arange(_BINS, dtype=np.float32) + 0.5) * 2 / _BINS
+        values = found.network(ops.convert_to_tensor(centers[:, None]))[:, 0]
+        costs = [ops.convert_to_numpy(of(values)) for of in (positive_costs, negative_costs)]
+        influence = pair_influence(unit[scored], codes[scored], -np.stack(costs))
+    return Estimate(found.nats, influence), codes[scored]
 
 
 def _of_pairs(

@@ -47,8 +47,9 @@ def fit_probe(
     weight_decay: float,
     start: Probe | None = None,
     standardize: bool = True,
+    most: int = 500,
 ) -> Probe:
-    """Fit a softmax classifier with L-BFGS on all rows, at most 500 iterations.
+    """Fit a softmax classifier with L-BFGS on all rows.
 
     The loss is the mean cross-entropy + (w/2)‖θ‖², without decay of the bias. It is convex, so the
     probabilities do not depend on the start.
@@ -56,9 +57,10 @@ def fit_probe(
     Args:
         rows: `[n, d]`.
         codes: Class numbers 0 to K − 1, `[n]`, with each class present.
-        weight_decay: w, above 0.
+        weight_decay: w, at least 0. With 0, θ of separable classes grows until the last iteration.
         start: A fit on the same rows to start from. The default is 0.
         standardize: Whether to give each column the mean 0 and the deviation 1.
+        most: Largest number of iterations.
     """
     with needing("run", "information_probe"):
         from scipy.optimize import minimize
@@ -80,7 +82,7 @@ def fit_probe(
         return float(value), gradient.ravel()
 
     first = np.zeros(shape) if start is None else np.vstack([start.weights, start.bias])
-    limits = {"maxiter": 500, "maxfun": 2000, "gtol": 1e-5, "ftol": 0.0}
+    limits = {"maxiter": most, "maxfun": 4 * most, "gtol": 1e-5, "ftol": 0.0}
     found = minimize(loss, first.ravel(), jac=True, method="L-BFGS-B", options=limits)
     theta = found.x.reshape(shape)
     converged = bool(np.abs(found.jac).max() < 1e-5)

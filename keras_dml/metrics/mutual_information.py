@@ -109,8 +109,7 @@ def mutual_information_bound(
     z, classes = unit_embeddings(embeddings, labels)
     network = network or StatisticsNetwork(seed=seed)
     check_statistics_network(network)
-    order = np.random.default_rng([seed, 0]).permutation(len(z))
-    halves = [_Pairs(z[rows], classes[rows]) for rows in (order[::2], order[1::2])]
+    halves = [_Pairs(z[rows], classes[rows]) for rows in random_halves(len(z), seed)]
     optimizer = keras.optimizers.Adam(WarmCosine(1e-3, steps, warmup_steps=1))
     optimizer.build(network.trainable_variables)
 
@@ -145,6 +144,12 @@ def mutual_information_bound(
         beta=float(ops.convert_to_numpy(beta)) if found else None,
         network=network,
     )
+
+
+def random_halves(rows: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the numbers of the rows that fit V, and of the rows that score it."""
+    order = np.random.default_rng([seed, 0]).permutation(rows)
+    return order[::2], order[1::2]
 
 
 class _Pairs:

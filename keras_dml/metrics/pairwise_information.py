@@ -106,6 +106,33 @@ def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairS
     return PairStatistics(log_distance, distance, class_log, neighbors, floored)
 
 
+def pair_influence(rows: Floats, codes: npt.NDArray[np.int64], tables: Floats) -> Floats:
+    """Return the influence of each row on `E⁺[t⁺(D)] + E⁻[t⁻(D)]`, as in `Estimate`, `[n]`.
+
+    Args:
+        rows: Unit rows, `[n, d]`.
+        codes: Class number of each row, `[n]`. There are pairs of both kinds.
+        tables: t⁺ and t⁻ in equal bins over [0, 2], `[2, bins]`.
+    """
+    n, bins = len(rows), tables.shape[1]
+    sums = np.zeros((2, n))
+    step = max(1, _BLOCK // n)
+    for first in range(0, n, step):
+        block = slice(first, first + step)
+        distances = np.sqrt(np.maximum(2 - 2 * rows[block] @ rows.T, 0))
+        cells = np.minimum((distances * (bins / 2)).astype(np.int64), bins - 1)
+        same = codes[block, None] == codes
+        values = tables[1 - same.astype(np.int64), cells]
+        np.fill_diagonal(values[:, first:], 0)
+        sums[:, block] = (values * same).sum(axis=1), (values * ~same).sum(axis=1)
+    sizes = np.bincount(codes)[codes]
+    counts = np.stack([sizes - 1, n - sizes])
+    totals = counts.sum(axis=1, keepdims=True)
+    influences = (sums - sums.sum(axis=1, keepdims=True) / totals * counts) * n / totals
+    # A negative pair has the weights of two rows. Each copy of a class has its own positive pairs.
+    return influences[0] + 2 * influences[1]
+
+
 def _squared_distances(rows: Floats, squares: Floats, block: slice, close: float) -> Floats:
     """Return squared distances `[b, n]`, exact also for close pairs, 0 on the diagonal."""
     squared = squares[block, None] + squares - 2 * rows[block] @ rows.T

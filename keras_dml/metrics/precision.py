@@ -77,26 +77,45 @@ def precision_at_r(
     rows = np.flatnonzero(relevant > 0)
     if not len(rows):
         return PrecisionAtR(float("nan"), float("nan"), len(queries))
-    # Group queries by their number of matches, so that one large class does not deepen every
-    # search.
-    rows = rows[np.argsort(relevant[rows], kind="stable")]
     index = make_index(items, metric)
     average = precision = 0.0
-    for group in np.split(rows, np.flatnonzero(np.diff(_depth(relevant[rows]))) + 1):
+    for group in by_depth(rows, relevant):
         deepest = int(relevant[group].max())
         own_rows = group if gallery is None else None
-        ranks = np.arange(1, deepest + 1)
         for block, found, _ in neighbor_blocks(index, queries[group], deepest, own_rows):
             of_block = group[block]
             hits = relevance.hits(of_block, found)
-            hits &= ranks <= relevant[of_block, None]
-            so_far = np.cumsum(hits, axis=1) / ranks
-            average += np.sum((hits * so_far).sum(axis=1) / relevant[of_block])
-            precision += np.sum(hits.sum(axis=1) / relevant[of_block])
+            of_averages, of_precisions = precisions(hits, relevant[of_block])
+            average += np.sum(of_averages)
+            precision += np.sum(of_precisions)
     without = len(queries) - len(rows)
     return PrecisionAtR(float(average / len(rows)), float(precision / len(rows)), without)
 
 
-def _depth(relevant: np.ndarray) -> npt.NDArray[np.int64]:
-    """Return the group of each query: up to 16 matches, up to 32, up to 64, and so on."""
-    return np.ceil(np.log2(np.maximum(relevant, 16))).astype(np.int64)
+def by_depth(rows: np.ndarray, relevant: np.ndarray) -> list[npt.NDArray[np.int64]]:
+    """Group queries by their number of matches: up to 16, up to 32, up to 64, and so on.
+
+    One large class then does not deepen every search.
+
+    Args:
+        rows: Row numbers of the queries.
+        relevant: Number of matches of each row.
+    """
+    rows = rows[np.argsort(relevant[rows], kind="stable")]
+    depths = np.ceil(np.log2(np.maximum(relevant[rows], 16))).astype(np.int64)
+    return np.split(rows, np.flatnonzero(np.diff(depths)) + 1) if len(rows) else []
+
+
+def precisions(
+    hits: npt.NDArray[np.bool_], relevant: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return average precision at R and R-precision of each query, `[b]`.
+
+    Args:
+        hits: Whether each of the nearest items is a match, `[b, k]`.
+        relevant: R of each query, from 1 to k, `[b]`.
+    """
+    ranks = np.arange(1, hits.shape[1] + 1)
+    hits = hits & (ranks <= relevant[:, None])
+    so_far = np.cumsum(hits, axis=1) / ranks
+    return (hits * so_far).sum(axis=1) / relevant, hits.sum(axis=1) / relevant

@@ -12,6 +12,7 @@ from keras_dml.models.cached_gradients import CachedGradients
 from keras_dml.models.cross_batch_memory import CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
 from keras_dml.models.dual_encoder import DualEncoder
+from keras_dml.models.from_hub import from_hub
 from keras_dml.models.frozen_features import split_at_features
 from keras_dml.models.frozen_statistics import (
     FrozenStatisticsBatchNormalization,
@@ -63,6 +64,7 @@ __all__ = [
     "embedding_model",
     "enable_lora",
     "feature_extractor",
+    "from_hub",
     "has_lora",
     "layer_multipliers",
     "load_keras_file",

@@ -1,10 +1,13 @@
 """A folder of images with one subfolder for each class."""
 
 import collections
+import dataclasses
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
+
+import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from pipelines import heic
@@ -51,6 +54,7 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
     """List the images in a folder of class folders. No image is opened.
 
     The class of an image is the path of its folder relative to `data_dir`, with forward slashes.
+    If all class folders are nested, the first folder of the path is the coarse class.
     Classes and the files of a class are in sorted order. Links to folders are followed. Hidden
     files and folders, `__MACOSX`, and files that are not images are ignored. These files cause a
     warning and are left out:
@@ -90,7 +94,11 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
     classes = sorted(files_of)
     paths = [os.path.join(root, name, file) for name in classes for file in files_of[name]]
     labels = [name for name in classes for _ in files_of[name]]
-    return ImageTable.from_paths(paths, labels)
+    table = ImageTable.from_paths(paths, labels)
+    if not all("/" in name for name in classes):
+        return table
+    coarse = np.unique([name.split("/")[0] for name in classes], return_inverse=True)[1]
+    return dataclasses.replace(table, coarse_ids=coarse)
 
 
 def walk_images(

@@ -26,6 +26,7 @@ NAMES = (
     "groceries",
     "inshop",
     "sop",
+    "table",
 )
 """Names of datasets, which are modules of this package."""
 
@@ -59,10 +60,11 @@ def load_dataset(
             - `"inshop"`: In-Shop, with a gallery
             - `"groceries"`: the Grocery Store Dataset, with a catalog
             - `"folder"`: any folder of class folders
+            - `"table"`: a CSV, TSV, or Parquet file, see `pipelines.read_table`
             - `"tfds:NAME"`, `"tfds:NAME:CONFIG"`: an image classification dataset of
               tensorflow-datasets, see `pipelines.datasets.tfds`
-        data_dir: Folder of the files. None for `"glyphs"` and `"digits"`, and for the default
-            folder of tensorflow-datasets.
+        data_dir: Folder of the files, or the file of `"table"`. None for `"glyphs"` and `"digits"`,
+            and for the default folder of tensorflow-datasets.
         train_classes: Number of training classes. None: the official boundary (class ids up to 100
             for CUB, 98 for Cars-196, 40 for the groceries), the dataset's splits for `"tfds:NAME"`,
             or half of the classes, rounded down. Must be None for `"sop"` and `"inshop"`, whose

@@ -1,7 +1,10 @@
 """Stanford Online Products (Song et al. 2016) in its official layout."""
 
+import dataclasses
 import os
 from collections.abc import Iterable
+
+import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table, whole
@@ -62,7 +65,9 @@ def _table(root: str, side: str, rows: Iterable[tuple]) -> ImageTable:
     table = ImageTable.from_paths(
         [os.path.join(root, path) for path in paths], [class_id for class_id, _, _ in rows]
     )
+    coarse = {class_id: coarse_id for class_id, coarse_id, _ in rows}
+    coarse_ids = np.array([coarse[class_id] for class_id in sorted(coarse)])
     full = f"Stanford Online Products' {side} list"
     where = os.path.join(root, name)
     warn_of_other_counts(where, table, full, NUM_IMAGES[side], NUM_CLASSES[side])
-    return table
+    return dataclasses.replace(table, coarse_ids=coarse_ids)

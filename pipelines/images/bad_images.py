@@ -20,22 +20,16 @@ from pipelines import heic
 from pipelines.bars import Bar
 from pipelines.checks import as_integers
 from pipelines.images.decode import decode_image
-from pipelines.images.limits import MOST_PIXELS, why_too_costly
+from pipelines.images.file_checks import NO_IMAGE, why_too_costly, why_unsupported
+from pipelines.images.limits import MOST_PIXELS
 from pipelines.table import ImageTable, check_table
 
 NO_SUCH_FILE = "no such file"
-_NO_IMAGE = "not a JPEG, PNG, WebP, BMP or GIF image"
 # TensorFlow's message can contain bytes of a damaged file, which are not valid UTF-8.
 _DECODING_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _ROWS_AT_A_TIME = 1024
 _BAR_FROM = 1000  # rows; smaller checks are over before a bar is useful
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
-# Other formats of cameras and scanners: position of the signature, signature, name.
-_UNSUPPORTED = (
-    (4, b"ftypavi", "AVIF"),
-    (0, b"II*\0", "TIFF or camera raw"),
-    (0, b"MM\0*", "TIFF or camera raw"),
-)
 # Starts of the lines around the reason in an error of nested functions.
 _TRACE_LINES = ("Graph execution error", "Detected at", "<stack traces", "  ", "\t")
 # The node before a TensorFlow message, and the operation after it.
@@ -143,21 +137,7 @@ def _why_not_an_image(path: str) -> str | None:
     webp = head[:4] == b"RIFF" and head[8:] == b"WEBP"
     if unsupported or webp or heic.is_heic(head) or head.startswith(_FIRST_BYTES):
         return unsupported
-    return _NO_IMAGE
-
-
-def why_unsupported(head: bytes) -> str | None:
-    """Return the reason if a file starts like an image in an unsupported format, or None.
-
-    Args:
-        head: The first 12 bytes of the file, or more.
-    """
-    if heic.is_heic(head) and not heic.can_be_read():
-        return heic.NEEDS_PACKAGE
-    for start, mark, name in _UNSUPPORTED:
-        if head.startswith(mark, start):
-            return f"{_NO_IMAGE}: {name}, convert it to JPEG"
-    return None
+    return NO_IMAGE
 
 
 def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:

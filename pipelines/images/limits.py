@@ -1,10 +1,7 @@
 """Needs TensorFlow. Limits on the cost of an image file, checked before it is decoded.
 
-The checks are graph operations, so that a SavedModel refuses the same files as a training. Only the
-number of scans of a JPEG needs a Python function, because it needs all bytes of the file.
+The checks are graph operations, so that a SavedModel refuses the same files as a training.
 """
-
-import re
 
 import tensorflow as tf
 
@@ -12,16 +9,7 @@ from pipelines.images.file_bytes import numbers
 from pipelines.max_pixels import MOST_PIXELS as MOST_PIXELS
 from pipelines.max_pixels import too_large as too_large
 
-# Encoders write up to twenty scans. A scan takes only a dozen bytes, but over 1 ns per pixel.
-MOST_SCANS = 50
-# Segments before the first scan. A depth map of 50 MB has 800. Pillow takes 1 µs for each.
-MOST_SEGMENTS = 10_000
-# Bytes before the first scan that are outside of segments. Pillow reads them one by one.
-_MOST_STRAY = 2**20
 _HEADER = 32  # bytes
-# A marker in the data of a scan, except for stuffed 0xFF bytes and restarts.
-_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
-_SCAN, _END, _BARE = 0xDA, 0xD9, (0x01, 0xD8)
 
 
 def check_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> list[tf.Operation]:
@@ -65,34 +53,6 @@ def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         height = tf.where(is_this, of_height, height)
         width = tf.where(is_this, of_width, width)
     return height, width
-
-
-def why_too_costly(encoded: bytes) -> str | None:
-    """Return why a JPEG file with few pixels takes too long to read, or None.
-
-    Thousands of scans, empty segments, or stray bytes take seconds. Call this before Pillow opens
-    the file, because Pillow reads all segments of the file.
-    """
-    if not encoded.startswith(b"\xff\xd8"):
-        return None
-    scans, segments, stray, place = 0, 0, 0, 2
-    # Go from marker to marker up to the end of the image. A preview or a video can follow it.
-    while found := _MARKER.search(encoded, place):
-        if not scans:
-            segments, stray = segments + 1, stray + found.start() - place
-        if segments > MOST_SEGMENTS:
-            return f"a JPEG of more than {MOST_SEGMENTS:,} segments"
-        if stray > _MOST_STRAY:
-            return "a JPEG with more than 1 MiB between its segments"
-        code, place = encoded[found.start() + 1], found.end()
-        if code == _END:
-            return None
-        scans += code == _SCAN
-        if scans > MOST_SCANS:
-            return f"a JPEG of more than {MOST_SCANS} scans"
-        if code not in _BARE:
-            place += int.from_bytes(encoded[place : place + 2])
-    return None
 
 
 def _begins(head: tf.Tensor, start: int, expected: bytes) -> tf.Tensor:

@@ -1,47 +1,40 @@
-"""Needs TensorFlow. Transforms: pure functions from an image and a seed to the input of a model.
+"""Transforms: pure functions from an image and a seed to the input of a model.
 
 Recipes say: resize the image, crop it, resize the crop. These transforms choose the window of the
-crop in the resized image, map it back to the stored pixels, and decode and resample only this part,
-once. For fixed and center crops, which have the size of the output, the result equals the whole
-image resized and then cropped, up to rounding. Area crops use a faster resampling (see `resample`).
-With color jitter, the whole image is decoded and resized first, because contrast depends on its
-mean.
+crop in the resized image, map it back to the stored pixels, and resample only this part, once. For
+fixed and center crops, which have the size of the output, the result equals the whole image resized
+and then cropped, up to rounding. With color jitter, the whole image is resized first, because
+contrast depends on its mean.
+
+A call needs TensorFlow (see `tensorflow_transforms`), whose area crops use a faster resampling (see
+`resample`). The method `with_pillow` needs only Pillow.
 """
 
-import dataclasses
-import functools
-import math
-from collections.abc import Callable
+from __future__ import annotations
 
-import tensorflow as tf
+import dataclasses
+import importlib
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from pipelines.checks import plain_numbers
-from pipelines.images import decode
-from pipelines.images.decode import Source
-from pipelines.images.jitter import JITTER_NUMBERS, jitter_colors
-from pipelines.images.limits import MOST_PIXELS
-from pipelines.images.resample import (
-    resample,
-    resample_for_training,
-    resample_pixels,
-)
-from pipelines.images.windows import (
-    WINDOW_NUMBERS,
-    Window,
-    area_window,
-    central_window,
-    fixed_window,
-    resized_size,
-)
+from pipelines.max_pixels import MOST_PIXELS
 
-CROPS: dict[str, Callable[["TrainTransform", tf.Tensor, tf.Tensor], Window]] = {
-    "area": lambda made, size, place: area_window(size, place, made.area, made.aspect),
-    "fixed": lambda made, size, place: fixed_window(size, place, made.image_size),
-    "none": lambda made, size, place: central_window(size, made.image_size),
-}
-"""The crops of a training image by name: from (transform, size, random numbers) to a window."""
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from pipelines.images.decode import Source
+    from pipelines.images.pillow_transforms import PillowSource
+    from pipelines.images.windows import Window
+
+CROPS = ("area", "fixed", "none")
+"""The crops of a training image."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +87,7 @@ class TrainTransform:
     max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
     def __post_init__(self) -> None:
-        check_choice("crop", self.crop, tuple(CROPS))
+        check_choice("crop", self.crop, CROPS)
         object.__setattr__(self, "flip", check_bool("flip", self.flip))
         _check_sizes(self, crop_is_fixed=self.crop != "area")
         _check_range(self, "area", at_most=1.0)
@@ -120,7 +113,27 @@ class TrainTransform:
         Raises:
             tf.errors.InvalidArgumentError: The image cannot be read, or has more than `max_pixels`.
         """
-        return _shared(_augmented, self)(source, seed)
+        return _with_tensorflow().augment(self, source, seed)
+
+    def with_pillow(self, source: PillowSource, seed: ArrayLike) -> np.ndarray:
+        """Augment one image with Pillow and NumPy, without TensorFlow.
+
+        The crop, the flip, and the jitter have the same distributions as in a call, and other
+        random numbers. Without random choices, the result differs from a call by rounding: one
+        level of 0..255, and a few levels if a call with `crop="area"` uses its faster resampling.
+
+        Args:
+            source: `bytes` of an image file, or uint8 `[h, w, 1 or 3]`. Or a pair of one of these
+                and a box, as in a call.
+            seed: Two integers of 0 or more. Equal seeds give equal bits.
+
+        Returns:
+            float32 `[image_size, image_size, 3]`, RGB in 0..255.
+
+        Raises:
+            ValueError: The image cannot be read, or has more than `max_pixels`.
+        """
+        return _with_pillow().augment(self, source, seed)
 
     @property
     def takes_batches(self) -> bool:
@@ -137,7 +150,7 @@ class TrainTransform:
         Returns:
             float32 `[b, image_size, image_size, 3]`, RGB in 0..255.
         """
-        return _shared(_augmented_batch, self)(pixels, seeds)
+        return _with_tensorflow().augment_batch(self, pixels, seeds)
 
     def draw(
         self, size: tf.Tensor, seed: tf.Tensor
@@ -154,21 +167,7 @@ class TrainTransform:
             0.5 for a mirrored image; and float32 `[8]`, see `jitter.jitter_colors`. The results for
             a batch of seeds have a first axis `b`, except the sizes.
         """
-        resized = resized_size(size, self.resize or self.image_size)
-        seed = tf.convert_to_tensor(seed)
-        # Draw all numbers at once: a random operation takes longer than its numbers.
-        numbers = [WINDOW_NUMBERS, 1, JITTER_NUMBERS]
-        if seed.shape.rank == 1:
-            uniform = tf.random.stateless_uniform([sum(numbers)], seed)
-        else:
-            uniform = tf.map_fn(
-                lambda each: tf.random.stateless_uniform([sum(numbers)], each),
-                seed,
-                fn_output_signature=tf.float32,
-            )
-        place, flip_number, jitter_numbers = tf.split(uniform, numbers, axis=-1)
-        window = CROPS[self.crop](self, resized, place)
-        return resized, window, flip_number, jitter_numbers
+        return _with_tensorflow().draw(self, size, seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +204,16 @@ class EvaluationTransform:
         Returns:
             float32 `[image_size, image_size, 3]`, RGB in 0..255.
         """
-        return _shared(_central, self)(source)
+        return _with_tensorflow().center(self, source)
+
+    def with_pillow(self, source: PillowSource) -> np.ndarray:
+        """Transform one image with Pillow, as `TrainTransform.with_pillow` does.
+
+        Examples:
+            >>> EvaluationTransform(8).with_pillow(np.zeros([20, 30, 3], "uint8")).shape
+            (8, 8, 3)
+        """
+        return _with_pillow().center(self, source)
 
     def of_batch(self, pixels: tf.Tensor) -> tf.Tensor:
         """Transform a batch of images of one size. Each image has the same bits as from a call.
@@ -216,80 +224,17 @@ class EvaluationTransform:
         Returns:
             float32 `[b, image_size, image_size, 3]`, RGB in 0..255.
         """
-        return _shared(_central_batch, self)(pixels)
+        return _with_tensorflow().center_batch(self, pixels)
 
 
-def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
-    image = decode.open_image(source, transform.max_pixels)
-    resized, window, flip_number, jitter_numbers = transform.draw(image.size, seed)
-    read = resample_for_training if transform.crop == "area" else resample
-    if any(transform.jitter):
-        whole = read(image, resized, (tf.zeros([2]), tf.cast(resized, tf.float32)), resized)
-        jittered = jitter_colors(whole, jitter_numbers, transform.jitter)
-        image = decode.PixelImage(tf.cast(tf.round(jittered), tf.uint8))
-    output = read(image, resized, window, transform.image_size)
-    if transform.flip:
-        mirrored = tf.cond(
-            tf.squeeze(flip_number < 0.5), lambda: tf.reverse(output, [1]), lambda: output
-        )
-    else:
-        mirrored = output
-    return tf.ensure_shape(mirrored, [transform.image_size, transform.image_size, 3])
+def _with_tensorflow() -> Any:
+    with needing("tensorflow", "a call of a transform"):
+        return importlib.import_module("pipelines.images.tensorflow_transforms")
 
 
-def _augmented_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    resized = _static_resized_size(transform, pixels)
-    _, (corners, extent), flip_numbers, _ = transform.draw(tf.shape(pixels)[1:3], seeds)
-    return resample_pixels(
-        pixels,
-        resized,
-        (tf.broadcast_to(corners, [tf.shape(pixels)[0], 2]), extent),
-        transform.image_size,
-        flip_numbers[:, 0] < 0.5 if transform.flip else None,
-    )
-
-
-def _central_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
-    resized = _static_resized_size(transform, pixels)
-    corner, extent = central_window(tf.constant(resized), transform.image_size)
-    corners = tf.broadcast_to(corner, [tf.shape(pixels)[0], 2])
-    return resample_pixels(pixels, resized, (corners, extent), transform.image_size)
-
-
-def _static_resized_size(
-    transform: TrainTransform | EvaluationTransform, pixels: tf.Tensor
-) -> tuple[int, int]:
-    with tf.init_scope():
-        size = tf.constant(list(pixels.shape[1:3]))
-        height, width = resized_size(size, transform.resize or transform.image_size).numpy()
-    return int(height), int(width)
-
-
-def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
-    image = decode.open_image(source, transform.max_pixels)
-    resized = resized_size(image.size, transform.resize or transform.image_size)
-    window = central_window(resized, transform.image_size)
-    output = resample(image, resized, window, transform.image_size)
-    return tf.ensure_shape(output, [transform.image_size, transform.image_size, 3])
-
-
-def _shared(
-    compute: Callable[..., tf.Tensor], transform: TrainTransform | EvaluationTransform
-) -> Callable[..., tf.Tensor]:
-    """Return `compute` for this transform. All graphs of the process share one function.
-
-    A run builds about twenty pipelines. Tracing the function for each would take half a second.
-    """
-    if tf.executing_eagerly():
-        return functools.partial(compute, transform)
-    return _traced(compute, transform)
-
-
-@functools.lru_cache(maxsize=64)
-def _traced(
-    compute: Callable[..., tf.Tensor], transform: TrainTransform | EvaluationTransform
-) -> Callable[..., tf.Tensor]:
-    return tf.function(functools.partial(compute, transform), autograph=False)
+def _with_pillow() -> Any:
+    with needing("images", "with_pillow"):
+        return importlib.import_module("pipelines.images.pillow_transforms")
 
 
 def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed: bool) -> None:

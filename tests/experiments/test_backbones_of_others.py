@@ -1,17 +1,18 @@
 """Runs on KerasHub presets and a Keras file: training, resuming, exporting, and serving."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from hub_presets import preset
-from tiny_run import TINY, command, final_weights, history
-from without import ROOT
+from processes import run_python
+from tiny_run import (
+    TINY,
+    assert_same_weights,
+    assert_serves_its_embeddings,
+    command,
+    final_weights,
+    history,
+)
 
 from experiments import evaluate
 from experiments.options.command_line import run_command
@@ -71,17 +72,10 @@ def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd, 
     killed_after_its_first_checkpoint(monkeypatch, *words, f"--output_dir={killed}")
     assert command(*words, f"--output_dir={killed}") == 0
     assert "continued after epoch 1" in capfd.readouterr().out
-    one, two = final_weights(whole), final_weights(killed)
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert_same_weights(whole, killed)
     assert history(whole) == history(killed) and len(history(whole)) == 2
 
-    with np.load(whole / "test_embeddings.npz") as kept:
-        paths, embeddings = kept["paths"], kept["embeddings"]
-    files = tf.constant([pathlib.Path(str(path)).read_bytes() for path in paths])
-    served = tf.saved_model.load(str(whole / "saved_model")).signatures["serving_default"]
-    np.testing.assert_allclose(served(files)["embeddings"], embeddings, atol=1e-4)
+    assert_serves_its_embeddings(whole)
     assert models.load_keras_file(whole / "best.keras").output_shape == (None, 8)
     assert run_command(evaluate.main, ["evaluate", f"--run={whole}"]) == 0
     assert "weights: its own" in (whole / "report.html").read_text()
@@ -91,10 +85,7 @@ def assert_two_devices_train_as_one(words, root):
     found = []
     for more in ([], ["--strategy=mirrored", "--logical_devices=2"]):
         folder = root / f"on {len(more) or 1}"
-        subprocess.run(
-            [sys.executable, "-m", "experiments.run", *words, *more, f"--output_dir={folder}"],
-            cwd=ROOT, check=True, timeout=300, env={**os.environ}, capture_output=True,
-        )  # fmt: skip
+        run_python("-m", "experiments.run", *words, *more, f"--output_dir={folder}")
         found.append(final_weights(folder))
     assert found[0].keys() == found[1].keys()
     for name, values in found[0].items():

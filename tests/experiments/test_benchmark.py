@@ -1,5 +1,6 @@
 """Each benchmark prints its table."""
 
+import importlib.util
 import random
 import re
 import signal
@@ -16,8 +17,9 @@ from experiments import benchmark
 from experiments.benchmarks import end_to_end, measuring, pil, retrieval, verification
 from experiments.benchmarks import losses as benchmark_losses
 from experiments.benchmarks import pipeline as benchmark_pipeline
+from experiments.benchmarks import relations as benchmark_relations
 from experiments.options.command_line import RunError, run_command
-from keras_dml import losses
+from keras_dml import metrics, relations
 from pipelines import EvaluationTransform
 
 
@@ -97,13 +99,6 @@ def test_every_loss_can_be_measured(name, monkeypatch):
     times |= {"XLA"} if on_tensorflow else set()
     assert set(row) - {"peer"} == {"loss", "n", "MB", "device", *times}
     assert all(row[name] > 0 for name in times)
-
-
-def test_no_loss_over_pairs_is_left_out():
-    of_classes = {
-        name for name, loss in losses.LOSSES.items() if issubclass(loss, losses.ProxyLoss)
-    }
-    assert set(losses.LOSSES) - {"ce"} - of_classes == set(benchmark_losses.pair_losses())
 
 
 @pytest.mark.any_backend
@@ -202,10 +197,28 @@ def test_the_retrieval_benchmark_prints_two_tables(monkeypatch, capsys):
     monkeypatch.setattr(retrieval, "MILLION", (6_000, 600, 8))
     monkeypatch.setattr(retrieval, "QUERIES", 20)
     monkeypatch.setattr(retrieval, "EFFORTS", {"ScannIndex": [], "HNSW8,Flat": ["efSearch=512"]})
-    rows = table(capsys, "retrieval")
+    rows = [
+        row for size in ("sop", "million") for row in table(capsys, "retrieval", f"--size={size}")
+    ]
     assert rows[0].split() == ["600", "x", "8", "s"] and "of faiss" in rows[2]
     assert rows[6].split()[:3] == ["6,000", "x", "8"]
     assert all(float(row.split()[-2]) > 0.5 for row in rows[7:])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
+def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, capsys):
+    monkeypatch.setattr(retrieval, "MILLION", (3_000, 300, 8))
+    monkeypatch.setattr(retrieval, "EXACT_IMAGES", 1_000)
+    head, *rows = table(capsys, "retrieval", "--size=scores")
+    assert head.split()[-4:] == list(retrieval.SCORES)
+    texts = [row[:36].strip() for row in rows]
+    certificate = ["exact on a sample", "from", "to"]
+    searched = [f"{count} x 8, {how}" for count, how in (("3,000", "scann"), ("1,000", "scann"))]
+    assert texts == [searched[0], *certificate, searched[1], *certificate, "1,000 x 8, exact"]
+    scores = np.array([row.split()[-4:] for row in rows], float)
+    assert (scores[2] < scores[0]).all() and (scores[0] < scores[3]).all()
+    np.testing.assert_array_equal(scores[4], scores[8])  # a small set has no tree
 
 
 @pytest.mark.thorough
@@ -217,6 +230,7 @@ def test_the_information_benchmark_prints_the_bias_and_the_time(capsys):
     assert all(abs(float(cell)) < 3 for cell in row.split()[3:]) and "40 rows" in time
 
 
+@pytest.mark.slow
 def test_the_verification_benchmark_prints_times_and_rates(monkeypatch, capsys):
     monkeypatch.setattr(verification, "SAMPLE", 200)
     monkeypatch.setattr(verification, "SOP", (600, 60, 8))
@@ -256,7 +270,7 @@ def test_thresholds_are_tested_on_the_other_half_of_the_classes(tmp_path, capsys
         (["pipeline", "--skip_bad_images"], "Received: --skip_bad_images"),
         (["pipeline", "--sizes=8"], "Received: --sizes=8"),
         (["pipeline", "--flagfile=bird.flags"], "Received: flagfile='bird.flags'"),
-        (["pipeline", "--flagfile=glyphs.flags"], "image files.*dataset=glyphs"),
+        (["pipeline", "--dataset=digits"], "image files.*dataset=digits"),
         (["pipeline", "--flagfile=cub.flags"], "data_dir"),
         (["losses", "--losses=hinge"], "losses must be .*hinge"),
         (["losses", "--sizes=many"], "sizes must be whole numbers"),
@@ -296,3 +310,15 @@ def test_a_whole_training_of_the_glyphs_net(capsys):
     _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")
     assert row.split()[:4] == ["small_convnet", "32", "multi_similarity", "keras_dml"]
     assert float(row.split()[4].replace(",", "")) > 0
+
+
+def test_ndcg_of_each_image_has_the_mean_of_the_metric():
+    rng = np.random.default_rng(0)
+    tags = (rng.random((30, 6)) < 0.4).astype("int32")
+    tags[:, 0] |= tags.sum(axis=1) == 0
+    embeddings = rng.normal(size=(30, 4))
+    shares = relations.SharesLabel()
+    expected = metrics.ranking_scores(embeddings, tags, [10], relation=shares)["ndcg@10"]
+    assert benchmark_relations.ndcg_at_10(embeddings, tags).mean() == pytest.approx(
+        expected, rel=1e-5
+    )

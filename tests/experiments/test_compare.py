@@ -64,16 +64,6 @@ def test_finished_runs_are_not_repeated(compared):
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")} == before
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_failing_recipe_stops_the_comparison(compared, tmp_path, capfd):
-    (tmp_path / "broken.flags").write_text("--dataset=folder\n--data_dir=/does/not/exist\n")
-    assert command(f"--recipes={tmp_path / 'broken.flags'}", f"--output_dir={tmp_path}") == 2
-    err = capfd.readouterr().err
-    assert "/does/not/exist" in err
-    assert "broken ended with code 2" in err
-
-
 @pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, 1)])
 def test_the_comparison_has_the_exit_code_of_a_failed_run(
     ended, code, tmp_path, monkeypatch, capsys

@@ -1,5 +1,6 @@
 """`experiments.evaluate`: evaluation of models and of third-party embeddings."""
 
+import importlib.util
 import json
 import pathlib
 import re
@@ -388,3 +389,29 @@ def test_unsuitable_models(model, photos, tmp_path, capsys):
     ):
         refused([*(data if "run" not in arguments[0] else ()), *arguments], message, capsys)
     assert command(f"--model={tmp_path / 'any.keras'}", "--image_size=20", *data) == 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
+def test_scores_by_scann_have_certificates(tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS)
+    words = [f"--embeddings={tmp_path / 'mine.npz'}", "--matryoshka=2,4", "--recall_at=1,3"]
+    assert command(*words) == 0
+    assert "Exact on" not in capsys.readouterr().out
+    exact, _ = read(tmp_path / "mine-evaluation")
+    assert command(*words, "--neighbors=scann") == 0
+    printed = capsys.readouterr().out
+    for row in ("embedding, cosine", "embedding, l2", "first 2, cosine"):
+        assert f"Exact on 30 random queries, with 95 % interval ({row}): R@1 " in printed
+    scores, page = read(tmp_path / "mine-evaluation")
+    assert scores == pytest.approx(exact) and "Exact on 30 random queries" in page
+    text = (tmp_path / "mine-evaluation" / "evaluation.json").read_text()
+    certificates = json.loads(text)["certificates"]
+    for key in ("recall@3/cosine", "map@r/l2", "recall@1/cosine/first 2"):
+        low, high = certificates[f"{key}/exact_low"], certificates[f"{key}/exact_high"]
+        assert certificates[f"{key}/exact"] == pytest.approx(scores[key])
+        assert low < scores[key] < high
+
+
+def test_a_wrong_search_for_neighbors(tmp_path, capsys):
+    assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--neighbors=faiss") == 2
+    assert re.search("neighbors.*scann.*faiss", capsys.readouterr().err)

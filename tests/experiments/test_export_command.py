@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from tiny_run import TINY
 from trials import Tally, seeds
 
 from experiments import export
-from experiments.evaluation.held_folder import held_beside
 from experiments.options.command_line import run_command
 
 # Format -> packages that it needs.
@@ -77,13 +75,6 @@ def test_a_run_is_exported_with_its_card(run, capsys):
     assert [path.name for path in folder.parent.iterdir()] == ["saved_model"]
 
 
-@pytest.mark.slow
-def test_the_model_card_of_a_run(finished):
-    card = (finished / "model_card.md").read_text()
-    for words in ("# folder", "`saved_model`", "embedding, cosine", "16 × 16 pixels", "None yet"):
-        assert words in card
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -117,16 +108,6 @@ def test_a_missing_dataset_and_a_folder_without_an_export(run, capsys):
         assert command(f"--run={run}", "--format=saved_model", *words) == 2
         assert message in capsys.readouterr().err
         assert (run / "best.keras").is_file()
-
-
-@pytest.mark.slow
-def test_a_second_export_at_the_same_time_is_refused(run, capsys):
-    output = run / "exports" / "saved_model"
-    output.parent.mkdir(exist_ok=True)
-    with held_beside(output, "output_dir"):
-        assert command(f"--run={run}", "--format=saved_model") == 2
-    said = capsys.readouterr().err
-    assert "is in use by another running process" in said and said.count("error: ") == 1
 
 
 def files(folder):
@@ -195,23 +176,3 @@ def test_a_killed_export_leaves_the_previous_or_the_new_export(
     left = [name for name in os.listdir(tmp_path / "temporary") if "autograph" not in name]
     assert not left
     tally.check(capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("exporting", [["--format=saved_model"]], indirect=True, ids=" ".join)
-def test_two_exports_into_one_folder(exporting, commands, tmp_path):
-    """The first export completes. A killed export does not block the next one."""
-    folder = tmp_path / "exports"
-    folder.mkdir()
-    both = [exporting.start(commands, folder) for _ in range(2)]
-    ended = sorted((process.wait() for process in both), key=lambda one: one.code)
-    assert [one.code for one in ended] == [0, 2], [one.output for one in ended]
-    assert "is in use by another" in ended[1].refused
-    first = exporting.start(commands, folder)
-    while not (folder / ".it.lock").exists() and first.sleep(0.001):
-        pass
-    first.send(signal.SIGKILL)
-    assert first.wait().code == -signal.SIGKILL and (folder / ".it.lock").exists()
-    assert exporting.run(commands, folder).code == 0
-    assert os.listdir(folder) == ["it"]

@@ -431,11 +431,6 @@ def test_paths_outside_the_folder_are_refused(tmp_path, name):
     assert ImageFolder(tmp_path).path("a/b.png") == tmp_path / "a" / "b.png"
 
 
-def test_the_help(capsys):
-    assert index_command("--help") == 0
-    assert "--target_recall=" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_a_backbone_needs_no_training(tmp_path, photos, embedded, capsys):
     backbone = keras.Sequential(

@@ -47,13 +47,6 @@ def trials(name, count, small, commands, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["index", "prepare"])
-def test_a_few_killed_commands(name, small, commands, tmp_path, capsys):
-    trials(name, 2, small, commands, tmp_path, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRIALS)
 def test_many_killed_commands(name, small, commands, tmp_path, capsys):
     trials(name, TRIALS[name], small, commands, tmp_path, capsys)

@@ -1,7 +1,6 @@
 """Recipes of papers: hyperparameters, printed scores, and two training steps of each recipe."""
 
 import contextlib
-import functools
 import io
 import json
 import math
@@ -23,7 +22,6 @@ from experiments.options.loss_flags import flags_of_losses
 from experiments.training import fit
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import backbone_optimizer
-from keras_dml import models
 from keras_dml.metrics import recall_at_k
 from pipelines import training_batches
 
@@ -256,34 +254,6 @@ def built(name, data_dirs, *more):
     return options, embedding, model, objective.targets(batches)
 
 
-@pytest.fixture
-def one_backbone(monkeypatch):
-    """Share backbones between recipes, because building a backbone takes seconds."""
-    monkeypatch.setattr(models, "build_backbone", _backbone)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.usefixtures("one_backbone")
-@pytest.mark.parametrize("name", NUMBERS)
-def test_models_and_batches_of_every_recipe(name, data_dirs):
-    options, embedding, model, batches = built(name, data_dirs)
-    images, labels = next(iter(batches))
-    assert images.shape == (options.batch_size, options.image_size, options.image_size, 3)
-    assert embedding.input_shape == (None, *images.shape[1:])
-    width = (options.embedding_size or 2048) * len(options.levels or ["last"])
-    assert embedding.output_shape == (None, width)
-    outputs = {"center": ["embeddings", "logits"]}.get(options.loss, options.levels)
-    if outputs:
-        assert list(labels) == list(outputs)
-        labels = labels[outputs[0]]
-    assert labels.shape == (options.batch_size,)
-    if options.sampler == "balanced":
-        assert (np.bincount(labels)[np.unique(labels)] == options.images_per_class).all()
-    assert type(model.optimizer).__name__.lower() == options.optimizer
-    assert model.optimizer.get_config()["coupled_weight_decay"] == options.weight_decay
-
-
 @pytest.mark.slow
 @tiers.parametrize(
     ("name", "backbone"),
@@ -308,14 +278,6 @@ def test_two_steps_of_every_recipe(name, backbone, data_dirs):
     after = [variable.numpy() for variable in embedding.trainable_variables]
     assert all(np.isfinite(one).all() for one in after)
     assert any((one != other).any() for one, other in zip(before, after))
-
-
-@functools.cache
-def _backbone(*given):
-    return _build(*given)
-
-
-_build = models.build_backbone
 
 
 def two_steps(name, data_dir, output_dir, *more):

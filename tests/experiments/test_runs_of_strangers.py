@@ -49,9 +49,14 @@ def test_flags_of_a_run_folder_cannot_allow_code(name, stranger, capsys):
     assert "(--trust_code on the command line)" in capsys.readouterr().err
     called, imported = (stranger.parent / file for file in ("called", "imported"))
     assert not called.exists() and not imported.exists()
-    if name == "evaluate":
-        assert run_command(main, [*words, "--trust_code"]) == 0
-        assert called.exists() and not imported.exists()
+
+
+@pytest.mark.slow
+def test_the_command_line_can_allow_code(stranger):
+    words = ["evaluate", f"--run={stranger}", "--noclustering", "--trust_code"]
+    assert run_command(evaluate.main, words) == 0
+    called, imported = (stranger.parent / file for file in ("called", "imported"))
+    assert called.exists() and not imported.exists()
 
 
 def test_a_flag_file_cannot_allow_code(stranger, tmp_path, capsys):

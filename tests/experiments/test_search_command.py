@@ -86,28 +86,6 @@ def paths(found):
     return [result.path for result in found.results]
 
 
-@pytest.mark.slow
-def test_conditions(visual):
-    every = answer(visual, 8, group_similarity=0)
-    assert paths(every)[:3] == ["7.png", "a/1.png", "b/6.png"]
-    assert [result.class_name for result in every.results][:3] == ["milk", "a", "b"]
-    assert every.allowed == 8 and every.nearest == every.results[0].score and not every.nothing
-    for where, expected in {
-        "class=milk": {"a/0.png", "7.png"},
-        "folder=b": {"b/3.gif", "b/5.png", "b/6.png", "b/c/2.bmp"},
-        "brand=Arla": {"a/0.png", "b/3.gif"},
-        "brand=\u202eevil\x1b[31m": {"7.png"},
-    }.items():
-        found = answer(visual, 8, where, group_similarity=0)
-        assert set(paths(found)) == expected and found.allowed == len(expected)
-        # Order and scores equal a search without conditions.
-        assert list(found.results) == [one for one in every.results if one.path in expected]
-    assert paths(answer(visual, 8, "folder=b", "brand=Arla")) == ["b/3.gif"]
-    nobody = answer(visual, 8, "class=a", "folder=b")
-    assert nobody == Answer((), 0, None)
-    assert nobody.nothing == "no image of the index meets all conditions"
-
-
 def test_copies_are_grouped_and_k_groups_are_found(visual):
     first, *others = answer(visual, 4).results
     assert (first.path, first.alike) == ("7.png", ("a/1.png", "b/6.png"))
@@ -125,17 +103,6 @@ def test_k_groups_are_found_despite_many_copies(tmp_path):
     assert index_command(f"--saved_model={save_color_model(tmp_path / 'model')}", *given) == 0
     copies, other = VisualSearch(tmp_path / "index").search(png(0), 2).results
     assert len(copies.alike) == 31 and other.path == "y.png"
-
-
-def test_an_item_is_not_its_own_neighbor(visual):
-    item = visual._item_of["a/1.png"]
-    for where in ((), ((("folder", "a"),))):
-        found = visual.search_item(item, 8, Conditions(where, group_similarity=0))
-        assert found.allowed == len(found.results) == (7 if not where else 1)
-        assert "a/1.png" not in paths(found)
-    assert paths(visual.search_item(item, 1)) == ["7.png"]
-    alone = visual.search_item(visual._item_of["4.webp"], 3, Conditions((("class", ""),)))
-    assert alone == Answer((), 0, None)
 
 
 def test_no_image_is_similar_enough(visual):
@@ -270,11 +237,6 @@ def test_without_the_web_library(index, monkeypatch, capsys):
     monkeypatch.delattr(experiments.searching, "serve", raising=False)
     assert command(f"--index={index}", "--serve") == 2
     assert "--serve needs waitress: pip install 'keras-dml[serve]'" in (capsys.readouterr().err)
-
-
-def test_the_help(capsys):
-    assert command("--help") == 0
-    assert "--host=127.0.0.1" in capsys.readouterr().out
 
 
 def calibrated(index, folder, threshold, metric="cosine", of_model=None):

@@ -9,6 +9,7 @@ import pytest
 from tiny_run import TINY, command
 
 from experiments import evaluate, study
+from experiments.evaluation.held_folder import try_lock
 from experiments.evaluation.intervals import differences, mean_interval
 from experiments.options import RunError, UsageError, run_command
 from experiments.tuning import folds  # not in a test, where it would import patched names
@@ -66,6 +67,23 @@ def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     page = (output / "study.html").read_text()
     assert page.count("<svg") == 1
     assert "larger than chance" in page
+
+
+def test_two_processes_in_one_folder_share_the_runs(recipes, monkeypatch, capsys):
+    words, started, output = recipes
+    (output / "good").mkdir(parents=True)
+    other = try_lock(output / "good" / ".seed-0.lock")
+    before = []
+
+    def sleep(seconds):
+        before[:] = before or [folder for _, folder, _ in started]
+        other.close()
+
+    monkeypatch.setattr(study.time, "sleep", sleep)
+    assert run_command(study.main, ["study", *words, "--seeds=2"]) == 0
+    assert output / "good" / "seed-0" not in before and len(before) == 3
+    assert started[3][1] == output / "good" / "seed-0" and len(started) == 4
+    assert capsys.readouterr().out.count("waiting for another process: good, seed 0\n") == 1
 
 
 def test_the_untrained_backbone_is_a_row_of_the_study(recipes, monkeypatch, capsys):

@@ -111,12 +111,6 @@ def trials(name, count, small, commands, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_few_pairs_of_commands(small, commands, tmp_path, capsys):
-    trials("prepare", 3, small, commands, tmp_path, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRIALS)
 def test_many_pairs_of_commands(name, small, commands, tmp_path, capsys):
     trials(name, TRIALS[name][0], small, commands, tmp_path, capsys)

@@ -6,17 +6,13 @@ process have the mark `any_backend`.
 
 import importlib.util
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from device_programs import difference
 from loss_cases import NON_DEFAULT
+from processes import run_python
 
-ROOT = pathlib.Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -24,17 +20,7 @@ def run(backend, *words, **environment):
     """Return the last line that `python WORDS` prints on a backend."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=ROOT,
-        env={**os.environ, "KERAS_BACKEND": backend, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip().splitlines()[-1]
+    return run_python(*words, KERAS_BACKEND=backend, **environment).strip().splitlines()[-1]
 
 
 # One process each: RankMI, other kinds of training, and the losses, distributed in turn.

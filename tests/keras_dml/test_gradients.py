@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiers
 
-from keras_dml._backend.gradients import SecondDerivativeError, once_differentiable
+from keras_dml._backend.gradients import once_differentiable
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.skipif(
@@ -45,20 +45,6 @@ def test_a_persistent_tape_over_a_function(mode, inside):
 
 
 @modes
-def test_two_tapes_that_each_differentiate_once(mode):
-    cubes, x = mode(cube), tf.constant(POINT)
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = cubes(x)
-        first = inner.gradient(y, x)
-        twice = 2 * y
-    np.testing.assert_allclose(first, DERIVATIVE)
-    np.testing.assert_allclose(outer.gradient(twice, x), 2 * DERIVATIVE)
-
-
-@modes
 @tiers.parametrize("whole", [eager, tf.function, compiled], [eager])
 def test_vectorized_map_and_conditional(mode, whole):
     cubes, x = mode(cube), tf.constant(POINT)
@@ -72,29 +58,6 @@ def test_vectorized_map_and_conditional(mode, whole):
         return tape.gradient(y, x)
 
     np.testing.assert_allclose(gradient(x), 9 * POINT**8)
-
-
-def second(x, compute=lambda x: cube(x)):
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = compute(x)
-        first = inner.gradient(y, x)
-    return outer.gradient(first, x)
-
-
-def test_the_error_of_a_second_derivative_suggests_a_solution():
-    with pytest.raises(SecondDerivativeError, match="not supported here: use differences"):
-        second(tf.constant(POINT))
-
-
-@pytest.mark.parametrize("mode", [tf.function, compiled])
-def test_a_second_derivative_of_or_inside_a_function(mode):
-    errors = tf.errors.UnimplementedError, tf.errors.InvalidArgumentError
-    for compute in (lambda x: second(x, mode(cube)), mode(second)):
-        with pytest.raises(errors, match="SecondDerivative"):
-            compute(tf.constant(POINT))
 
 
 def test_a_hessian_by_jacobians():

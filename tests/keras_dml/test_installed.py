@@ -13,7 +13,6 @@ import keras_dml
 from keras_dml import metrics
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import MissingExtraError, check_backend
-from keras_dml.retrieval import ExactIndex
 
 OTHERS = ("tensorflow", "scann", "tensorflow_datasets", "matplotlib", "sklearn", "tqdm", "PIL")
 WORKS = """
@@ -121,15 +120,6 @@ def test_optional_packages_are_detected():
     assert keras_dml.export.export_saved_model and keras_dml.addons.TripletSemiHardLoss
     with pytest.raises(AttributeError, match="'keras_dml' has no attribute 'loses'"):
         keras_dml.loses  # noqa: B018
-
-
-def test_an_exact_search_computes_in_float64():
-    """Far from the origin, float32 products would lose the differences."""
-    rows = np.random.default_rng(1).normal(size=(50, 8)) + 1e4
-    rows32 = rows.astype("float32").astype("float64")
-    naive = np.linalg.norm(rows32[:, None] - rows32, axis=2).astype("float32")
-    found, _ = ExactIndex(rows, "l2").search(rows, 5)
-    np.testing.assert_array_equal(found, np.argsort(naive, axis=1, kind="stable")[:, :5])
 
 
 def test_a_long_search_without_tqdm_has_no_bar(monkeypatch):

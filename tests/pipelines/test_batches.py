@@ -1,6 +1,4 @@
 import dataclasses
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from PIL import Image
+from processes import run_python
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.batches import evaluation_batches, feature_batches, training_batches
@@ -205,12 +204,7 @@ def test_two_replicas_share_a_batch_and_the_process_can_exit_during_it(tmp_path)
     table = ImageTable.from_arrays(pictures(3), np.arange(NUM_IMAGES) // 3)
     [(images, labels)] = collect(training_batches(table, SAMPLER, TRANSFORM, num_steps=1))
     saved = tmp_path / "replicas.npz"
-    subprocess.run(
-        [sys.executable, "-c", OTHER_PROCESS, str(saved)],
-        check=True,
-        timeout=120,
-        cwd=Path(__file__).parents[2],
-    )
+    run_python("-c", OTHER_PROCESS, saved, timeout=120)
     with np.load(saved) as parts:
         first, second, first_labels, second_labels = (parts[name] for name in parts.files)
     assert first.shape == second.shape == (BATCH_SIZE // 2, SIDE, SIDE, 3)

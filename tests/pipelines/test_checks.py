@@ -78,20 +78,8 @@ TEXTS = np.array(["a", "b", "c"])[IDS]
 
 @pytest.mark.parametrize(
     "labels",
-    [
-        IDS + 2.0**40,
-        IDS.astype("float16"),
-        IDS.astype(object),
-        IDS + 2**40,
-        np.ma.array(IDS, mask=False),
-        TEXTS,
-        TEXTS.tolist(),
-        TEXTS.astype(object),
-        TEXTS.astype("S"),
-        TEXTS.astype("S").astype(object),
-        *([TEXTS.astype(np.dtypes.StringDType())] if hasattr(np.dtypes, "StringDType") else []),
-    ],
-    ids=lambda labels: getattr(labels, "dtype", "list"),
+    [IDS + 2.0**40, IDS + 2**40, np.ma.array(IDS, mask=False), TEXTS, TEXTS.astype("S")],
+    ids=lambda labels: labels.dtype,
 )
 def test_labels_of_all_types_give_the_same_table(labels):
     np.testing.assert_array_equal(ImageTable.from_encoded([b"x"] * 6, labels).labels, IDS)
@@ -104,12 +92,8 @@ def test_labels_of_all_types_give_the_same_table(labels):
     [
         (IDS / 2, "whole numbers. Received: 0.5 in row 2 of labels"),
         (np.where(IDS, IDS, np.nan), "Received: nan in row 0 of labels"),
-        (np.where(IDS, IDS, np.inf), "Received: inf in row 0 of labels"),
-        (np.float32(IDS + 2**24), "Received: 16777216.0 in row 0 of labels"),
         (np.ma.array(IDS, mask=IDS == 2), "a masked array, 2 of its entries masked"),
         (["a", 1] * 3, "numbers or strings.* in labels"),
-        ([b"a", "b"] * 3, "numbers or strings.* in labels"),
-        ([2**70] * 6, "beyond 64 bits"),
     ],
 )
 def test_invalid_labels_are_refused(labels, message):

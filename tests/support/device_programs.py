@@ -1,21 +1,15 @@
 """Run the support programs in processes, and compare their results."""
 
 import json
-import subprocess
-import sys
 
-import local_workers
 import numpy as np
+from processes import run_python
 
 
 def printed(program, *words):
     """Return the last line of `tests.support.PROGRAM` as JSON; show its output if it fails."""
-    command = [sys.executable, "-m", f"tests.support.{program}", *map(str, words)]
-    done = subprocess.run(
-        command, cwd=local_workers.ROOT, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    said = run_python("-m", f"tests.support.{program}", *words)
+    return json.loads(said.strip().splitlines()[-1])
 
 
 def difference(a, b):

@@ -1,7 +1,9 @@
 """Photos and a SavedModel, shared by the tests of index, search, and serve."""
 
 import contextlib
+import http.client
 import io
+import json
 import threading
 
 import numpy as np
@@ -92,3 +94,15 @@ def answering(index):
         # later test can have a file with this number.
         server.task_dispatcher.shutdown(timeout=60)
         server.close()
+
+
+def send(port, data, name="photo.png", k=3, timeout=60):
+    """Upload an image as a browser does, over a new connection. Return the status and the JSON."""
+    head = f'--x\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=timeout)
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    connection.request("POST", f"/search?k={k}", head.encode() + data + b"\r\n--x--\r\n", headers)
+    answer = connection.getresponse()
+    found = answer.status, json.loads(answer.read())
+    connection.close()
+    return found

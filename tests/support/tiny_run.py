@@ -1,8 +1,14 @@
-"""A run of a few seconds, and its outputs."""
+"""Runs of a few seconds, in this process or in another one, and their outputs."""
 
 import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
 
 import numpy as np
+import tensorflow as tf
 
 from experiments import run
 from experiments.options.command_line import run_command
@@ -43,3 +49,60 @@ def finished_run(folder, photos, *more):
     """Run for a few seconds on these photos and return the run's folder."""
     assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}", *more) == 0
     return folder
+
+
+def start(*words, backend=None):
+    """Start `python -m` with these words, with stderr in stdout."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | ({"KERAS_BACKEND": backend} if backend else {}),
+    )
+
+
+def finish(process, code=0):
+    """Return the output of a process, which must end with this exit code."""
+    try:
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == code, output
+    return output
+
+
+def kill_when(ready, process, folder):
+    """Kill a run with SIGKILL as soon as `ready()` is true, before the run has its result."""
+    deadline = time.monotonic() + 300
+    while not ready() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    assert not (folder / "result.json").exists(), "killed too late to show anything"
+
+
+def assert_same_weights(expected, found):
+    """Check that the checkpoints of two runs have the same weights, to the bit."""
+    expected, found = final_weights(expected), final_weights(found)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(array, found[name], err_msg=name)
+
+
+def assert_same_runs(expected, found):
+    """Check that two runs have the same weights, logs, and embeddings, to the bit."""
+    assert_same_weights(expected, found)
+    assert history(expected) == history(found)
+    saved = [np.load(folder / "test_embeddings.npz")["embeddings"] for folder in (expected, found)]
+    np.testing.assert_array_equal(*saved)
+
+
+def assert_serves_its_embeddings(folder):
+    """Check that a run's SavedModel returns the embeddings of its evaluation."""
+    served = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+    with np.load(folder / "test_embeddings.npz") as saved:
+        encoded = [pathlib.Path(path).read_bytes() for path in saved["paths"]]
+        ours = served(tf.constant(encoded))["embeddings"].numpy()
+        np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)

@@ -8,6 +8,7 @@ from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 from experiments.training.objectives.alternating import Alternating
+from experiments.training.objectives.alternating_classifier import AlternatingClassifier
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import (
     AttachedClassifier,
@@ -15,7 +16,7 @@ from experiments.training.objectives.classifier import (
     Classifier,
 )
 from experiments.training.objectives.joint import Joint, JointClassifier
-from experiments.training.objectives.pairs import OverPairs
+from experiments.training.objectives.pairs import OverCatalog, OverPairs
 from experiments.training.objectives.proxies import OverProxies
 from keras_dml import losses, mining
 
@@ -39,7 +40,9 @@ def _takes(argument: str) -> _Rule:
 # The losses, and their kinds of training, that take a flag or the flags of a prefix.
 _TAKEN_WITH: dict[str, _Rule] = {
     "classifier": _takes("classifier"),
+    "objective": lambda loss, kind: kind is Classifier,
     "mining": _takes("mining"),
+    "relation": _takes("relation"),
     "dropout": lambda loss, kind: kind.has_classifier,
     "matryoshka": lambda loss, kind: kind in (OverPairs, BesideClassifier),
     "chunk_size": lambda loss, kind: kind is not Alternating,
@@ -82,6 +85,15 @@ def objective_of(options: RunOptions) -> Objective:
             f"mining must be of {', '.join(mining.STRATEGIES)}. "
             f"Received: mining={shown(options.mining)}"
         )
+    if options.candidates == "catalog":
+        if kind is not OverPairs or not loss.takes_memory:
+            raise UsageError(
+                "candidates must be batch for a loss that cannot compare two sets. "
+                f"Received: candidates=catalog, loss={options.loss}"
+            )
+        return OverCatalog(options)
+    if options.objective is not None:
+        kind = AlternatingClassifier
     if options.also is None:
         return kind(options)
     joint = (JointClassifier if kind is Classifier else Joint)(options)

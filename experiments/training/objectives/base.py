@@ -1,10 +1,11 @@
 """The base class of the kinds of training."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.evaluators import (
@@ -18,12 +19,14 @@ from experiments.evaluation.evaluators import (
 )
 from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
+from experiments.options.registries import taken_arguments
 from experiments.options.values import whole_numbers
 from experiments.training.objectives.tracked import TrackedLosses
 from experiments.training.optimizer import Rate, scheduled
-from keras_dml import losses, mining, models
+from keras_dml import losses, mining, models, relations
 from keras_dml._common.errors import ArgumentError
 from keras_dml.metrics import LossPart
+from pipelines import ImageTable
 
 
 class Objective(abc.ABC):
@@ -37,10 +40,12 @@ class Objective(abc.ABC):
     Attributes:
         has_classifier: Whether the fitted model has a classifier of the training classes.
         log_names: Names in `metrics.jsonl` that differ from the names in Keras.
+        sides: Names of the tables that `callbacks` embeds.
     """
 
     has_classifier: ClassVar[bool] = False
     log_names: ClassVar[Mapping[str, str]] = {}
+    sides: ClassVar[Sequence[str]] = ()
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -87,12 +92,23 @@ class Objective(abc.ABC):
         """Return the names of the outputs, or none for a single output without a name."""
         return ()
 
-    def targets(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Return the batches (images, class ids) with the class ids for each output."""
+    def targets(
+        self, batches: tf.data.Dataset, classes: ImageTable | None = None
+    ) -> tf.data.Dataset:
+        """Return the batches (images, class ids) with labels for each output.
+
+        Args:
+            batches: Batches (images, class ids).
+            classes: Table of the class ids, for a loss with a relation. Its labels are then rows
+                (coarse class, class).
+        """
+        if self.options.relation is not None and classes is not None:
+            rows = tf.constant(paths_of_classes(classes))
+            batches = batches.map(lambda images, ids: (images, tf.gather(rows, ids)))
         outputs = self.outputs()
         if not outputs:
             return batches
-        return batches.map(lambda images, ids: (images, dict.fromkeys(outputs, ids)))
+        return batches.map(lambda images, labels: (images, dict.fromkeys(outputs, labels)))
 
     def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
         """Return factors on the learning rate of layers outside the embedding, by variable.
@@ -109,6 +125,18 @@ class Objective(abc.ABC):
             steps: Steps of the whole training.
         """
         return None
+
+    def callbacks(
+        self, embeddings: Callable[[str], np.ndarray], labels: np.ndarray
+    ) -> list[keras.callbacks.Callback]:
+        """Return further callbacks of `fit`, which come before the evaluation.
+
+        Args:
+            embeddings: Function from the name of a table in `sides` to its embeddings `[n, d]` by
+                the current weights.
+            labels: Class numbers of the training images, `[n]`.
+        """
+        return []
 
     def updates(self, steps: int) -> int:
         """Return the number of updates of the embedding in so many steps."""
@@ -157,9 +185,30 @@ class Objective(abc.ABC):
         given = self.own_arguments()
         if self.options.mining is not None:
             given["mining"] = [mining.STRATEGIES[name]() for name in self.options.mining]
+        if (relation := self.relation()) is not None:
+            given["relation"] = relation
         loss = losses.get(self.options.loss, **given)
         prefixes = self.prefixes()
         return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss
+
+    def relation(self) -> relations.Relation | None:
+        """Create the relation of the labels, or None for class ids.
+
+        Raises:
+            UsageError: A flag of a relation is set that the relation does not take.
+            ValueError: An argument of the relation is out of range.
+        """
+        name, given = self.options.relation, self.options.of_relations
+        if name is None:
+            if given:
+                flag = f"{loss_flags.RELATION}{next(iter(given))}"
+                raise UsageError(f"{flag} needs --relation=NAME.")
+            return None
+        prefix = loss_flags.RELATION
+        taken = taken_arguments("relation", relations.RELATIONS, name, given, prefix=prefix)
+        tags = {"encoding": "ids"} if name == "shares_label" else {}
+        with loss_flags.naming_flags({each: f"{prefix}{each}" for each in taken}):
+            return relations.RELATIONS[name](**taken, **tags)
 
     def own_arguments(self) -> dict[str, Any]:
         """Return the loss arguments, without arguments of a cross-entropy next to the loss."""
@@ -196,6 +245,21 @@ class Objective(abc.ABC):
                 f"matryoshka must end with {dimensions}, the length of the embeddings, or with "
                 f"--embedding_size=N. Received: matryoshka={','.join(map(str, prefixes))}"
             )
+
+
+def paths_of_classes(classes: ImageTable) -> np.ndarray:
+    """Return the labels (coarse class, class) of each class, int64 `[K, 2]`, all different.
+
+    Raises:
+        UsageError: The dataset has no coarse classes.
+    """
+    if classes.coarse_ids is None:
+        raise UsageError(
+            "relation needs a dataset with coarse classes, such as groceries, sop, or a folder of "
+            "nested class folders (category/product/image.jpg)."
+        )
+    coarse = np.unique(classes.coarse_ids, return_inverse=True)[1]
+    return np.stack([coarse, coarse.max() + 1 + np.arange(classes.num_classes)], axis=1)
 
 
 def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:

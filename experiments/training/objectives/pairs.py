@@ -35,9 +35,13 @@ class OverPairs(Objective):
         }
         output = outputs or self._with_boundaries(embedding.output, num_classes, "boundary")
         # A separate model of the same layers: a compiled model is saved with its optimizer.
-        fitted = models.DistributedModel(embedding.input, output, name="training")
+        fitted = self.compared(models.DistributedModel(embedding.input, output, name="training"))
         fitted = self.in_chunks(fitted)
         return self._remembering(fitted) if self.options.memory else fitted
+
+    def compared(self, fitted: keras.Model) -> keras.Model:
+        """Return the model whose outputs the loss compares."""
+        return fitted
 
     def _remembering(self, fitted: keras.Model) -> keras.Model:
         """Return the model with a memory of earlier batches."""
@@ -54,8 +58,9 @@ class OverPairs(Objective):
                 f"Received: memory_size={size}"
             )
         self.loss().check_memory()
+        label_shape = () if self.options.relation is None else (2,)
         with naming_flags({name: f"{MEMORY}{name}" for name in given}):
-            return models.CrossBatchMemory(fitted, size, **given)
+            return models.CrossBatchMemory(fitted, size, label_shape=label_shape, **given)
 
     def check_steps(self, steps: int) -> None:
         """Raise `UsageError` if the memory begins after the last step."""
@@ -84,12 +89,25 @@ class OverPairs(Objective):
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Return the loss, and its parts and the positives per anchor as metrics."""
         loss, levels = self.loss(), self.outputs()
+        positives = PositivesPerAnchor(relation=self.relation())
         if not levels:
-            return {"loss": loss, "metrics": [*parts(loss), PositivesPerAnchor()]}
+            return {"loss": loss, "metrics": [*parts(loss), positives]}
         return {
             "loss": dict.fromkeys(levels, loss),
             "metrics": {
-                level: [*parts(loss), *([] if number else [PositivesPerAnchor()])]
+                level: [*parts(loss), *([] if number else [positives])]
                 for number, level in enumerate(levels)
             },
         }
+
+
+class OverCatalog(OverPairs):
+    """Training with photographs as queries and catalog pictures as candidates, with one encoder."""
+
+    def compared(self, fitted: keras.Model) -> keras.Model:
+        """Return a siamese network around the model."""
+        return models.DualEncoder(fitted, fitted, name="training")
+
+    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
+        """Return the loss. Two sets have no metrics."""
+        return {"loss": self.loss()}

@@ -37,13 +37,6 @@ def result(share):
     return {"baselines": {"untrained backbone": rows}}
 
 
-def test_runs_with_the_same_baseline_show_it_once():
-    same = {"first": result(0.971), "second": result(0.97101), "without": {}}
-    found = distinct_baselines(same)
-    assert found == {"untrained backbone": result(0.971)["baselines"]["untrained backbone"]}
-    assert distinct_baselines({"without": {}}) == {}
-
-
 def test_different_baselines_are_named_after_their_run():
     found = distinct_baselines({"first": result(0.97), "second": result(0.8), "3": result(0.8)})
     assert list(found) == ["untrained backbone (first)", "untrained backbone (second)"]

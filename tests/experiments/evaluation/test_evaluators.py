@@ -1,5 +1,6 @@
 """Evaluators: their scores after an epoch and their findings at the end."""
 
+import importlib.util
 from types import SimpleNamespace
 
 import keras
@@ -75,7 +76,9 @@ def test_scores_equal_metrics_evaluate_with_and_without_a_gallery(patience):
     labels, numbers = [0, 1] * 3, [0, 1] * 4
     for gallery in (None, table(numbers, seed=2)):
         data = Split(table([0, 1]), table(labels), gallery=gallery)
-        run = SimpleNamespace(data=data, ks=[1, 2], options=SimpleNamespace(patience=patience))
+        run = SimpleNamespace(
+            data=data, ks=[1, 2], options=SimpleNamespace(patience=patience, neighbors="auto")
+        )
         embeddings = {"test": queries} if gallery is None else {"test": queries, "gallery": items}
         assert set(RetrievalScores().sides(data)) == set(embeddings)
         others = {} if gallery is None else {"gallery": items, "gallery_labels": numbers}
@@ -99,7 +102,9 @@ def test_a_catalog_has_separate_scores():
     rng = np.random.default_rng(0)
     photos, pictures, labels = rng.normal(size=(6, 3)), rng.normal(size=(2, 3)), [0, 1] * 3
     data = Split(table([0, 1]), table(labels), catalog=table([1, 0], seed=2))
-    run = SimpleNamespace(data=data, ks=[1, 2, 4], options=SimpleNamespace(patience=0))
+    run = SimpleNamespace(
+        data=data, ks=[1, 2, 4], options=SimpleNamespace(patience=0, neighbors="auto")
+    )
     embeddings = {"test": photos, "catalog": pictures}
     assert set(RetrievalScores().sides(data)) == set(embeddings)
     row = dict(RetrievalScores().measure(run, None, embeddings))
@@ -117,10 +122,35 @@ def test_a_catalog_has_separate_scores():
     }
 
 
+@pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
+def test_scores_by_scann_have_certificates_after_each_epoch_and_at_the_end():
+    rng = np.random.default_rng(0)
+    data = Split(table([0, 1]), table([0, 1] * 3), catalog=table([1, 0], seed=2))
+    run = SimpleNamespace(
+        data=data, ks=[1, 2], options=SimpleNamespace(patience=0, neighbors="scann")
+    )
+    embeddings = {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
+    row = dict(RetrievalScores([2]).measure(run, None, embeddings))
+    for key in ("recall@1/cosine", "recall@2/l2/first 2", "map@r/cosine"):
+        low, exact, high = (
+            row[f"test/{key}/{name}"] for name in ("exact_low", "exact", "exact_high")
+        )
+        assert low < exact < high or exact in (0, 1)
+        if f"test/{key}" in row:  # MAP@R is only computed at the end
+            assert exact == pytest.approx(row[f"test/{key}"])
+    findings = RetrievalScores([2]).finish(run, Finished(None, embeddings, [row], row))
+    assert "recall@1/cosine/photo to catalog/exact_low" in findings.result["certificates"]
+    assert [label for label, _ in findings.lines[:6]] == [
+        f"Exact on 6 random queries, with 95 % interval ({part}, {metric})"
+        for part in ("embedding", "first 2", "photo to catalog")
+        for metric in ("cosine", "l2")
+    ]
+
+
 def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, monkeypatch, capsys):
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3))
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    options = SimpleNamespace(raw_pixels=False, eval_batch_size=2)
+    options = SimpleNamespace(raw_pixels=False, eval_batch_size=2, neighbors="auto")
     run = SimpleNamespace(data=data, ks=[1], folder=folder, options=options)
     RawPixels().before(run, Start(0, None))
     assert RawPixels().finish(run, None) == Findings()
@@ -144,7 +174,9 @@ def started(tmp_path):
     """A run with a catalog and pretrained weights, and its untrained backbone's embeddings."""
     rng = np.random.default_rng(0)
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3), catalog=table([1, 0], seed=2))
-    options = SimpleNamespace(weights="imagenet", raw_pixels=False, eval_batch_size=2)
+    options = SimpleNamespace(
+        weights="imagenet", raw_pixels=False, eval_batch_size=2, neighbors="auto"
+    )
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     run = SimpleNamespace(data=data, ks=[1, 2], folder=folder, options=options)
     return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pathlib
 import re
 
 import pytest
@@ -129,22 +128,6 @@ def test_a_bug_in_a_command_is_not_a_usage_error(module, capsys, monkeypatch, tm
     assert said.startswith("internal error: TypeError: object of type 'int' has no len();")
     (file,) = tmp_path.iterdir()
     assert "in broken" in file.read_text()
-
-
-def test_a_bug_in_a_function_of_a_command_is_not_a_usage_error(capsys, monkeypatch, tmp_path):
-    import pipelines
-
-    def broken(*arguments, **more):
-        raise ValueError("not enough values to unpack")
-
-    monkeypatch.setattr(pipelines, "load_dataset", broken)
-    words = ["preview", "--dataset=glyphs", f"--output={tmp_path / 'x.png'}"]
-    assert run_command(preview.main, words) == 1
-    assert "internal error: ValueError: not enough values" in capsys.readouterr().err
-    monkeypatch.undo()
-    assert run_command(preview.main, ["preview", "--dataset=birds"]) == 2
-    assert capsys.readouterr().err.startswith("error: dataset must be one of")
-    assert pathlib.Path(tmp_path).is_dir()
 
 
 def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, capsys):

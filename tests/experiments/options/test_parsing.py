@@ -40,13 +40,6 @@ def test_two_calls_return_independent_options():
         first.statistics["hidden"] = 3
 
 
-def test_options_can_be_replaced():
-    given = options("--epochs=3")
-    other = dataclasses.replace(given, epochs=4)
-    assert (given.epochs, other.epochs) == (3, 4)
-    assert "--epochs=4\n" in resolved(other)
-
-
 @pytest.mark.parametrize("recipe", recipes.names())
 def test_the_resolved_flag_file_gives_the_same_options(recipe, tmp_path):
     given = options(f"--flagfile={recipe}", "--epochs=3")

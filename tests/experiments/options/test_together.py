@@ -19,6 +19,11 @@ REFUSED = [
     (["--cache_dir=x", "--freeze_backbone"], "cache_dir needs --cache_features"),
     (["--chunk_statistics"], "chunk_statistics needs --chunk_size=..."),
     (["--strategy=auto", "--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
+    (
+        ["--classifier_steps=3"],
+        "classifier_steps needs --objective=.*classifier_steps=3",
+    ),
+    (["--objective=alternating", "--also=tcm"], "objective must not be set with --also"),
     (["--workers=2"], "workers needs --engine=ray. Received: workers=2"),
     (["--matryoshka=4,8", "--levels=a,b"], "matryoshka must not be set with --levels"),
     (["--patience=2"], "patience needs --fold=.* Received: patience=2"),

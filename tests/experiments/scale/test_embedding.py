@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from photo_search import index_command, plain_embeddings, save_color_model, write_photos
+from processes import run_python
 
 NAMES = [f"{folder}/{number:03d}.png" for folder in "abc" for number in range(60)]
 SECONDS = 300
@@ -148,11 +149,7 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
         while (left := processes(mark)) and time.monotonic() < end:
             time.sleep(0.5)
         assert not left
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.index", *command_line], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "600 images; " in done.stdout
+    assert "600 images; " in run_python("-m", "experiments.index", *command_line)
     if store == "parquet":
         found, rows = read_parquet(tmp_path / "store")
         assert rows == 600

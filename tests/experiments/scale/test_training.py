@@ -8,10 +8,9 @@ import sys
 import time
 
 import local_workers
-import numpy as np
 import pytest
 import tiers
-from tiny_run import command, final_weights, history
+from tiny_run import assert_same_runs
 
 TINY = [
     *("--dataset=glyphs", "--train_classes=20", "--test_classes=11"),
@@ -60,11 +59,6 @@ def workers_of(folder):
     return sorted(found)
 
 
-def test_workers_need_the_engine(tmp_path, capsys):
-    assert command(*TINY, "--workers=2", f"--output_dir={tmp_path / 'run'}") == 2
-    assert "workers needs --engine=ray" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     pytest.importorskip("ray")
@@ -92,13 +86,7 @@ def test_a_killed_worker_is_restarted_and_the_run_is_bit_identical(
     code, out, err = ended(process)
     assert code == 0, err[-3000:]
     assert "continued after epoch" in out + err
-    expected, found = final_weights(whole), final_weights(folder)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
-    assert history(whole) == history(folder)
-    saved = [np.load(run / "test_embeddings.npz")["embeddings"] for run in (whole, folder)]
-    np.testing.assert_array_equal(*saved)
+    assert_same_runs(whole, folder)
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 import urllib.request
 
 import pytest
-from hostile_clients import send
-from photo_search import answering, make_index, picture, png
+from photo_search import answering, make_index, picture, png, send
 from PIL import Image
 
 pytest.importorskip("flask")
@@ -321,6 +321,36 @@ def _is_closed(connection):
         return connection.recv(1) == b""
     except ConnectionError:
         return True
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        bytes(range(256)) * 9 + b"\r\n\r\n",
+        b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /image/../../settings.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: elsewhere.org\r\n\r\n",
+        b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15005\r\n"
+        b"Content-Type: multipart/form-data; boundary=x\r\n\r\n" + b"--x\r\n" * 3000 + b"--x--",
+    ],
+    ids=["random bytes", "false length", "false chunk", "path outside", "other host", "many parts"],
+)
+def test_invalid_requests_are_refused_and_do_not_block_others(request_bytes, running):
+    with socket.create_connection(("127.0.0.1", running), timeout=20) as connection:
+        connection.sendall(request_bytes)
+        answer = connection.recv(2**16)
+    assert re.match(rb"HTTP/1\.[01] 4\d\d ", answer) and b"fingerprint" not in answer
+    assert send(running, png(1))[0] == 200
+
+
+def test_clients_that_disconnect_do_not_block_others(running):
+    for _ in range(9):
+        connection = socket.create_connection(("127.0.0.1", running), timeout=20)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connection.close()
+    assert send(running, png(1))[0] == 200
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from hostile_clients import send
 from memory import growth, private_kilobytes
-from photo_search import make_index, picture, png
+from photo_search import make_index, picture, png, send
 
 pytest.importorskip("flask")
 pytest.importorskip("waitress")

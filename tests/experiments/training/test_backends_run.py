@@ -2,15 +2,10 @@
 
 import importlib.util
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
-import numpy as np
 import pytest
-from tiny_run import TINY, final_weights, history
+from tiny_run import TINY, assert_same_weights, finish, history, kill_when
+from tiny_run import start as start_process
 
 ARGUMENTS = [*TINY, "--epochs=4", "--steps_per_epoch=3", "--deterministic"]
 
@@ -18,22 +13,7 @@ ARGUMENTS = [*TINY, "--epochs=4", "--steps_per_epoch=3", "--deterministic"]
 def start(backend, *words):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    return subprocess.Popen(
-        [sys.executable, "-m", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "KERAS_BACKEND": backend},
-    )
-
-
-def finish(process, code=0):
-    try:
-        output, _ = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode == code, output
-    return output
+    return start_process(*words, backend=backend)
 
 
 @pytest.mark.slow
@@ -47,16 +27,9 @@ def test_a_killed_run_resumes_identically_and_another_backend_reads_it(
     command = ["experiments.run", *ARGUMENTS, f"--loss={loss}", f"--data_dir={photos}"]
     finish(start(backend, *command, f"--output_dir={whole}"))
     process = start(backend, *command, f"--output_dir={killed}")
-    while not (killed / "checkpoint.npz").is_file() and process.poll() is None:
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (killed / "result.json").exists(), "killed too late to show anything"
+    kill_when((killed / "checkpoint.npz").is_file, process, killed)
     assert "continued after epoch" in finish(start(backend, *command, f"--output_dir={killed}"))
-    expected, found = final_weights(whole), final_weights(killed)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert_same_weights(whole, killed)
     assert history(whole) == history(killed)
     assert (whole / "saved_model" / "saved_model.pb").is_file()
     # The best model has the same scores on TensorFlow.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiers
 from damage import damage as damage_a_file
-from tiny_run import TINY, command, final_weights, finished_run, history
+from tiny_run import TINY, assert_same_weights, command, finished_run, history
 from trials import Tally, seeds
 
 from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
@@ -263,9 +263,7 @@ def test_a_run_with_damaged_files_is_bit_identical_or_names_them(photos, tmp_pat
     assert command(*given) == 0
     assert "R@1" in capfd.readouterr().out
     assert history(whole) == history(run)
-    expected, found = final_weights(whole), final_weights(run)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert_same_weights(whole, run)
     results = [json.loads((folder / RESULT).read_text()) for folder in (whole, run)]
     assert results[0]["scores"] == results[1]["scores"]
     flip(run / CHECKPOINT)

@@ -1,14 +1,12 @@
 """Features of a frozen backbone on disk, and the head that trains on them."""
 
-import pathlib
 import shutil
 import types
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from tiny_run import TINY, command, final_weights, history
+from tiny_run import TINY, assert_serves_its_embeddings, command, final_weights, history
 
 from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.options import RunOptions, UsageError, parse
@@ -53,11 +51,7 @@ def test_a_head_trains_the_same_on_cached_features_as_on_images(cached, photos, 
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_backbone_and_head_are_exported_as_one(cached):
-    served = tf.saved_model.load(str(cached / "saved_model")).signatures["serving_default"]
-    with np.load(cached / "test_embeddings.npz") as saved:
-        encoded = [pathlib.Path(path).read_bytes() for path in saved["paths"]]
-        ours = served(tf.constant(encoded))["embeddings"].numpy()
-        np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)
+    assert_serves_its_embeddings(cached)
     whole = keras.saving.load_model(cached / "best.keras", compile=False)
     assert whole.input_shape == (None, 16, 16, 3)
     assert not (cached / "features").exists()

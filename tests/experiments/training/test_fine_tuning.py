@@ -3,8 +3,14 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from tiny_run import TINY, command, final_weights, history
+from tiny_run import (
+    TINY,
+    assert_same_weights,
+    assert_serves_its_embeddings,
+    command,
+    final_weights,
+    history,
+)
 from tiny_transformer import tiny_transformer
 
 from experiments.options import RunOptions, UsageError, data, parse
@@ -141,10 +147,7 @@ def test_a_run_stopped_after_each_epoch_ends_the_same(case, photos, tmp_path, mo
             assert command(*flags, f"--output_dir={stopped}") == 130
     assert command(*flags, f"--output_dir={stopped}") == 0
     assert history(stopped) == history(tmp_path / "whole")
-    expected, found = final_weights(tmp_path / "whole"), final_weights(stopped)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    assert_same_weights(tmp_path / "whole", stopped)
     last, again = (
         keras.saving.load_model(folder / "last.keras", compile=False).get_weights()
         for folder in (tmp_path / "whole", stopped)
@@ -156,11 +159,7 @@ def test_a_run_stopped_after_each_epoch_ends_the_same(case, photos, tmp_path, mo
 
 def _check_exported(folder, case):
     """Check that the SavedModel returns the evaluation's embeddings and has no LoRA weights."""
-    served = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
-    with np.load(folder / "test_embeddings.npz") as saved:
-        encoded = [tf.io.read_file(path).numpy() for path in saved["paths"]]
-        ours = served(tf.constant(encoded))["embeddings"].numpy()
-        np.testing.assert_allclose(ours, saved["embeddings"], atol=1e-4)
+    assert_serves_its_embeddings(folder)
     assert not models.has_lora(keras.saving.load_model(folder / "best.keras", compile=False))
     if "--ema" in str(CASES.get(case)):
         # The evaluated weights are averages. The checkpoint has the raw weights.

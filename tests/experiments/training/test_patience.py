@@ -1,18 +1,21 @@
 """Training stops early if the validation score no longer increases."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import local_workers
 import numpy as np
 import pytest
-from tiny_run import TINY, command, final_weights, history
+from tiny_run import (
+    TINY,
+    assert_same_weights,
+    command,
+    finish,
+    history,
+    kill_when,
+    start,
+)
 
 from experiments.evaluation.scores import MAP_AT_R
 from experiments.evaluation.scores import RECALL_AT_1 as RECALL
@@ -172,37 +175,22 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_killed_run_stops_at_the_same_epoch(photos, tmp_path):
-    def start(folder):
-        words = [*TINY, *PATIENT, "--epochs=60", "--patience=4", "--learning_rate=0.01"]
-        words += ["--deterministic", f"--data_dir={photos}", f"--output_dir={folder}"]
-        return subprocess.Popen(
-            [sys.executable, "-m", "experiments.run", *words],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ,
-        )  # fmt: skip
-
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(whole)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    words = [*TINY, *PATIENT, "--epochs=60", "--patience=4", "--learning_rate=0.01"]
+    words += ["--deterministic", f"--data_dir={photos}"]
+    whole, killed = (tmp_path / name for name in ("whole", "killed"))
+    finish(start("experiments.run", *words, f"--output_dir={whole}"))
     log = history(whole)
     assert 5 <= len(log) < 60
-    process = start(killed)
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        seen = killed / "metrics.jsonl"
-        if seen.is_file() and seen.read_text().count("\n") >= len(log) - 2:
-            break
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (killed / "result.json").exists(), "killed too late to show anything"
-    process = start(killed)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0 and "continued after epoch" in said, said
+    words += [f"--output_dir={killed}"]
+    seen = killed / "metrics.jsonl"
+
+    def ready():
+        return seen.is_file() and seen.read_text().count("\n") >= len(log) - 2
+
+    kill_when(ready, start("experiments.run", *words), killed)
+    assert "continued after epoch" in finish(start("experiments.run", *words))
     assert history(killed) == log
-    expected, found = final_weights(whole), final_weights(killed)
-    assert all((expected[name] == found[name]).all() for name in expected)
+    assert_same_weights(whole, killed)
     results = [json.loads((each / "result.json").read_text()) for each in (whole, killed)]
     assert results[0]["stopped"] == results[1]["stopped"]
     assert results[0]["best_epoch"] == results[1]["best_epoch"]

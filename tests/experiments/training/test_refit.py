@@ -1,14 +1,9 @@
 """A short run, and its refit on all classes."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
-from tiny_run import TINY, command, final_weights
+from tiny_run import TINY, assert_same_weights, command, finish, kill_when, start
 
 from experiments import calibrate
 from experiments.options import RunOptions, parse, run_command
@@ -18,16 +13,6 @@ from experiments.training.run_folder import RunFolder
 
 def last_step(folder):
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
-
-
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.run", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ,
-    )
 
 
 def words_of(photos, folder):
@@ -111,25 +96,14 @@ def test_a_refit_trains_on_every_class(photos, tmp_path, capfd, monkeypatch):
 @pytest.mark.thorough
 def test_a_kill_in_either_phase_does_not_change_the_result(photos, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
+    words = ["experiments.run", *words_of(photos, killed), "--deterministic"]
     for phase in (killed, killed / "refit"):
-        process = start(*words_of(photos, killed), "--deterministic")
-        deadline = time.monotonic() + 200
-        while not (phase / "checkpoint.npz").is_file() and time.monotonic() < deadline:
-            assert process.poll() is None, process.communicate()[0]
-            time.sleep(0.001)
-        os.kill(process.pid, signal.SIGKILL)
-        process.communicate()
-        assert not (phase / "result.json").exists(), "killed too late to show anything"
-    process = start(*words_of(photos, killed), "--deterministic")
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+        kill_when((phase / "checkpoint.npz").is_file, start(*words), phase)
+    said = finish(start(*words))
     assert f"{killed} is finished" in said and "; continued after epoch" in said
-    process = start(*words_of(photos, whole), "--deterministic")
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    finish(start("experiments.run", *words_of(photos, whole), "--deterministic"))
     for part in (".", "refit"):
-        expected, found = final_weights(whole / part), final_weights(killed / part)
-        assert all((expected[name] == found[name]).all() for name in expected)
+        assert_same_weights(whole / part, killed / part)
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,13 @@ The tests force the order of events: the second process looks at the folder, the
 works and is killed, and the second process opens the folder.
 """
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
-from tiny_run import TINY, command
 
-from experiments.options import data as described
 from experiments.training.run_files import CHECKPOINT, FLAGS_FILE, RANKMI
 from experiments.training.run_folder import RunFolder
 
@@ -89,37 +85,3 @@ def test_a_folder_without_a_checkpoint_can_be_reused(tmp_path):
     second.open()
     assert (second.path / FLAGS_FILE).read_text() == "--seed=1\n"
     assert not (second.path / RANKMI).exists()
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_second_run_does_not_repeat_the_training(
-    finished,
-    photos,
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
-    """The first run completes while the second run loads its images."""
-    load = described.load
-
-    def meanwhile(options):
-        shutil.copytree(finished, options.output_dir)
-        return load(options)
-
-    monkeypatch.setattr(described, "load", meanwhile)
-    arguments = [*TINY, f"--data_dir={photos}", "--raw_pixels"]
-    for name, more, code in (("other", ["--seed=1"], 2), ("same", [], 0)):
-        assert command(*arguments, *more, f"--output_dir={tmp_path / name}") == code
-        out, err = capsys.readouterr()
-        if code:
-            assert err.startswith("error: output_dir") and "now --seed=1" in err
-        else:
-            assert "is finished" in out and "epochs of" not in out
-        files = {p.name: p.stat().st_mtime_ns for p in finished.iterdir() if p.is_file()}
-        left = {p.name: p.stat().st_mtime_ns for p in (tmp_path / name).iterdir() if p.is_file()}
-        assert left.keys() == files.keys()
-        assert json.loads((tmp_path / name / "result.json").read_text()) == json.loads(
-            (finished / "result.json").read_text()
-        )
-        assert left[CHECKPOINT] == files[CHECKPOINT]

@@ -3,11 +3,11 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
 from memory import growth
+from processes import run_python
 
 EVALUATIONS = 100
 MOST_KILOBYTES = 25  # growth per evaluation in the second half of the run
@@ -20,15 +20,8 @@ SUPPORT = pathlib.Path(__file__).parents[2] / "support"
 def test_many_evaluations(leak, photos, tmp_path, capsys):
     words = [SUPPORT / "evaluations.py", photos, tmp_path / "run", EVALUATIONS, leak]
     path = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        env={**os.environ, "PYTHONPATH": path, "PYTHONMALLOC": "malloc"},
-        capture_output=True,
-        text=True,
-        timeout=550,
-        check=True,
-    )
-    sizes = json.loads(done.stdout.splitlines()[-1])
+    said = run_python(*words, PYTHONPATH=path, PYTHONMALLOC="malloc")
+    sizes = json.loads(said.splitlines()[-1])
     grown = growth(sizes)
     with capsys.disabled():
         print(f"\n{len(sizes)} evaluations, leak of {leak} kB: {grown:.1f} kB growth each")

@@ -127,10 +127,3 @@ def test_a_killed_run_shows_the_same_scores(killed_in, photos, weights, tmp_path
         monkeypatch.setattr(fit, "untrained_embeddings", lambda *_: pytest.fail("measured again"))
     assert command(*words) == 0
     assert baseline(folder) == baseline(whole)
-
-
-@pytest.mark.thorough
-def test_levels_are_pooled_separately(photos, weights, tmp_path):
-    levels = "--levels=stage2_conv2_relu,stage3_conv2_relu"
-    folder = finished_run(tmp_path / "run", photos, weights, levels, "--epochs=1")
-    assert set(baseline(folder)) == {"cosine", "l2"}

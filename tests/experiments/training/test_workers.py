@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import local_workers
 import numpy as np
 import pytest
-from tiny_run import final_weights, history
+from processes import run_python
+from tiny_run import assert_same_runs, final_weights, history
 
 # 132 test images are not a multiple of the batch size, per worker or in total.
 TINY = [
@@ -51,8 +50,7 @@ def whole(tmp_path_factory):
 
 def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
     alone = tmp_path / "alone"
-    command = [sys.executable, "-m", "experiments.run", *TINY, f"--output_dir={alone}"]
-    subprocess.run(command, check=True, cwd=local_workers.ROOT, capture_output=True)
+    run_python("-m", "experiments.run", *TINY, f"--output_dir={alone}")
     expected, found = final_weights(alone), final_weights(whole)
     for name, array in expected.items():
         largest = max(np.abs(array).max(), 1e-3)
@@ -82,12 +80,7 @@ def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, vic
 
     first, _ = local_workers.finish(start(folder))
     assert "continued after epoch" in first
-    expected, found = final_weights(whole), final_weights(folder)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
-    assert history(whole) == history(folder)
-    np.testing.assert_array_equal(embeddings(whole), embeddings(folder))
+    assert_same_runs(whole, folder)
 
 
 @pytest.mark.thorough
@@ -99,10 +92,3 @@ def test_each_worker_names_flags_that_differ(tmp_path):
         assert code == 2
         assert "error: flags must be the same on all workers" in err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.thorough
-def test_each_worker_refuses_a_batch_size_that_cannot_be_divided(tmp_path):
-    for code, _, err in ended(start(tmp_path / "run", "--batch_size=25")):
-        assert code == 2
-        assert "batch_size must be a multiple of the 2 devices. Received: batch_size=25" in err

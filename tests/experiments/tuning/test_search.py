@@ -1,12 +1,10 @@
 """Optuna trials: resuming, sharing, and refusing another study's storage."""
 
 import pathlib
-import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import pytest
 
@@ -197,46 +195,6 @@ def test_a_trial_of_a_killed_process_is_repeated(tmp_path, monkeypatch, capsys):
     assert "waiting for the trials of another process" in capsys.readouterr().out
     (again,) = search.trials()
     assert (again.number, [each.number for each in tried]) == (0, [0])
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_two_processes_of_which_one_is_killed(tmp_path):
-    log = tmp_path / "log"
-    source = textwrap.dedent("""
-        import pathlib, sys, time
-        from experiments.tuning.search import Search
-        from experiments.tuning.space import Parameter
-        from experiments.tuning import search
-        search.GRACE = 3
-        folder, log = map(pathlib.Path, sys.argv[1:])
-
-        def say(words):
-            with open(log, "a") as lines:
-                lines.write(words + "\\n")
-
-        def run(trial):
-            say(f"begin {trial.number}")
-            time.sleep(0.3)
-            say(f"end {trial.number}")
-            return trial.values["margin"]
-
-        Search(folder, None, "one", {}, (Parameter("margin", 0.0, 1.0),), 0).do(8, run)
-    """)
-    command = [sys.executable, "-c", source, str(tmp_path / "study"), str(log)]
-    processes = [subprocess.Popen(command) for _ in range(2)]
-    deadline = time.monotonic() + 60
-    while not log.is_file() or log.read_text().count("begin") < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    processes[0].send_signal(signal.SIGKILL)
-    processes[0].wait()
-    assert processes[1].wait(timeout=60) == 0
-    lines = log.read_text().split("\n")
-    ended = sorted(int(line.split()[1]) for line in lines if line.startswith("end"))
-    assert ended == list(range(8))
-    begun = [line for line in lines if line.startswith("begin")]
-    assert len(begun) in (8, 9)  # a trial of the killed process is repeated
 
 
 def test_a_stored_trial_sets_only_searched_flags(tmp_path):

@@ -7,7 +7,6 @@ import pathlib
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import pytest
 
 from keras_dml._backend import private
@@ -88,54 +87,6 @@ def test_private_names_exist(needed):
         parameters = inspect.signature(value.__init__).parameters
     lacking = [name for name in needed.parameters if name not in parameters]
     assert not lacking, f"{needed.name} of {versions} takes no {', '.join(lacking)}: {parameters}"
-
-
-def test_fit_asks_for_the_first_batch():
-    """Keras calls the hook that `BuildsOnBatch` overrides, with an iterator."""
-    asked = []
-
-    class Model(private.BuildsOnBatch, keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(1)
-
-        def call(self, x):
-            return self.dense(x)
-
-        def first_batch(self, iterator):
-            asked.append(iterator)
-
-    model = Model()
-    model.compile("sgd", "mse")
-    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
-    model.evaluate(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
-    assert len(asked) == 2
-
-
-def test_an_iterator_function_takes_one_batch_per_call():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    seen = []
-    step = private.iterator_function(model, lambda data: seen.append(data) or {"n": len(seen)})
-    step(iter([(np.ones((4, 2)), np.ones((4, 1)))]))
-    assert len(seen) == 1
-
-
-def test_the_index_of_a_variable():
-    variables = [keras.Variable(np.ones(2), name=f"v{number}") for number in range(3)]
-    optimizer = keras.optimizers.SGD()
-    optimizer.build(variables)
-    assert [private.variable_index(optimizer, one) for one in variables] == [0, 1, 2]
-
-
-def test_the_strategy_of_a_model():
-    import tensorflow as tf
-
-    assert private.made_under(keras.Sequential()) is None
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    with strategy.scope():
-        model = keras.Sequential()
-    assert private.made_under(model) is strategy
 
 
 def _private_uses(path):

@@ -135,19 +135,6 @@ def test_two_writers_of_the_same_file_take_turns(name, tmp_path):
     assert held.read_text() == "second" and os.listdir(tmp_path) == [name]
 
 
-def test_many_writers_of_the_same_file_lose_nothing(tmp_path):
-    def write(content):
-        context, writes = replaced(tmp_path / "index")
-        with context as unfinished:
-            writes(unfinished, content)
-            return (unfinished / "a.json").read_text()
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        contents = [str(number) for number in range(60)]
-        assert list(pool.map(write, contents)) == contents
-    assert os.listdir(tmp_path) == ["index"]
-
-
 @pytest.mark.parametrize("name", ["a.txt", "index"])
 def test_a_thread_does_not_wait_for_itself(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -253,45 +240,3 @@ def test_a_folder_replaced_while_it_is_read_is_read_consistently(tmp_path):
     assert all(len(contents) == 1 for contents in found)
     numbers = [int(contents.pop()) for contents in found]
     assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
-
-
-def test_an_unchanged_folder_is_read_once(tmp_path):
-    (tmp_path / "index").mkdir()
-    seen = []
-
-    def refuse(folder):
-        seen.append(folder)
-        raise ArgumentError("damaged")
-
-    for path in (tmp_path / "index", tmp_path / "none"):
-        with pytest.raises(ArgumentError, match="damaged"):
-            read_folder(path, refuse)
-    assert len(seen) == 2
-
-
-def test_a_writer_waits_for_a_reader(tmp_path):
-    index = tmp_path / "index"
-
-    def write():
-        with replacing_folder(index, "a.json", "it") as folder:
-            folder.mkdir()
-            (folder / "a.json").write_text("whole")
-
-    def read(folder):
-        # In a thread, because the write waits during the reader's turn.
-        writing.append(pool.submit(write))
-        with pytest.raises(concurrent.futures.TimeoutError):
-            writing[0].result(0.2)
-        return (folder / "a.json").read_text()
-
-    write()
-    writing = []
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        assert read_folder(index, read) == "whole"
-        writing[0].result(20)
-    assert os.listdir(tmp_path) == ["index"]
-
-
-def test_the_old_folder_of_a_killed_replacement_is_read(tmp_path):
-    (tmp_path / ".index.old").mkdir()
-    assert read_folder(tmp_path / "index", lambda folder: folder.name) == ".index.old"

@@ -1,12 +1,11 @@
 import os
-import subprocess
-import sys
 import textwrap
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run_python
 
 from keras_dml._files import atomic
 from keras_dml.export import export_saved_model
@@ -84,16 +83,6 @@ def preprocessing(data):
     return tf.ensure_shape(image, [SIZE, SIZE, 3])
 
 
-def run_python(code, *arguments):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.getcwd()}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        env=environment, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_a_mirrored_model_in_mixed_precision_is_copied_and_exported_in_float32(tmp_path):
     code = """
@@ -125,7 +114,7 @@ def test_a_mirrored_model_in_mixed_precision_is_copied_and_exported_in_float32(t
         np.testing.assert_allclose(
             copy.predict(x, verbose=0), expected @ kernel + bias, rtol=1e-4, atol=1e-4)
         """
-    run_python(code, tmp_path / "saved_model")
+    run_python("-c", textwrap.dedent(code), tmp_path / "saved_model")
     assert (tmp_path / "saved_model" / "saved_model.pb").is_file()
 
 
@@ -151,7 +140,7 @@ def test_the_saved_model_embeds_files_in_a_process_with_only_tensorflow(tmp_path
         assert not {"keras_dml", "pipelines"} & set(sys.modules)
         np.savez(folder + "/results.npz", *results)
         """
-    run_python(code, tmp_path)
+    run_python("-c", textwrap.dedent(code), tmp_path)
     expected = model.predict(np.stack([preprocessing(one) for one in data]), verbose=0)
     with np.load(tmp_path / "results.npz") as results:
         whole, single, after_error = (results[f"arr_{i}"] for i in range(3))

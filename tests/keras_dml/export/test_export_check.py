@@ -1,10 +1,7 @@
 """Models that cannot be served are refused before the training; addons' losses in SavedModels."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 import textwrap
 
 import keras
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from processes import run_python
 
 from keras_dml.export import check_export, export_saved_model
 
@@ -129,11 +127,7 @@ def test_a_saved_model_with_a_loss_of_addons_loads_after_the_package_is_imported
     loss = loss(margin=0.25) if isinstance(loss, type) else loss
     model.compile("sgd", loss)
     model.save(tmp_path / "model.keras")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(ADDONS), str(tmp_path / "model.keras")],
-        env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert name in done.stdout
+    said = run_python("-c", textwrap.dedent(ADDONS), tmp_path / "model.keras")
+    assert name in said
     expected = json.dumps(keras.saving.serialize_keras_object(loss))
-    assert json.loads(done.stdout) == json.loads(expected)
+    assert json.loads(said) == json.loads(expected)

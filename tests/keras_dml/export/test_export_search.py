@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-import subprocess
-import sys
 import textwrap
 
 import keras
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from processes import run_python
 
 from keras_dml.export import export_saved_model
 from keras_dml.metrics import verification
@@ -150,16 +149,6 @@ def test_indexes_that_do_not_match_the_model(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def run(arguments):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True,
-        timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 @needs_scann
 def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
@@ -190,7 +179,7 @@ def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
             np.save(sys.argv[1] + f"/{name}.npy", ids.astype("S" if name == "exact" else "int64"))
         assert not {"keras_dml", "pipelines"} & set(sys.modules)
         """
-    run(["-c", textwrap.dedent(code), tmp_path])
+    run_python("-c", textwrap.dedent(code), tmp_path)
     queries = gallery(model)[40:60]
     for name, index in indexes.items():
         found = np.load(tmp_path / f"{name}.npy")

@@ -70,10 +70,3 @@ def test_images_without_positives_are_ranked_but_not_in_the_mean():
     z = np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     each = np.asarray(losses.FastAPLoss(reduction=None)(np.array([0, 0, 1, 2]), z))
     np.testing.assert_allclose(each, [4 / 3, 4 / 3, 0, 0], rtol=1e-6)
-
-
-def test_more_rows_than_a_block():
-    rng = np.random.default_rng(3)
-    labels, z = rng.integers(0, 12, size=131), rng.normal(size=(131, 4))
-    values = losses.FastAPLoss(reduction=None)(labels, z.astype("float32"))
-    np.testing.assert_allclose(values, sum(oracles.fastap(labels, z)), rtol=1e-4, atol=1e-5)

@@ -24,6 +24,7 @@ CASES = [
 RNG = np.random.default_rng(5)
 TAGS = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]])
 PATHS = np.array([[0, 0], [0, 0], [0, 1], [1, 0], [1, 0], [1, 1], [1, 1]])
+VECTORS = np.array([[1, 0], [0.9, 0.4], [0, 1], [-1, 0], [0.6, 0.8], [0.3, 0.9], [-0.8, -0.3]])
 Z = RNG.normal(size=(7, 4))
 
 
@@ -36,6 +37,10 @@ def overlap(a, b):
     return len(a & b) / len(a | b)
 
 
+def cosine(a, b):
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
 RELATIONS = {
     "tags": (relations.SharesLabel(), TAGS, lambda a, b: overlap(a, b) > 0,
              lambda a, b: overlap(a, b) == 0),
@@ -43,6 +48,8 @@ RELATIONS = {
              lambda a, b: overlap(a, b) == 0),
     "levels": (relations.Hierarchy(), PATHS, lambda a, b: tuple(a) == tuple(b),
                lambda a, b: a[0] != b[0]),
+    "graded": (relations.Graded(0.7, 0.4), VECTORS, lambda a, b: cosine(a, b) > 0.7,
+               lambda a, b: cosine(a, b) < 0.4),
 }  # fmt: skip
 
 

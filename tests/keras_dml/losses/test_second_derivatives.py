@@ -17,14 +17,6 @@ STEP = 1e-5
 REFUSED = {"circle", "ice", "margin", "pce", "rankmi", "ranked_list", "smooth_ap", "recall_at_k"}
 
 
-# JAX refuses the second derivative of these losses: their distances have a loop over close pairs.
-REFUSED_BY_JAX = {"contrastive", "fastap", "lifted_structure", "quadruplet", "rankmi", "triplet"}
-
-
-def refused_by_jax():
-    return pytest.raises(ValueError, match="Reverse-mode differentiation does not work")
-
-
 def product(loss, ids, z, direction, compile_it=False):
     """Compute the Hessian times a direction: the derivative of the gradient along it."""
     z, direction = (keras.ops.convert_to_tensor(x, dtype="float64") for x in (z, direction))
@@ -88,10 +80,6 @@ def test_second_derivatives_match_differences_of_gradients_or_are_refused(case):
     loss = losses.get(case.name, **case.arguments, dtype="float64")
     if loss.kind == "proxies":
         z = z / np.abs(z).max()  # cosines
-    if keras.backend.backend() == "jax" and case.name in REFUSED_BY_JAX:
-        with refused_by_jax():
-            product(loss, ids, z, np.ones_like(z))
-        return
     if not refuses(loss):
         check(loss, ids, z)
         return
@@ -124,10 +112,6 @@ def test_second_derivatives_of_distances_between_close_pairs(place):
         squares = squared_distances(x, x) + squared_distances(x, keras.ops.flip(x, axis=0))
         return keras.ops.sum(keras.ops.convert_to_tensor(weights) * keras.ops.exp(-squares))
 
-    if keras.backend.backend() == "jax":
-        with refused_by_jax():
-            product(weighted, None, z, np.ones_like(z))
-        return
     check(weighted, None, z)
 
 

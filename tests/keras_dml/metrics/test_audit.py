@@ -81,17 +81,6 @@ def test_confused_classes_match_a_loop():
     assert metrics.confused_classes(LABELS, NEIGHBORS, most=2) == found[:2]
 
 
-def test_confused_classes_of_more_rows_than_a_block(monkeypatch):
-    whole = metrics.confused_classes(LABELS, NEIGHBORS)
-    votes = metrics.label_votes(LABELS, NEIGHBORS)
-    monkeypatch.setattr("keras_dml.metrics.audit._BLOCK", 7)
-    in_blocks = metrics.confused_classes(LABELS, NEIGHBORS)
-    assert [each[:2] for each in in_blocks] == [each[:2] for each in whole]
-    np.testing.assert_allclose([each.share for each in in_blocks], [each.share for each in whole])
-    again = metrics.label_votes(LABELS, NEIGHBORS)
-    np.testing.assert_array_equal(again.self_confidence, votes.self_confidence)
-
-
 def test_outliers_are_beyond_the_fence():
     scores = metrics.outlier_scores(SIMILARITIES)
     distances = [sum(1 - float(s) for s in row) / len(row) for row in SIMILARITIES]

@@ -89,17 +89,12 @@ def test_evaluate_only_computes_requested_metrics():
 
 
 BAD = [
-    ({"labels": [0, 1]}, r"labels must have shape \[4\].*\(2,\)"),
-    ({"embeddings": [[0.0], [np.nan], [1.0], [np.inf]]}, r"in 2 of 4 rows \(row numbers 1, 3\)"),
-    ({"ks": [4]}, r"ks must be whole numbers from 1 to the number of other items, 3.*ks=4"),
-    ({"metric": ["dot"]}, r"metric must be one of.*\['dot'\]"),
-    ({"ks": 1}, r"ks must be a list of at least one K. Received: ks=1"),
+    ({"labels": [0, 1]}, r"labels must have shape \[4\]"),
+    ({"ks": [4]}, "ks must be .*ks=4"),
     ({"metric": []}, r"metric must be one of.*metric=\[\]"),
     ({"metric": ["cosine", "dot"]}, r"metric must be one of.*metric=\['cosine', 'dot'\]"),
-    ({"labels": ["a", None, "a", 1]}, "labels must be numbers or strings"),
-    ({"gallery": np.eye(4), "gallery_labels": list("0011")}, "of one kind. Received: int64 and"),
     ({"embeddings": np.eye(4) * 1j}, "embeddings must be an array of numbers.*complex128"),
-    ({"gallery": np.eye(4)}, r"given together. Received: gallery_labels=None"),
+    ({"gallery": np.eye(4)}, "given together. Received: gallery_labels=None"),
 ]
 
 

@@ -2,14 +2,28 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
+from keras.initializers import Constant
 from scipy.special import digamma, gammaln
 
-from keras_dml.metrics import evaluate, information, information_intervals
+from keras_dml import losses
+from keras_dml.metrics import (
+    DistanceHistograms,
+    distance_histograms,
+    evaluate,
+    information,
+    information_intervals,
+)
 from keras_dml.metrics.information_scores import INFORMATION
 from keras_dml.metrics.linear_probe import fit_probe, halves, information_probe
-from keras_dml.metrics.pairwise_information import pair_statistics, within_class_entropy
+from keras_dml.metrics.pairwise_information import (
+    pair_influence,
+    pair_statistics,
+    uniform_log_distance,
+    within_class_entropy,
+)
 
 ROWS = np.array([[0, 0], [1, 0], [0, 2], [4, 4]])
 UNIT = np.array([[3, 4, 0], [4, 3, 0], [-4, 0, 3], [0, 0, 5]]) / 5
@@ -78,6 +92,51 @@ def test_worked_example_of_the_probe():
     assert math.log(2) - losses.mean() == pytest.approx(0.033787, abs=1e-5)
     claimed = math.log(2) + probe.log_probabilities(z, labels).mean()
     assert claimed == pytest.approx(0.607660, abs=1e-5)
+
+
+def test_worked_examples_of_mean_logarithms():
+    found = pair_statistics(ROWS.astype(float), LABELS, 1).log_distance.mean()
+    assert found == pytest.approx(1.056340, abs=5e-7)
+    assert pair_statistics(UNIT, LABELS, 1).log_distance.mean() == pytest.approx(0.075871, abs=5e-7)
+    uniform = [uniform_log_distance(d) for d in (2, 3, 128)]
+    np.testing.assert_allclose(uniform, [0, 0.193147, 0.344597], atol=5e-7)
+
+
+def test_worked_example_of_the_linear_form():
+    distances = np.linalg.norm(ROWS[:, None] - ROWS, axis=2)
+    positive = (LABELS[:, None] == LABELS) & ~np.eye(4, dtype=bool)
+    matching, others = distances[positive], distances[LABELS[:, None] != LABELS]
+    linear = (matching**2 + 12 * matching).sum() / 4 - 12 * distances.sum() / 4
+    assert linear == pytest.approx(-78.857533, abs=5e-7)
+    loss = losses.ContrastiveLoss(margin=6, dtype="float64")(LABELS, ROWS.astype(float))
+    assert float(loss) == pytest.approx(26.142467, abs=5e-7)
+    assert float(loss) == pytest.approx(linear + (36 + others**2).sum() / 4)
+
+
+def test_worked_examples_of_the_divergence():
+    found = DistanceHistograms(np.array([7, 2, 1]), np.array([1, 3, 6]))
+    assert found.divergence() == pytest.approx(0.230645, abs=5e-7)
+    p, q = np.array([0.7, 0.2, 0.1]), np.array([0.1, 0.3, 0.6])
+    assert 2 * found.divergence() < (p * np.log(p / q)).sum() == pytest.approx(1.101868, abs=5e-7)
+    v = np.array([1.0, 0, -1])
+    reached = 2 * math.log(2) - p @ np.logaddexp(0, -v) - q @ np.logaddexp(0, v)
+    assert reached == pytest.approx(0.369828, abs=5e-7)
+    best = np.log(p / q)
+    reached = 2 * math.log(2) - p @ np.logaddexp(0, -best) - q @ np.logaddexp(0, best)
+    assert reached == pytest.approx(2 * found.divergence())
+    assert distance_histograms(UNIT, LABELS, bins=4).divergence() == pytest.approx(math.log(2))
+
+
+def test_worked_example_of_the_bound_by_a_fixed_network():
+    network = keras.layers.Dense(1, kernel_initializer=Constant(-1), bias_initializer=Constant(1))
+    network.build((None, 1))
+    loss = losses.RankMILoss(network, sampling="all", dtype="float64")
+    assert -float(loss(LABELS, UNIT)) == pytest.approx(0.421957, abs=5e-7)
+
+
+def test_worked_example_of_infonce():
+    loss = losses.SupConLoss(temperature=0.5, dtype="float64")(LABELS, UNIT)
+    assert math.log(3) - float(loss) == pytest.approx(0.846266, abs=5e-7)
 
 
 def slow_information(z, labels, k):
@@ -288,7 +347,7 @@ def test_probe_of_many_classes_draws_a_thousand(monkeypatch):
 
 def test_intervals_cover_the_value_of_new_classes():
     names = ["entropy_pairwise/l2", "entropy_within/l2", "mean_distance/l2"]
-    names.append("information_neighbors/l2")
+    names += ["information_neighbors/l2", "jensen_shannon"]
     sets = [clusters(40, 5, 4, 1.5, seed) for seed in range(40)]
     values = {name: np.mean([one(name, *each) for each in sets]) for name in names}
     covered = dict.fromkeys(names, 0)
@@ -298,10 +357,36 @@ def test_intervals_cover_the_value_of_new_classes():
     assert all(number >= 30 for number in covered.values()), covered
 
 
-def test_intervals_of_a_score_without_rows_are_nan():
-    z, labels = clusters(4, 8, 3, 1.0)
-    found = information_intervals(z, labels, ["jensen_shannon", "class_entropy"], replicates=50)
-    assert np.isnan(found["jensen_shannon"]).all() and np.isfinite(found["class_entropy"]).all()
+def test_intervals_of_a_score_that_is_not_finite_are_nan():
+    names = ["entropy_within/l2", "class_entropy"]
+    found = information_intervals(np.ones((4, 2)), LABELS, names, replicates=50)
+    assert np.isnan(found["entropy_within/l2"]).all() and np.isfinite(found["class_entropy"]).all()
+
+
+def test_influence_of_a_row_is_the_derivative_by_its_weight():
+    z, labels = clusters(5, 6, 3, 1.0)
+    unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+    tables = np.random.default_rng(1).normal(size=(2, 10))
+    cells = np.minimum((5 * np.linalg.norm(unit[:, None] - unit, axis=2)).astype(int), 9)
+    same = labels[:, None] == labels
+    positive, negative = same & ~np.eye(30, dtype=bool), ~same
+
+    def value(weights):
+        of_pairs = weights[:, None] * weights
+        matching = (tables[0][cells] * weights[:, None])[positive].sum()
+        others = (tables[1][cells] * of_pairs)[negative].sum()
+        return matching / (weights @ positive.sum(axis=1)) + others / of_pairs[negative].sum()
+
+    slopes = [(value(1 + 1e-6 * row) - value(1 - 1e-6 * row)) / 2e-6 for row in np.eye(30)]
+    expected = 30 * np.array(slopes)
+    np.testing.assert_allclose(pair_influence(unit, labels, tables), expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_interval_of_a_fitted_network_contains_it():
+    z, labels = clusters(20, 10, 4, 2.0)
+    low, high = information_intervals(z, labels, ["information_distances"])["information_distances"]
+    assert low < one("information_distances", z, labels) < high < low + 1
 
 
 @pytest.mark.slow

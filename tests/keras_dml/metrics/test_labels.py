@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_dml import metrics
-from keras_dml._common.labels import joined_labels, plain_labels
+from keras_dml._common.labels import joined_labels
 
 Z = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 IDS = np.array([0, 0, 1, 1, 2, 2, 0, 1])
@@ -61,13 +61,6 @@ def test_every_kind_of_label_gives_the_same_result(function):
     expected = FUNCTIONS[function](IDS)
     for kind in TAKEN.keys() - {"neighbors beyond 2^40"}:
         assert FUNCTIONS[function](TAKEN[kind]) == expected, kind
-
-
-@pytest.mark.parametrize("kind", TAKEN)
-def test_class_labels_keep_their_values(kind):
-    labels = plain_labels("labels", TAKEN[kind])
-    assert labels.dtype.kind in "iuSU"
-    np.testing.assert_array_equal(labels[:, None] == labels, IDS[:, None] == IDS)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

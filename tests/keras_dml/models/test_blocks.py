@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from tiny_transformer import tiny_transformer
 
-from keras_dml import models, optimizers
+from keras_dml import models
 
 
 def images():
@@ -22,20 +22,6 @@ def test_the_multipliers_fall_from_the_last_block_to_the_patches():
         by_layer.setdefault(path.split("/")[0], set()).add(factor)
     assert by_layer == {"patches": {0.125}, "block_0": {0.25}, "block_1": {0.5}, "norm": {1.0}}
     assert len(factors) == len(backbone.trainable_variables)
-
-
-def test_an_optimizer_accepts_the_multipliers():
-    model = models.embedding_model(tiny_transformer(), 4)
-    factors = models.layer_multipliers(tiny_transformer(), 0.1)
-    model.compile(optimizers.SGD(1.0, learning_rate_multipliers=factors), "mse")
-    before = [v.numpy() for v in model.trainable_variables]
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(model(images(), training=True) ** 2)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    model.optimizer.apply(gradients, model.trainable_variables)
-    for variable, old, gradient in zip(model.trainable_variables, before, gradients):
-        factor = factors.get(variable.path, 1.0)
-        np.testing.assert_allclose(old - variable.numpy(), factor * gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_nested_blocks_and_more_than_nine_blocks():

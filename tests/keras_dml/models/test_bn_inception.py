@@ -11,7 +11,6 @@ OUTPUTS = {
     "3a": 256, "3b": 320, "3c": 576, "4a": 576, "4b": 576, "4c": 608, "4d": 608, "4e": 1056,
     "5a": 1024, "5b": 1024,
 }  # fmt: skip
-LEVELS = ["inception_3c_output", "inception_4e_output", "inception_5b_output"]
 
 
 def checkpoint(model, seed=0):
@@ -141,17 +140,3 @@ def test_imagenet_weights_need_a_checkpoint_of_the_user():
     message = r"weights must be none or a file for bn_inception.*public PyTorch checkpoint"
     with pytest.raises(ValueError, match=message):
         models.build_backbone("BNInception", SIZE, weights="imagenet")
-
-
-@pytest.mark.slow
-def test_levels_are_pooled_projected_and_normalized_separately(loaded):
-    backbone, _, images, found = loaded
-    model = models.embedding_model(backbone, 5, levels=LEVELS)
-    embeddings = model(images, training=False).numpy()
-    assert embeddings.shape == (2, 15)
-    for number, level in enumerate(LEVELS):
-        kernel, bias = model.get_layer(f"{level}_projection").get_weights()
-        expected = found[level].mean(axis=(1, 2)) @ kernel + bias
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        part = embeddings[:, 5 * number : 5 * number + 5]
-        np.testing.assert_allclose(part, expected, rtol=1e-3, atol=1e-4)

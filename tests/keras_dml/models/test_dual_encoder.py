@@ -131,6 +131,26 @@ def test_chunks_give_the_weights_of_the_whole_batch(loss, labels):
     assert difference(whole.get_weights(), chunked.get_weights()) < 1e-5
 
 
+@pytest.mark.slow
+def test_a_large_batch_of_images_in_chunks_gives_the_weights_of_one_piece():
+    queries = RNG.uniform(0, 255, (512, 16, 16, 3)).astype("float32")
+    candidates = queries + 20 * RNG.normal(size=queries.shape).astype("float32")
+
+    def images(seed):
+        keras.utils.set_random_seed(seed)
+        backbone = models.build_backbone("small_convnet", 16, "none", True, filters=(4, 8))
+        return models.embedding_model(backbone, 6)
+
+    weights = []
+    for chunk_size in (None, 64):
+        model = models.DualEncoder(images(1), images(2), scale=14.3)
+        fit = model if chunk_size is None else models.CachedGradients(model, chunk_size)
+        fit.compile(keras.optimizers.SGD(0.01), losses.NTXentLoss(temperature=1.0))
+        fit.fit([queries, candidates], batch_size=512, epochs=2, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    assert difference(*weights) < 1e-5
+
+
 def test_a_siamese_network_has_one_encoder():
     shared = encoder(6, 1)
     model = models.DualEncoder(shared, shared)

@@ -257,21 +257,6 @@ def test_fit_updates_scale_and_offset_but_not_frozen_statistics():
         assert not np.array_equal(layer.beta.numpy(), beta)
 
 
-def test_with_frozen_statistics_copies_and_reaches_nested_models():
-    backbone = tiny_backbone()
-    inputs = keras.Input((16, 16, 3))
-    sequential = keras.Sequential(
-        [keras.Input((4, 4, 12)), keras.layers.BatchNormalization(), keras.layers.Flatten()]
-    )
-    outer = shake(keras.Model(inputs, sequential(backbone(inputs))))
-    frozen = models.with_frozen_statistics(outer)
-    assert same(frozen.get_weights(), outer.get_weights())
-    evaluated = outer(images(), training=False).numpy()
-    np.testing.assert_allclose(frozen(images(), training=True).numpy(), evaluated, rtol=1e-5)
-    frozen.set_weights([w * 0 for w in frozen.get_weights()])
-    np.testing.assert_array_equal(outer(images(), training=False).numpy(), evaluated)
-
-
 # Embedding models
 
 
@@ -311,21 +296,6 @@ def test_outputs_are_float32_under_mixed_precision(half, policy):
     assert embedding.get_layer("projection").compute_dtype == half.removeprefix("mixed_")
     assert embedding(images()).dtype == "float32"
     assert models.classifier_model(embedding, 3)(images()).dtype == "float32"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("frozen", [False, True])
-def test_models_are_restored_from_a_keras_file(frozen, tmp_path):
-    backbone = models.build_backbone("mobilenet", 32, frozen_batch_norm=frozen)
-    embedding = models.embedding_model(backbone, 4, feature_batch_norm=True)
-    classifier = shake(models.classifier_model(embedding, 3, dropout=0.5))
-    for model in (embedding, classifier):
-        model.save(tmp_path / "model.keras")
-        loaded = keras.models.load_model(tmp_path / "model.keras")
-        assert loaded.name == model.name
-        assert [type(x) for x in loaded.layers] == [type(x) for x in model.layers]
-        expected = model.predict(images(size=32), verbose=0)
-        np.testing.assert_allclose(loaded.predict(images(size=32), verbose=0), expected, rtol=1e-5)
 
 
 LEVELS = ["stage1_conv2_relu", "stage2_conv2_relu"]
@@ -396,14 +366,6 @@ def test_the_classifier_starts_at_zero():
     np.testing.assert_array_equal(logits, np.zeros((2, 7)))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     assert float(loss(np.array([0, 6]), logits)) == pytest.approx(np.log(7))
-
-
-def test_the_classifier_shares_the_embeddings_layers():
-    embedding = models.embedding_model(tiny_backbone())
-    classifier = models.classifier_model(embedding, 7)
-    before = embedding(images()).numpy()
-    shake(classifier)
-    assert np.abs(embedding(images()).numpy() - before).max() > 0
 
 
 def test_dropout_only_affects_training():

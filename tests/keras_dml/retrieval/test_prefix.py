@@ -105,14 +105,6 @@ def test_bad_arguments(arguments, message):
         PrefixIndex(rows(), **arguments)
 
 
-def test_an_inconsistent_description_is_damage(tmp_path):
-    PrefixIndex(rows(), length=4).save(tmp_path / "index")
-    description = tmp_path / "index" / "index.json"
-    description.write_text(description.read_text().replace('"length": 4', '"length": 12'))
-    with pytest.raises(ValueError, match="damaged: index.json has changed since it was written"):
-        load_index(tmp_path / "index")
-
-
 def test_one_query_and_one_item_are_scored_by_the_full_vectors():
     rows = np.random.default_rng(0).normal(size=(20, 6))
     index, exact = PrefixIndex(rows, length=2, candidates=20), ExactIndex(rows)

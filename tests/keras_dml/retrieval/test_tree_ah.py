@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import json
 import logging
 
 import numpy as np
@@ -236,18 +235,3 @@ def test_a_saved_tree_grows_without_retraining(metric, tmp_path, monkeypatch):
     # More than twice the number of items at training time.
     loaded.add(clustered(3_400, seed=6))
     assert loaded.measured_recall >= 0.9 and loaded.tree.training_sample == 6700
-
-
-@needs_scann
-def test_a_damaged_tree(tmp_path):
-    ScannIndex(clustered(200), tree=TreeAH(5)).save(tmp_path / "index")
-    data = (tmp_path / "index" / "searcher" / "hashed_dataset.npy").read_bytes()
-    (tmp_path / "index" / "searcher" / "hashed_dataset.npy").write_bytes(data[:100])
-    with pytest.raises(ValueError, match="damaged: searcher/hashed_dataset.npy has changed since"):
-        load_index(tmp_path / "index")
-
-
-def test_numpy_scalars_can_be_saved():
-    given = TreeAH(np.int64(50), reorder=np.int32(300), target_recall=np.float32(0.5))
-    assert given == TreeAH(50, reorder=300, target_recall=0.5)
-    assert json.loads(json.dumps(dataclasses.asdict(given))) == dataclasses.asdict(given)

@@ -35,6 +35,15 @@ def test_classes_are_paths_and_everything_is_sorted(tmp_path, caplog):
     assert not caplog.records
 
 
+def test_the_first_of_nested_folders_is_the_coarse_class(tmp_path):
+    write(tmp_path, "milk/a/1.jpg", "fruit/b/1.jpg", "fruit/a/c/1.jpg")
+    table = folder(tmp_path)
+    assert table.class_names == ("fruit/a/c", "fruit/b", "milk/a")
+    assert table.coarse_ids.tolist() == [0, 0, 1]
+    write(tmp_path, "bread/1.jpg")
+    assert folder(tmp_path).coarse_ids is None
+
+
 def test_extensions_in_any_case_and_nothing_else(tmp_path):
     images = ["1.jpg", "2.JPG", "3.jpeg", "4.Png", "5.webp", "6.BMP", "7.gif"]
     write(tmp_path, *(f"a/{name}" for name in images), "a/notes.txt", "a/jpg", "a/8.png.zip")

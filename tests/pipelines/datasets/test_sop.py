@@ -16,6 +16,13 @@ def test_lists_define_the_split(tmp_path):
     assert not split.same_classes
 
 
+def test_kinds_of_products_are_coarse_classes(tmp_path):
+    write_sop(tmp_path, (7, 10, 7), (30, 9))
+    lines = (tmp_path / "Ebay_train.txt").read_text().replace(" 10 3 ", " 10 5 ")
+    (tmp_path / "Ebay_train.txt").write_text(lines)
+    assert sop(tmp_path).train.coarse_ids.tolist() == [3, 5]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -12,7 +12,7 @@ from PIL import Image
 
 from experiments.evaluation.pictures import checked_picture
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, find_bad_images
-from pipelines.images import limits
+from pipelines.images import file_checks
 from pipelines.images.decode import decode_image
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8))
@@ -113,14 +113,14 @@ def of_scans(count, behind=b""):
 
 
 def test_a_jpeg_of_many_scans_is_refused():
-    few, many = of_scans(limits.MOST_SCANS), of_scans(limits.MOST_SCANS + 1)
-    assert limits.why_too_costly(few) is None
-    assert limits.why_too_costly(many) == "a JPEG of more than 50 scans"
+    few, many = of_scans(file_checks.MOST_SCANS), of_scans(file_checks.MOST_SCANS + 1)
+    assert file_checks.why_too_costly(few) is None
+    assert file_checks.why_too_costly(many) == "a JPEG of more than 50 scans"
     # A video after the image does not count as scans.
-    assert limits.why_too_costly(of_scans(10, behind=b"\xff\xda\0\x02" * 99)) is None
+    assert file_checks.why_too_costly(of_scans(10, behind=b"\xff\xda\0\x02" * 99)) is None
     for size in range(0, len(few), 7):
-        limits.why_too_costly(few[:size])
-    assert limits.why_too_costly(FILES["PNG"]) is None
+        file_checks.why_too_costly(few[:size])
+    assert file_checks.why_too_costly(FILES["PNG"]) is None
     found = find_bad_images(ImageTable.from_encoded([few, many], [0, 1]))
     assert [(row, reason) for row, _, reason in found] == [(1, "a JPEG of more than 50 scans")]
 
@@ -140,9 +140,9 @@ def test_a_jpeg_of_many_segments_is_refused_before_pillow_opens_it(filling, reas
     monkeypatch.setattr(PIL.Image, "open", lambda *_, **__: pytest.fail("opened"))
     with pytest.raises(ValueError, match=reason):
         checked_picture(jpeg)
-    assert limits.why_too_costly(jpeg) == reason
+    assert file_checks.why_too_costly(jpeg) == reason
     half = len(filling) // 8 * 4
-    assert limits.why_too_costly(JPEG[:2] + filling[:half] + JPEG[2:]) is None
+    assert file_checks.why_too_costly(JPEG[:2] + filling[:half] + JPEG[2:]) is None
 
 
 @pytest.mark.parametrize("mode", ["P", "RGB"])

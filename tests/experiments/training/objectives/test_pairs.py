@@ -42,11 +42,6 @@ def test_every_step_updates_the_embedding(objective):
     assert one.rate_after(0.5, 8) == 0.5
 
 
-def test_an_argument_of_another_loss_is_refused(objective):
-    with pytest.raises(ValueError, match=r"temperature is not.* loss fastap.*temperature=0\.5"):
-        objective("--loss=fastap", "--temperature=0.5").compile_arguments(10)
-
-
 @pytest.mark.slow
 def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
     flags = ["--memory_size=20", "--memory_weight=0.5", "--memory_start_step=0"]

@@ -24,7 +24,9 @@ def test_recall_of_prefixes():
     rng = np.random.default_rng(0)
     embeddings, labels = rng.normal(size=(30, 6)).astype("float32"), np.arange(30) % 5
     data = SimpleNamespace(tables={"test": SimpleNamespace(labels=labels)}, catalog=None)
-    run = SimpleNamespace(data=data, ks=[1, 2], options=SimpleNamespace(patience=0))
+    run = SimpleNamespace(
+        data=data, ks=[1, 2], options=SimpleNamespace(patience=0, neighbors="auto")
+    )
     scores = RetrievalScores((2,))
     measured = dict(scores.measure(run, None, {"test": embeddings}))
     expected = metrics.recall_at_k(embeddings[:, :2], labels, ks=[1, 2])

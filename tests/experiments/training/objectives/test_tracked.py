@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_run import TINY, command, final_weights, finished_run, history
+from tiny_run import TINY, assert_same_weights, command, finished_run, history
 
 from experiments.evaluation.figures import Curves
 from experiments.evaluation.tracked import accuracy_difference, tracked_figures
@@ -102,10 +102,7 @@ def test_weights_with_and_without_tracking_are_equal_to_the_bit(photos, tmp_path
     words = ["--loss=ce", "--class_split=within_classes"]
     plain = finished_run(tmp_path / "plain", photos, *words)
     tracked = finished_run(tmp_path / "tracked", photos, *words, "--track=spce,pce,ce,contrastive")
-    first, second = final_weights(plain), final_weights(tracked)
-    assert first.keys() == second.keys()
-    for name, array in first.items():
-        np.testing.assert_array_equal(array, second[name], err_msg=name)
+    assert_same_weights(plain, tracked)
     for row in history(tracked):
         for name in ("spce", "pce", "ce", "contrastive"):
             total = row[f"track/{name}_tightness"] + row[f"track/{name}_contrastive"]

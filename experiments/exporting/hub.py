@@ -1,0 +1,140 @@
+"""Publication of a run's model, its card, threshold, and index on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+
+from experiments.evaluation.calibration import calibration_path
+from experiments.exporting.exported_run import FACTS
+from experiments.options import RunOptions, UsageError
+from experiments.pages.model_card import MODEL_CARD
+from experiments.training.run_files import kept_model
+from keras_dml._common.extras import needing
+from keras_dml.models.from_hub import MODEL_FILE
+
+__all__ = ["check_target", "publish"]
+
+PREFIX = "hf:"
+CARD, THRESHOLD, INDEX = "README.md", "threshold.json", "index"
+"""Names in the repository."""
+
+
+def check_target(to: str, index: pathlib.Path | None) -> tuple[str, pathlib.Path | None]:
+    """Return the repository USER/NAME of `--to`, and the folder of the index to upload.
+
+    The folder of `experiments.index` also has names of local folders. Only the index in it, which
+    `keras_dml.retrieval.load_index` reads, is uploaded.
+
+    Raises:
+        UsageError: The target is not hf:USER/NAME, or `index` is not an index.
+        MissingExtraError: The extra `hf` is not installed.
+    """
+    repository = to.removeprefix(PREFIX)
+    if to == repository or not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise UsageError(f"to must be hf:USER/NAME, but got {to}.")
+    with needing("hf", "to=hf"):
+        import huggingface_hub  # noqa: F401
+    if index is None:
+        return repository, None
+    for folder in (index / INDEX, index):
+        if (folder / "index.json").is_file():
+            return repository, folder
+    raise UsageError(f"index must be a folder of experiments.index, but got {index}.")
+
+
+def publish(
+    run: pathlib.Path,
+    of_run: RunOptions,
+    export: pathlib.Path,
+    repository: str,
+    index: pathlib.Path | None,
+) -> str:
+    """Upload a finished export together with the run's `.keras` file, and return the address.
+
+    A new repository is private. The uploaded files replace the files of the same names.
+
+    Args:
+        run: Folder of the run.
+        of_run: Options of the run.
+        export: Folder of the export, with its model card.
+        repository: USER/NAME.
+        index: Folder of an index to upload as `index/`, or None.
+
+    Raises:
+        OSError: The Hub cannot be reached, or refuses the upload.
+    """
+    import huggingface_hub
+
+    with tempfile.TemporaryDirectory() as folder:
+        staged = pathlib.Path(folder)
+        stage(run, of_run, export, repository, index, staged)
+        api = huggingface_hub.HfApi()
+        api.create_repo(repository, private=True, exist_ok=True)
+        api.upload_folder(
+            repo_id=repository,
+            folder_path=str(staged),
+            commit_message=f"Upload {run.resolve().name}",
+        )
+    return f"https://huggingface.co/{repository}"
+
+
+def stage(
+    run: pathlib.Path,
+    of_run: RunOptions,
+    export: pathlib.Path,
+    repository: str,
+    index: pathlib.Path | None,
+    folder: pathlib.Path,
+) -> None:
+    """Write the files of the repository to an empty folder. The arguments are as for `publish`."""
+    shutil.copy(kept_model(run), folder / MODEL_FILE)
+    for path in export.iterdir():
+        if path.name != MODEL_CARD:
+            copy = shutil.copytree if path.is_dir() else shutil.copy
+            copy(path, folder / path.name)
+    threshold = calibration_path(run / "saved_model")
+    if threshold.is_file():
+        shutil.copy(threshold, folder / THRESHOLD)
+    if index is not None:
+        shutil.copytree(index, folder / INDEX)
+    card = (export / MODEL_CARD).read_text(encoding="utf-8")
+    load = (
+        "```python\nimport keras_dml\n\n"
+        f'model = keras_dml.models.from_hub("{repository}")\n```\n\n'
+        "The model takes images float32 [n, height, width, 3] of RGB in 0 to 255, and returns "
+        "embeddings."
+    )
+    card = card.replace("\n## Use\n", f"\n## Use\n\nIn Keras, on any backend:\n\n{load}\n", 1)
+    recalls = json.loads((export / FACTS).read_text())["keras_recalls"]
+    metadata = _metadata(of_run, recalls, repository)
+    (folder / CARD).write_text(f"---\n{metadata}\n---\n\n{card}", encoding="utf-8")
+
+
+def _metadata(of_run: RunOptions, recalls: dict[str, float], repository: str) -> str:
+    """Return the metadata of the card, with the scores as a `model-index`, in YAML."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    scores = [
+        EvalResult(
+            task_type="image-feature-extraction",
+            dataset_type=of_run.dataset or "folder",
+            dataset_name=of_run.dataset or "folder",
+            metric_type="recall",
+            metric_name=f"R@{k}, cosine",
+            metric_value=round(share, 4),
+        )
+        for k, share in recalls.items()
+    ]
+    # If every class trained, the scores say nothing about new images.
+    data = ModelCardData(
+        model_name=repository.split("/")[1],
+        library_name="keras",
+        pipeline_tag="image-feature-extraction",
+        tags=["keras-dml", "metric-learning", "image-retrieval"],
+        eval_results=None if of_run.keeps_nothing_back else scores,
+    )
+    return data.to_yaml()

@@ -1,0 +1,86 @@
+"""TREC run and qrels files, which trec_eval, ranx, and ir-measures read."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dml import relations
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Metric
+from keras_dml._files.atomic import replacing
+from keras_dml.metrics.neighbors import check_ks, make_index, neighbor_blocks
+from keras_dml.metrics.relevance import relevance_of
+
+
+def write_trec(
+    run_path: str | os.PathLike[str],
+    qrels_path: str | os.PathLike[str],
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    k: int = 100,
+    metric: Metric = "cosine",
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+    *,
+    relation: relations.RelationLike = None,
+    tag: str = "keras_dml",
+) -> None:
+    """Write the k nearest items of each query as a TREC run, and all relevant items as qrels.
+
+    Query i has the id `i`, and item j of the gallery (or of the embeddings) has the id `j`. A line
+    of the run is `query Q0 item rank score tag`, and a line of the qrels is `query 0 item gain`.
+    Queries without a relevant item are in neither file, as in `ranking_scores`.
+
+    Tools sort a run by score and break ties in their own way. The score of a rank is therefore the
+    negative rank, so that every tool keeps the order.
+
+    Examples:
+        >>> write_trec("run.txt", "qrels.txt", embeddings, labels, k=10)
+        >>> open("qrels.txt").readline()
+        '0 0 1 1\\n'
+
+    Args:
+        run_path, qrels_path: Files to write.
+        embeddings, labels, metric, gallery, gallery_labels, relation: As for `ranking_scores`.
+        k: Number of items in the run of each query, at most n - 1, or m.
+        tag: Name of the run, one word.
+
+    Raises:
+        ValueError: As in `ranking_scores`. Also if `tag` is not one word, or a gain of the relation
+            is not a whole number.
+    """
+    if len(tag.split()) != 1:
+        raise ArgumentError(f"tag must be one word. Received: tag={tag!r}")
+    queries, items, relevance = relevance_of(
+        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
+    )
+    (k,) = check_ks("k", [k], items, gallery is None)
+    rows = np.flatnonzero(relevance.counts > 0)
+    own_rows = rows if gallery is None else None
+    every = np.arange(len(items))[None]
+    with replacing(run_path) as run, replacing(qrels_path) as qrels:
+        with run.open("w") as file:
+            index = make_index(items, metric)
+            for block, found, _ in neighbor_blocks(index, queries[rows], k, own_rows):
+                for query, nearest in zip(rows[block], found):
+                    file.writelines(
+                        f"{query} Q0 {item} {rank} {-rank} {tag}\n"
+                        for rank, item in enumerate(nearest, 1)
+                    )
+        with qrels.open("w") as file:
+            for query in rows:
+                gains = relevance.gains(np.array([query]), every)[0]
+                if gallery is None:
+                    gains[query] = 0
+                fractions = gains[gains != np.round(gains)]
+                if len(fractions):
+                    raise ArgumentError(
+                        "relation must have whole numbers as gains, because a qrels file has no "
+                        f"fractions. Received: a gain of {fractions[0]}"
+                    )
+                file.writelines(
+                    f"{query} 0 {item} {int(gains[item])}\n" for item in np.flatnonzero(gains)
+                )

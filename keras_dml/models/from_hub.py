@@ -1,0 +1,58 @@
+"""Models from the Hugging Face Hub."""
+
+import os
+import pathlib
+
+import keras
+
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
+from keras_dml.models.keras_files import load_keras_file
+
+__all__ = ["MODEL_FILE", "from_hub"]
+
+MODEL_FILE = "model.keras"
+"""Name of the model in a repository."""
+
+
+def from_hub(
+    name: str | os.PathLike[str], revision: str | None = None, trust_code: bool = False
+) -> keras.Model:
+    """Load an embedding model that `experiments.export --to=hf:USER/NAME` published.
+
+    The download is cached. A private repository needs the token of `hf auth login` or `HF_TOKEN`.
+
+    Args:
+        name: USER/NAME of a repository, or a folder with the same files.
+        revision: Branch, tag, or commit. None: the default branch.
+        trust_code: As for `load_keras_file`.
+
+    Returns:
+        The uncompiled model, from images float32 `[n, height, width, 3]` in 0..255 to embeddings.
+
+    Raises:
+        MissingExtraError: huggingface_hub (extra `hf`) is not installed.
+        ValueError: The repository or its `model.keras` does not exist or cannot be read. Also as
+            for `load_keras_file`.
+
+    Examples:
+        >>> os.makedirs("a_model", exist_ok=True)
+        >>> inputs = keras.Input((4,))
+        >>> keras.Model(inputs, keras.layers.Dense(2)(inputs)).save("a_model/model.keras")
+        >>> from_hub("a_model").output_shape
+        (None, 2)
+    """
+    folder = pathlib.Path(name).expanduser()
+    if folder.is_dir():
+        return load_keras_file(folder / MODEL_FILE, trust_code)
+    with needing("hf", "from_hub"):
+        import huggingface_hub
+    try:
+        path = huggingface_hub.hf_hub_download(str(name), MODEL_FILE, revision=revision)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ArgumentError(
+            f"name must be a repository with {MODEL_FILE}, or a folder. {reason}. "
+            f"Received: name={str(name)!r}"
+        ) from error
+    return load_keras_file(path, trust_code)

@@ -1,0 +1,180 @@
+"""Tables from files, Hugging Face datasets, data frames, and columns."""
+
+import csv
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
+from pipelines.table import ImageTable
+
+IMAGE_COLUMNS = ("image", "images", "path", "file_name", "filename", "file", "embedding")
+"""Names of a column with images, in the order of the search."""
+
+LABEL_COLUMNS = ("label", "labels", "class", "class_name", "class_id")
+"""Names of a column with classes, in the order of the search."""
+
+
+def read_table(
+    source: Any,
+    image: str | None = None,
+    label: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> ImageTable:
+    """Read a table of images and classes from a file, a dataset, or columns.
+
+    Examples:
+        >>> text = "path,label\\na.jpg,cat\\nb.jpg,cat\\nc.jpg,dog\\n"
+        >>> with open("animals.csv", "w") as file:
+        ...     _ = file.write(text)
+        >>> table = read_table("animals.csv")
+        >>> table.paths.tolist(), table.class_names
+        (['a.jpg', 'b.jpg', 'c.jpg'], ('cat', 'dog'))
+
+    Args:
+        source: Path of a `.csv`, `.tsv`, or `.parquet` file (extra `parquet`), or of a folder of
+            Parquet files. Or a `datasets.Dataset` of Hugging Face. Or an object with columns: a
+            mapping from names to columns, a data frame, or an Arrow table.
+        image: Name of the column with images. None: the first column in `IMAGE_COLUMNS`. It
+            contains paths, `bytes` of image files, records of `bytes` and `path` (as in Parquet
+            files of Hugging Face), or arrays of one shape as in `ImageTable`.
+        label: Name of the column with classes, integers or strings. None: the first column in
+            `LABEL_COLUMNS`.
+        folder: Folder that paths are relative to. None: the folder of the file, or the current
+            folder.
+
+    Returns:
+        `ImageTable`, whose classes are the labels in sorted order. Bytes stay in memory, and paths
+        are read when a batch needs them.
+
+    Raises:
+        ValueError: The file has another format, or a column is missing or has an empty cell.
+        MissingExtraError: A Parquet file needs pyarrow.
+    """
+    columns = source
+    if isinstance(source, str | os.PathLike):
+        path = pathlib.Path(source).expanduser()
+        columns, folder = _file_columns(path), path.parent if folder is None else folder
+    names = _names(columns)
+    image = _column("image", image, IMAGE_COLUMNS, names)
+    label = _column("label", label, LABEL_COLUMNS, names)
+    features = getattr(columns, "features", None) or {}
+    if type(features.get(image)).__name__ == "Image":
+        # Return the files. Otherwise, `datasets` decodes all images into memory.
+        undecoded = dataclasses.replace(features[image], decode=False)
+        columns = columns.cast_column(image, undecoded)
+    labels = _values(columns[label])
+    _check_complete(label, labels)
+    class_names = getattr(features.get(label), "names", None)
+    if class_names is not None:
+        if min(labels) < 0:
+            raise ArgumentError(f"{label} must be a class in every row. Received: {min(labels)}")
+        class_names = [class_names[number] for number in sorted(set(labels))]
+    elif all(isinstance(value, str) and _is_whole(value) for value in labels):
+        labels = [int(value) for value in labels]  # so that 10 comes after 9
+    return _table(image, _values(columns[image]), labels, class_names, folder)
+
+
+def _file_columns(path: pathlib.Path) -> Any:
+    """Return the columns of a file."""
+    ending = path.suffix.lower()
+    if not path.exists():
+        raise ArgumentError(f"source must be an existing file. Received: source={str(path)!r}")
+    if ending in (".csv", ".tsv"):
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header, *rows = csv.reader(file, delimiter="," if ending == ".csv" else "\t")
+        for number, row in enumerate(rows, 2):
+            if len(row) != len(header):
+                raise ArgumentError(
+                    f"source must have {len(header)} cells in each line. "
+                    f"Received: {len(row)} cells in line {number} of {path}"
+                )
+        return {name: [row[place] for row in rows] for place, name in enumerate(header)}
+    if ending == ".parquet" or path.is_dir():
+        with needing("parquet", "a Parquet file"):
+            from pyarrow import parquet
+        try:
+            return parquet.read_table(path)
+        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            raise ArgumentError(f"source must be a Parquet file: {path}: {error}") from error
+    raise ArgumentError(
+        f"source must be a .csv, .tsv, or .parquet file. Received: source={str(path)!r}"
+    )
+
+
+def _names(columns: Any) -> list[str]:
+    """Return the names of the columns."""
+    for attribute in ("column_names", "columns"):
+        names = getattr(columns, attribute, None)
+        if names is not None and not isinstance(names, Mapping):
+            return [str(name) for name in names]
+    if isinstance(columns, Mapping):
+        return [str(name) for name in columns]
+    raise ArgumentError(
+        "source must be a path, a datasets.Dataset, or an object with columns. "
+        f"Received: an object of type {type(columns).__name__}"
+    )
+
+
+def _column(argument: str, name: str | None, known: Sequence[str], names: Sequence[str]) -> str:
+    """Return the name of a column, or raise `ValueError`."""
+    found = [each for each in (known if name is None else [name]) if each in names]
+    if not found:
+        received = "no such column" if name is None else f"{argument}={name!r}"
+        raise ArgumentError(
+            f"{argument} must be one of the columns {', '.join(names)}. Received: {received}"
+        )
+    return found[0]
+
+
+def _values(column: Any) -> Any:
+    """Return a column as a NumPy array, if it is one of several axes, or as a list."""
+    if isinstance(column, np.ndarray) and column.ndim > 1:
+        return column
+    for method in ("to_pylist", "tolist"):  # of Arrow, and of NumPy and pandas
+        if hasattr(column, method):
+            return getattr(column, method)()
+    return list(column)
+
+
+def _check_complete(name: str, values: Any) -> None:
+    empty = [row for row, value in enumerate(values) if value is None or value == ""]
+    if empty:
+        raise ArgumentError(
+            f"{name} must have a value in every row. Received: an empty cell in row {empty[0]}"
+        )
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.removeprefix("-").isdigit() and str(int(text)) == text
+
+
+def _table(
+    name: str,
+    images: Any,
+    labels: Any,
+    class_names: Sequence[str] | None,
+    folder: str | os.PathLike[str] | None,
+) -> ImageTable:
+    if isinstance(images, np.ndarray):
+        return ImageTable.from_arrays(images, labels, class_names)
+    if images and isinstance(images[0], Mapping):  # records of Hugging Face
+        records = [record or {} for record in images]
+        images = [record.get("bytes") or record.get("path") for record in records]
+    _check_complete(name, [image if isinstance(image, str | None) else "array" for image in images])
+    if all(isinstance(image, bytes) for image in images):
+        return ImageTable.from_encoded(images, labels, class_names)
+    if all(isinstance(image, str | os.PathLike) for image in images):
+        paths = [os.path.join(folder or "", image) for image in images]
+        paths = [os.path.normpath(path) for path in paths]
+        return ImageTable.from_paths(paths, labels, class_names)
+    try:
+        arrays = np.stack([np.asarray(image) for image in images])
+    except ValueError as error:
+        raise ArgumentError(f"{name} must contain arrays of one shape: {error}") from error
+    return ImageTable.from_arrays(arrays, labels, class_names)

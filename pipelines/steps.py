@@ -1,0 +1,72 @@
+"""The rows and the random numbers of each training step, for every kind of batches."""
+
+import numpy as np
+
+from keras_dml._common.checks import argument_error, check_whole
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, as_array
+from pipelines.samplers import Sampler
+
+# The sum of the first step and the number of steps must be an int64.
+MOST_STEPS = 2**62
+"""Largest number of steps, and of the first step."""
+
+
+class Steps:
+    """The steps of a training.
+
+    Args:
+        sampler: Function from a step to int64 rows `[batch_size]`, with an attribute `batch_size`.
+        num_images: Number of rows that the sampler can choose from.
+        seed: Seed of the random numbers, an integer of 0 or more.
+        start_step: Number of the first step.
+        num_steps: Number of steps, or None.
+
+    Attributes:
+        start: Number of the first step.
+        count: Number of steps, or None.
+        batch_size: The sampler's batch size.
+
+    Raises:
+        ValueError, TypeError: An argument is out of range, or the sampler is wrong at the first
+            step.
+    """
+
+    def __init__(
+        self, sampler: Sampler, num_images: int, seed: int, start_step: int, num_steps: int | None
+    ) -> None:
+        self._sampler, self._num_images = sampler, num_images
+        self._seed = check_whole("seed", seed, least=0)
+        self.start = check_whole("start_step", start_step, least=0, most=MOST_STEPS)
+        self.count = num_steps
+        if num_steps is not None:
+            self.count = check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
+        if not callable(sampler) or not hasattr(sampler, "batch_size"):
+            wanted = "a function from a step to rows, with an attribute batch_size"
+            raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
+        self.batch_size = check_whole("sampler.batch_size", sampler.batch_size, least=1)
+        if num_steps != 0:
+            self.draw(self.start, 1)  # raises an error before the training starts
+
+    def draw(self, step: int, numbers_per_row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of a step, and random numbers for them.
+
+        Returns:
+            int64 `[rows]`, and uint64 `[rows, numbers_per_row]`.
+
+        Raises:
+            ValueError: The sampler returns a wrong number of rows, or rows out of range.
+        """
+        rows = as_array("sampler", self._sampler(step))
+        received = None
+        if rows.shape != (self.batch_size,) or rows.dtype.kind not in "iu":
+            received = f"an array of shape {rows.shape} and dtype {rows.dtype}"
+        elif (wrong := (rows < 0) | (rows >= self._num_images)).any():
+            received = f"row {rows[wrong][0]}"
+        if received is not None:
+            raise ArgumentError(
+                f"sampler must return row numbers of shape [{self.batch_size}], its batch_size, "
+                f"from 0 to {self._num_images - 1}. Received: {received} at step {step}"
+            )
+        sequence = np.random.SeedSequence((self._seed, step))
+        numbers = sequence.generate_state(self.batch_size * numbers_per_row, np.uint64)
+        return rows, numbers.reshape(self.batch_size, numbers_per_row)

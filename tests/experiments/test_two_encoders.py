@@ -1,0 +1,182 @@
+"""Commands with one model for the queries and another model for the candidates."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from official_layouts import write_groceries
+from photo_search import make_index, picture, png
+from tiny_run import TINY, history
+from tiny_run import command as tiny_command
+
+import pipelines
+from experiments import evaluate, search
+from experiments.evaluation.table_embedder import TableEmbedder
+from experiments.options.command_line import run_command
+from keras_dml import models
+
+
+def evaluate_command(*arguments):
+    return run_command(evaluate.main, ["evaluate", *map(str, arguments)])
+
+
+def search_command(*arguments):
+    return run_command(search.main, ["search", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def groceries(tmp_path_factory):
+    """Two photographs and a catalog picture for each of three test classes."""
+    ids = [41, 42, 43]
+    return write_groceries(tmp_path_factory.mktemp("data"), [0, 0, 1, 1], ids, ids, png(5))
+
+
+def encoder(path, seed, length=4):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(length)]
+    model = keras.Sequential([keras.Input([16, 16, 3]), *layers])
+    model.save(path)
+    return model
+
+
+def test_the_candidate_model_embeds_the_catalog(groceries, tmp_path):
+    queries = encoder(tmp_path / "queries.keras", 0)
+    candidates = encoder(tmp_path / "candidates.keras", 1)
+    code = evaluate_command(
+        f"--model={tmp_path / 'queries.keras'}", "--dataset=groceries", f"--data_dir={groceries}",
+        f"--candidate_model={tmp_path / 'candidates.keras'}", f"--output_dir={tmp_path / 'out'}",
+        "--noclustering", "--resize=20",
+    )  # fmt: skip
+    assert code == 0
+    data = pipelines.load_dataset("groceries", groceries)
+    transform = pipelines.EvaluationTransform(16, resize=20)
+    for model, table, name in (
+        (queries, data.test, "evaluation"),
+        (candidates, data.catalog, "evaluation_catalog"),
+    ):
+        expected = TableEmbedder(model, transform, 64)(table)
+        np.testing.assert_allclose(np.load(tmp_path / "out" / f"{name}.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_trains_with_catalog_pictures_as_candidates(groceries, tmp_path, monkeypatch):
+    steps = []
+
+    def compute_loss(self, x=None, y=None, y_pred=None, **more):
+        steps.append(([tuple(images.shape[1:]) for images in x], len(y_pred)))
+        return original(self, x, y, y_pred, **more)
+
+    original = models.DualEncoder.compute_loss
+    monkeypatch.setattr(models.DualEncoder, "compute_loss", compute_loss)
+    words = [word for word in TINY if not word.startswith("--dataset")]
+    given = [*words, "--dataset=groceries", f"--data_dir={groceries}", "--candidates=catalog"]
+    given += ["--loss=nt_xent", "--batch_size=4", f"--output_dir={tmp_path / 'run'}"]
+    assert tiny_command(*given) == 0
+    assert steps and all(outputs == 2 for _, outputs in steps)
+    assert {shape for shapes, _ in steps for shape in shapes} == {(16, 16, 3)}
+    last = history(tmp_path / "run")[-1]
+    assert np.isfinite(last["train/loss"]) and "catalog/recall@1/cosine" in last
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dataset=glyphs", "--loss=nt_xent"], "candidates must be batch for a dataset without"),
+        (["--dataset=glyphs", "--loss=arcface"], "candidates must be batch for a loss that cannot"),
+        (["--dataset=glyphs", "--loss=n_pairs"], "candidates must be batch for a loss that cannot"),
+        (["--loss=nt_xent", "--also=tcm"], "candidates must not be set with --also"),
+    ],
+)
+def test_invalid_candidates_of_a_run_are_refused(flags, message, tmp_path, capsys):
+    words = [word for word in TINY if not word.startswith(("--dataset", "--loss"))]
+    given = [*words, "--candidates=catalog", f"--output_dir={tmp_path / 'run'}", *flags]
+    assert tiny_command(*given) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_invalid_candidate_models_are_refused(groceries, tmp_path, capsys):
+    encoder(tmp_path / "queries.keras", 0)
+    encoder(tmp_path / "longer.keras", 1, length=6)
+    given = [f"--model={tmp_path / 'queries.keras'}", f"--output_dir={tmp_path / 'out'}"]
+    given += ["--dataset=groceries", f"--data_dir={groceries}", "--resize=20"]
+    longer = f"--candidate_model={tmp_path / 'longer.keras'}"
+    for arguments, message in (
+        ([*given, longer], "candidate_model must give embeddings of length 4"),
+        ([*given, longer, "--split=train"], "candidate_model.* need a dataset with a gallery"),
+        ([longer, f"--saved_model={tmp_path}"], "candidate_model needs --model"),
+    ):
+        assert evaluate_command(*arguments) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert message.replace(".*", " and candidate_saved_model") in error
+
+
+class Words(tf.Module):
+    """An embedding of words: of the picture whose seed the words name."""
+
+    def __init__(self, pictures, length):
+        super().__init__()
+        self.table = tf.constant(pictures)
+        self.length = length
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="words")])
+    def serve(self, words):
+        rows = tf.gather(self.table, tf.strings.to_number(words, tf.int32))
+        return {"embeddings": tf.ensure_shape(rows[:, : self.length], [None, self.length])}
+
+
+def save_words(path, length=48):
+    pixels = [np.asarray(picture(seed).resize((4, 4)), "float32") for seed in range(5)]
+    words = Words(np.reshape(pixels, (5, -1)) - 127.5, length)
+    tf.saved_model.save(words, str(path), {"serving_default": words.serve})
+    return path
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    return make_index(tmp_path_factory.mktemp("index"))
+
+
+def test_words_find_images_with_the_model_of_the_queries(index, tmp_path, capsys):
+    model = save_words(tmp_path / "words")
+    given = [f"--index={index}", f"--query_model={model}", "--k=1"]
+    assert search_command(*given, "--query_text=3", "--query_text=0") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "3" and lines[2].endswith("  b/3.gif")
+    found = [line for line in lines if line.endswith("  a/0.png")]
+    assert len(found) == 1
+
+
+def test_an_image_is_embedded_by_the_model_of_the_queries(index, tmp_path, capsys):
+    query = tmp_path / "query.png"
+    picture(1).save(query)
+    same = [f"--index={index}", f"--query={query}", "--k=1"]
+    assert search_command(*same, f"--query_model={index.parent / 'model'}") == 0
+    assert "  a/1.png" in capsys.readouterr().out
+    assert search_command(*same, f"--query_model={save_words(tmp_path / 'words')}") == 2
+    assert "cannot be searched" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--query_text=red"], "query_text needs --query_model"),
+        (["--query_text=", "--query_model={short}"], "query_text must not be empty"),
+        (
+            ["--query_text=1", "--query_model={short}"],
+            "query_model must give embeddings of length 48, as the index",
+        ),
+        (["--query_text=red", "--query_model={images}"], "query_model must take text"),
+        (
+            ["--query_text=1", "--query_model={short}", "--saved_model={images}"],
+            "query_model must not be set with --saved_model",
+        ),
+        (["--serve", "--query_model={images}"], "query_model must be unset with --serve"),
+    ],
+)
+def test_invalid_models_of_queries_are_refused(index, tmp_path, flags, message, capsys):
+    paths = {"short": save_words(tmp_path / "short", 3), "images": index.parent / "model"}
+    flags = [flag.format(**paths) for flag in flags]
+    assert search_command(f"--index={index}", *flags) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and message in error[0]

@@ -1,0 +1,67 @@
+"""TREC files, and the scores of ir-measures and ranx that their readers compute."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+
+from keras_dml import metrics, relations
+from keras_dml._common.errors import ArgumentError
+
+PEERS = pathlib.Path(__file__).parents[2] / "support" / "peers"
+
+
+@pytest.fixture(scope="module")
+def peers():
+    spec = importlib.util.spec_from_file_location("peers_trec", PEERS / "trec.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("case", ["classes", "classes, gallery", "tags"])
+def test_ranking_scores_equal_ir_measures_and_ranx(case, peers):
+    with np.load(PEERS / "trec.npz") as arrays:
+        scores = metrics.ranking_scores(ks=peers.KS, **peers.arguments(case, arrays))
+        assert list(scores) == peers.MEASURES
+        for peer in ("ir-measures", "ranx"):
+            golden = arrays[f"{case}/{peer}"]
+            np.testing.assert_allclose(list(scores.values()), golden, rtol=1e-6, err_msg=peer)
+
+
+@pytest.mark.parametrize("case", ["classes", "classes, gallery", "tags"])
+def test_readers_of_the_files_compute_the_same_scores(case, peers, tmp_path):
+    """Compare with an installed package, which also checks the stored values."""
+    pytest.importorskip("ir_measures")
+    with np.load(PEERS / "trec.npz") as arrays:
+        run, qrels = tmp_path / "run.txt", tmp_path / "qrels.txt"
+        metrics.write_trec(run, qrels, k=10, **peers.arguments(case, arrays))
+        golden = arrays[f"{case}/ir-measures"]
+    np.testing.assert_allclose(peers.by_ir_measures(run, qrels), golden, rtol=1e-9)
+
+
+def test_lines_of_the_files(tmp_path):
+    run, qrels = tmp_path / "run.txt", tmp_path / "qrels.txt"
+    z = np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]])
+    metrics.write_trec(run, qrels, z, ["a", "a", "a", "b"], k=2, tag="ours")
+    # Row 3 has no relevant item.
+    assert run.read_text().splitlines() == [
+        "0 Q0 1 1 -1 ours", "0 Q0 2 2 -2 ours", "1 Q0 0 1 -1 ours", "1 Q0 2 2 -2 ours",
+        "2 Q0 1 1 -1 ours", "2 Q0 0 2 -2 ours",
+    ]  # fmt: skip
+    assert qrels.read_text().splitlines() == [
+        "0 0 1 1", "0 0 2 1", "1 0 0 1", "1 0 2 1", "2 0 0 1", "2 0 1 1"
+    ]  # fmt: skip
+
+
+def test_wrong_arguments_leave_no_file(tmp_path):
+    run, qrels = tmp_path / "run.txt", tmp_path / "qrels.txt"
+    z = np.eye(3)
+    with pytest.raises(ArgumentError, match="tag"):
+        metrics.write_trec(run, qrels, z, [0, 0, 1], k=1, tag="two words")
+    graded = relations.Graded(similarity="cosine", positive_above=0.1, negative_below=0.1)
+    labels = np.array([[1, 0.0], [1, 1], [0.5, 1]])
+    with pytest.raises(ArgumentError, match="whole numbers"):
+        metrics.write_trec(run, qrels, z, labels, k=1, relation=graded)
+    assert list(tmp_path.iterdir()) == []

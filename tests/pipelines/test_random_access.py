@@ -1,0 +1,195 @@
+"""Batches without TensorFlow, compared with tf.data number by number."""
+
+import io
+import pickle
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+import pipelines
+from keras_dml._common.errors import ArgumentError
+from pipelines.images.transforms import EvaluationTransform, TrainTransform
+
+LABELS = np.repeat(np.arange(7), 4)
+SEEDS = (0, 1, 2024)
+SIDE = 12
+PLAIN = TrainTransform(SIDE, 16, crop="none", flip=False)
+
+
+def encoded(format="JPEG", side=20, mode="RGB", **options):
+    """Return smooth image files of different colors."""
+    files = []
+    for number in range(len(LABELS)):
+        y, x = np.mgrid[:side, : side + 6]
+        planes = [(3 * y + number) % 200, (2 * x + 5 * number) % 200, y + x, 8 * x]
+        pixels = np.stack(planes[: len(mode)], -1).astype(np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels.squeeze()).save(file, format, **options)
+        files.append(file.getvalue())
+    return files
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    paths = []
+    for number, content in enumerate(encoded()):
+        paths.append(folder / f"{number}.jpg")
+        paths[-1].write_bytes(content)
+    return pipelines.ImageTable.from_paths(paths, LABELS)
+
+
+def sampler_of(seed):
+    return pipelines.BalancedSampler(LABELS, 3, 2, seed)
+
+
+def with_tf_data(*arguments, **options):
+    return list(pipelines.training_batches(*arguments, **options).as_numpy_iterator())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("path", ["PyDataset", "Grain"])
+def test_rows_of_arrays_equal_tf_data(seed, path):
+    table = pipelines.ImageTable.from_arrays(np.arange(28 * 5.0).reshape(28, 5), LABELS)
+    sampler = sampler_of(seed)
+    if path == "Grain":
+        grain = pytest.importorskip("grain")
+        source = pipelines.BatchSource(table, sampler, seed=seed, start_step=2, num_steps=9)
+        threads = grain.ReadOptions(num_threads=3)
+        batches = list(grain.MapDataset.source(source).to_iter_dataset(threads))
+    else:
+        dataset = pipelines.BalancedDataset(table, sampler, seed=seed, start_step=2)
+        batches = [dataset[index] for index in range(9)]
+    expected = with_tf_data(table, sampler, seed=seed, start_step=2, num_steps=9)
+    assert len(batches) == len(expected) == 9
+    for (rows, labels), (expected_rows, expected_labels) in zip(batches, expected):
+        np.testing.assert_array_equal(rows, expected_rows)
+        np.testing.assert_array_equal(labels, expected_labels)
+        assert labels.dtype == expected_labels.dtype and rows.dtype == expected_rows.dtype
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_images_without_random_choices_equal_tf_data_up_to_rounding(files, seed):
+    expected = with_tf_data(files, sampler_of(seed), PLAIN, seed=seed, num_steps=4)
+    batches = pipelines.BatchSource(files, sampler_of(seed), PLAIN, seed, num_steps=4)
+    for (images, labels), (expected_images, expected_labels) in zip(batches, expected):
+        np.testing.assert_array_equal(labels, expected_labels)
+        assert images.dtype == np.float32 and images.shape == expected_images.shape
+        np.testing.assert_allclose(images, expected_images, atol=1.5)
+
+
+def test_each_slot_gets_the_seed_of_tf_data(files):
+    seeds = []
+
+    def record(source, seed):
+        seeds.append(seed)
+        return np.zeros(1)
+
+    pipelines.BatchSource(files, sampler_of(0), record, seed=5)[3]
+    expected = np.random.SeedSequence((5, 3)).generate_state(12, np.uint64).reshape(6, 2)
+    np.testing.assert_array_equal(seeds, expected)
+
+
+@pytest.mark.parametrize("crop", ["area", "fixed", "none"])
+def test_augmentation_depends_on_seed_step_and_slot_only(files, crop):
+    transform = TrainTransform(SIDE, 16, crop=crop, jitter=(0.4, 0.4, 0.4, 0.1))
+    batches = pipelines.BatchSource(files, sampler_of(0), transform, seed=3, workers=3)
+    # Pickled, as for another process.
+    np.testing.assert_array_equal(batches[4][0], pickle.loads(pickle.dumps(batches))[4][0])
+    same = [transform.with_pillow(encoded()[0], [0, number]) for number in range(20)]
+    assert len({image.tobytes() for image in same}) == 20
+    assert all(image.shape == (SIDE, SIDE, 3) for image in same)
+    assert np.min(same) >= 0 and np.max(same) <= 255
+
+
+def test_flip_mirrors_half_of_the_images():
+    image = encoded()[3]
+    transform = TrainTransform(SIDE, 16, crop="none")
+    plain = PLAIN.with_pillow(image, [0, 0])
+    flipped = 0
+    for number in range(200):
+        output = transform.with_pillow(image, [number, 1])
+        mirrored = not np.array_equal(output, plain)
+        if mirrored:
+            np.testing.assert_array_equal(output, plain[:, ::-1])
+        flipped += mirrored
+    assert 70 < flipped < 130
+
+
+def test_area_crops_have_the_areas_and_aspects_of_the_definition():
+    from pipelines.images.pillow_transforms import _area_window
+
+    transform = TrainTransform(8, area=(0.2, 0.5), aspect=(0.5, 2.0))
+    for number in range(200):
+        y, x, height, width = _area_window((90, 120), transform, np.random.default_rng(number))
+        assert 0 <= y <= 90 - height and 0 <= x <= 120 - width
+        assert 0.19 < height * width / (90 * 120) < 0.51
+        assert 0.48 < width / height < 2.1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        encoded()[1],
+        encoded("PNG", mode="RGBA")[1],
+        encoded("PNG", mode="L")[1],
+        encoded("WEBP", lossless=True)[1],
+        encoded("BMP")[1],
+        np.arange(20 * 30, dtype=np.uint8).reshape(20, 30, 1) // 3,
+        (encoded("PNG")[2], [3, -2, 12, 15]),
+    ],
+    ids=["JPEG", "PNG with alpha", "gray PNG", "WebP", "BMP", "pixels", "box"],
+)
+def test_evaluation_equals_tensorflow_up_to_rounding(source):
+    transform = EvaluationTransform(SIDE, 14)
+    np.testing.assert_allclose(transform.with_pillow(source), transform(source), atol=1.5)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_and_box_equal_tensorflow(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    source = (encoded(exif=exif)[5], [2, 4, 15, 11])
+    transform = EvaluationTransform(11, (11, 13))
+    np.testing.assert_allclose(transform.with_pillow(source), transform(source), atol=1.5)
+
+
+def test_an_unreadable_image_is_named(tmp_path):
+    content = encoded(side=64)[0]
+    (tmp_path / "bad.jpg").write_bytes(content[: len(content) // 2 + 200])
+    table = pipelines.ImageTable.from_paths([tmp_path / "bad.jpg", tmp_path / "no.jpg"], [0, 1])
+    for row, reason in ((0, "bad.jpg: a damaged image"), (1, "no.jpg: No such file")):
+
+        def sampler(step, row=row):
+            return [row]
+
+        sampler.batch_size = 1
+        with pytest.raises(ArgumentError, match=reason):
+            pipelines.BatchSource(table, sampler, PLAIN)[0]
+    with pytest.raises(ArgumentError, match="transform"):
+        pipelines.BatchSource(table, sampler)
+    with pytest.raises(ArgumentError, match="more than 10 pixels"):
+        TrainTransform(8, max_pixels=10).with_pillow(encoded()[0], [0, 0])
+
+
+@pytest.mark.any_backend
+def test_fit_trains_on_the_steps_in_order():
+    table = pipelines.ImageTable.from_arrays(np.arange(28.0, dtype="float32")[:, None], LABELS)
+    sampler, losses = sampler_of(1), []
+
+    def mean_row(labels, rows):
+        return keras.ops.mean(rows)
+
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.0), mean_row)
+    log = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: losses.append((batch + 1) * float(logs["loss"]))
+    )
+    dataset = pipelines.BalancedDataset(table, sampler, start_step=2)
+    model.fit(dataset, epochs=2, steps_per_epoch=3, callbacks=[log], verbose=0)
+    means = [sampler(step).mean() for step in range(2, 8)]
+    # Keras logs the running mean of an epoch.
+    sums = [*np.cumsum(means[:3]), *np.cumsum(means[3:])]
+    np.testing.assert_allclose(losses, sums, rtol=1e-5)
