@@ -44,6 +44,13 @@ SECTIONS = {
         "guides/exporting", "guides/stores", "guides/datasets", "guides/runs", "guides/migrating",
         "guides/theory", "guides/errors",
     ]),
+    "tutorials": ("Tutorials", [
+        f"tutorials/{name}" for name in (
+            "metric_learning", "image_similarity_search", "supervised_contrastive",
+            "siamese_triplets", "siamese_contrastive", "near_duplicates",
+            "natural_language_image_search",
+        )
+    ]),
     "reference": ("Reference", [
         "api/losses", *(f"api/{module.split('.')[-1]}" for module in MODULES), "flags",
     ]),

@@ -36,7 +36,7 @@ class MemoryEvaluator(Evaluator):
 
     def evaluate_retrieval(
         self,
-        target_labels: Sequence[int],
+        target_labels: Any,
         lookups: Sequence[Sequence[Lookup]],
         retrieval_metrics: Sequence[RetrievalMetric],
         distance_rounding: int = 8,
@@ -79,7 +79,7 @@ class MemoryEvaluator(Evaluator):
 
     def calibrate(
         self,
-        target_labels: Sequence[int],
+        target_labels: Any,
         lookups: Sequence[Sequence[Lookup]],
         thresholds_targets: Mapping[str, float],
         calibration_metric: ClassificationMetric,

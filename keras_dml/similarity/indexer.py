@@ -238,7 +238,7 @@ class Indexer:
     def stats(self) -> dict[str, Any]:
         """Return the size, the number of lookups, and the seconds per lookup."""
         seconds = np.array(self._durations or [0.0])
-        names = {
+        names: dict[str, Any] = {
             "min": np.min,
             "max": np.max,
             "avg": np.mean,

@@ -286,7 +286,7 @@ class PNLoss(TripletLoss):
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
-        >>> PNLoss(margin=1.0)(labels, z) >= TripletLoss(margin=1.0)(labels, z)
+        >>> bool(PNLoss(margin=1.0)(labels, z) >= TripletLoss(margin=1.0)(labels, z))
         True
 
     Args:

@@ -56,7 +56,8 @@ class SimilarityModel(keras.Model):
                 )
         functional = len(args) > 1 or "outputs" in kwargs
         if functional and not issubclass(cls, private.Functional):
-            cls = _functional(cls)
+            kind: Any = cls  # mypy does not accept the class as hashable
+            cls = _functional(kind)
         return super().__new__(cls)
 
     # Keras loads a functional model into a class whose constructor has exactly these arguments.

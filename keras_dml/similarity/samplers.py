@@ -255,8 +255,8 @@ def load_image(path: str, target_size: tuple[int, int] | None = None) -> np.ndar
     """
     with needing("commands", "load_image"):
         from PIL import Image
-    with Image.open(path) as image:
-        image = image.convert("RGB")
+    with Image.open(path) as file:
+        image = file.convert("RGB")
         if target_size:
             image = image.resize(target_size[::-1], Image.Resampling.LANCZOS)
         return np.asarray(image, "float32") / 255.0

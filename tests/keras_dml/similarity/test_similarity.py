@@ -352,6 +352,7 @@ def test_figures(monkeypatch):
     pyplot.close("all")
 
 
+@pytest.mark.slow
 def test_the_package_is_loaded_lazily():
     program = (
         "import sys, keras_dml; print('keras_dml.similarity' in sys.modules)\n"
