@@ -31,6 +31,7 @@ MODULES = {
     "keras_dml.optimizers": "Optimizers",
     "keras_dml.retrieval": "Retrieval",
     "keras_dml.export": "Export",
+    "keras_dml.similarity": "TensorFlow Similarity",
     "pipelines": "Pipelines",
 }
 _TITLE_ONLY = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n"
@@ -107,7 +108,13 @@ def _with_links_of_the_site(path: pathlib.Path) -> str:
 def _write_reference() -> None:
     """Write a page for each module, and for each loss."""
     for module, title in MODULES.items():
-        entry = _directive(f"automodule:: {module}", ":members:", ":imported-members:")
+        names = [module]
+        if module == "keras_dml.similarity":  # loads its modules on first access
+            package = importlib.import_module(module)
+            names += [f"{module}.{name}" for name in package.__all__ if not name.startswith("_")]
+        entry = "\n".join(
+            _directive(f"automodule:: {name}", ":members:", ":imported-members:") for name in names
+        )
         _write(f"api/{module.split('.')[-1]}", f"# {title}\n\n{entry}")
     losses = SOURCE / "api" / "losses.md"
     _write("api/losses", f"{losses.read_text('utf-8')}\n{_losses()}")

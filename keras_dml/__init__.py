@@ -1,10 +1,10 @@
 """Deep metric learning for Keras 3: losses, models, optimizers, metrics, retrieval, serving.
 
 `import keras_dml` needs only Keras and NumPy, on any backend. It also imports the losses of
-`keras_dml.addons`, so that Keras can load every class in a `.keras` file. `keras_dml.retrieval` and
-`.export` are imported on first access, and TensorFlow and ScaNN on first use. If one of them is not
-installed, the error names the extra to install. `import pipelines` uses only `keras_dml._common`,
-and does not import Keras.
+`keras_dml.addons`, so that Keras can load every class in a `.keras` file. `keras_dml.retrieval`,
+`.export`, and `.similarity` are imported on first access, and TensorFlow and ScaNN on first use. If
+one of them is not installed, the error names the extra to install. `import pipelines` uses only
+`keras_dml._common`, and does not import Keras.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from keras_dml._common.extras import importing_keras
 
 if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
-    from keras_dml import export, retrieval
+    from keras_dml import export, retrieval, similarity
 
 # `pipelines` and the commands import `_common` from here, without Keras.
 if "keras" in sys.modules or not {"pipelines", "experiments"} & set(sys.modules):
@@ -36,6 +36,7 @@ __all__ = [
     "optimizers",
     "relations",
     "retrieval",
+    "similarity",
 ]
 
 

@@ -175,10 +175,10 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         sets["relation"] = self.relation
         certified: dict[str, float] = {}
         if takes_scann(self.neighbors, rows, sets.get("gallery")):
-            recall, precision, found = approximate_scores(
+            recall, precision, certificates = approximate_scores(
                 rows, labels, self.ks, self.metric, **sets
             )
-            for name, certificate in found.items():
+            for name, certificate in certificates.items():
                 certified |= certificate.named(f"{self.prefix}{name}")
         else:
             recall = recall_at_k(rows, labels, self.ks, self.metric, **sets)

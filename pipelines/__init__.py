@@ -14,7 +14,7 @@ from pipelines.datasets.registry import DATASETS, load_dataset
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.random_access import BatchSource
 from pipelines.read_table import read_table
-from pipelines.relation_samplers import HierarchySampler, TagSampler
+from pipelines.relation_samplers import CatalogSampler, HierarchySampler, TagSampler
 from pipelines.samplers import BalancedSampler, RandomSampler
 from pipelines.split import Split, split_by_class, training_fold
 from pipelines.table import ImageTable
@@ -30,6 +30,7 @@ __all__ = [
     "BalancedDataset",
     "BalancedSampler",
     "BatchSource",
+    "CatalogSampler",
     "EvaluationTransform",
     "HierarchySampler",
     "ImageTable",

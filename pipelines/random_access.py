@@ -7,7 +7,7 @@ Equal seeds and steps give the same rows, labels, and seeds of the augmentation 
 import concurrent.futures
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -92,9 +92,10 @@ class BatchSource:
             if table.paths is not None:
                 image = pathlib.Path(name).read_bytes()
             else:
-                image = (table.arrays if table.encoded is None else table.encoded)[row]
+                images = table.arrays if table.encoded is None else table.encoded
+                image = cast(np.ndarray, images)[row]
             source = image if table.boxes is None else (image, table.boxes[row])
-            return np.asarray(self._transform(source, seed))
+            return np.asarray(cast(Callable, self._transform)(source, seed))
         except (ArgumentError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
+            reason = getattr(error, "strerror", None) or error
             raise ArgumentError(f"table must contain readable images. {name}: {reason}") from error

@@ -10,7 +10,54 @@ from numpy.typing import ArrayLike
 from keras_dml._common.checks import argument_error, as_array, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import as_integers
-from pipelines.samplers import BalancedSampler
+from pipelines.samplers import BalancedSampler, Sampler
+
+
+class CatalogSampler:
+    """A sampler of catalog pictures: one of the class of each image in the batches of a sampler.
+
+    Examples:
+        >>> photos, catalog = np.array([0, 0, 1, 1]), np.array([1, 0])
+        >>> sampler = BalancedSampler(photos, classes_per_batch=2, images_per_class=2)
+        >>> photos[sampler(0)], catalog[CatalogSampler(sampler, photos, catalog)(0)]
+        (array([1, 1, 0, 0]), array([1, 1, 0, 0]))
+
+    Args:
+        sampler: Sampler of the images.
+        labels: Class ids `[n]` of the images.
+        catalog_labels: Class ids `[c]` of the catalog pictures. If a class has several pictures,
+            each batch draws one for each image.
+        seed: Seed of the draws, 0 or more.
+
+    Attributes:
+        batch_size: Rows in a batch.
+
+    Raises:
+        ValueError, TypeError: The labels are not vectors of integers, or a class has no picture.
+    """
+
+    def __init__(
+        self, sampler: Sampler, labels: ArrayLike, catalog_labels: ArrayLike, *, seed: int = 0
+    ) -> None:
+        self._labels = as_integers("labels", labels, None)
+        pictures = as_integers("catalog_labels", catalog_labels, None)
+        missing = np.setdiff1d(self._labels, pictures)
+        if len(missing):
+            raise ArgumentError(
+                f"catalog_labels must have a picture of each class, but got none of {len(missing)} "
+                f"classes, the first of them class {missing[0]}."
+            )
+        self._order = np.argsort(pictures, kind="stable")
+        self._pictures = pictures[self._order]
+        self._sampler, self._seed = sampler, check_whole("seed", seed, least=0)
+        self.batch_size = sampler.batch_size
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Return the row numbers of the pictures of batch `step` (from 0), int64 `[batch_size]`."""
+        classes = self._labels[self._sampler(step)]
+        first, end = (np.searchsorted(self._pictures, classes, side) for side in ("left", "right"))
+        drawn = np.random.default_rng((self._seed, step)).integers(0, end - first)
+        return self._order[first + drawn]
 
 
 class TagSampler:

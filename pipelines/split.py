@@ -33,11 +33,14 @@ class Split:
         gallery: Images that the test images search, of the test classes. None for no gallery.
         catalog: One or a few product pictures of each test class, or None. The test images search
             the catalog in a separate evaluation: which product does the photo show?
+        training_catalog: Product pictures of each training class, or None. They are only for
+            training, and not among `tables`.
 
     Raises:
         TypeError: A table is not an `ImageTable`, or `same_classes` is not a bool.
         ValueError: `same_classes` is True, but the class names of both sides differ. Or the class
-            names of the gallery or the catalog differ from the test images' names.
+            names of the gallery or the catalog differ from the test names, or the names of the
+            training catalog from the training images' names.
     """
 
     train: ImageTable
@@ -45,6 +48,7 @@ class Split:
     same_classes: bool = False
     gallery: ImageTable | None = None
     catalog: ImageTable | None = None
+    training_catalog: ImageTable | None = None
 
     @property
     def tables(self) -> dict[str, ImageTable]:
@@ -61,13 +65,18 @@ class Split:
         check_table("train", self.train)
         check_table("test", self.test)
         object.__setattr__(self, "same_classes", check_bool("same_classes", self.same_classes))
-        for name, table in (("gallery", self.gallery), ("catalog", self.catalog)):
+        for name, side in (
+            ("gallery", "test"),
+            ("catalog", "test"),
+            ("training_catalog", "train"),
+        ):
+            table, images = getattr(self, name), getattr(self, side)
             if table is not None:
                 check_table(name, table)
-            if table is not None and table.class_names != self.test.class_names:
+            if table is not None and table.class_names != images.class_names:
                 raise ArgumentError(
-                    f"{name} must have the class_names of test. "
-                    f"Received: {self.test!r} as test, {table!r} as {name}"
+                    f"{name} must have the class_names of {side}. "
+                    f"Received: {images!r} as {side}, {table!r} as {name}"
                 )
         if self.same_classes and self.train.class_names != self.test.class_names:
             raise ArgumentError(
@@ -95,8 +104,8 @@ def split_by_class(
         table: The whole dataset.
         train_classes: Number of training classes. None: half of the classes, rounded down.
         test_classes: Number of test classes. None: all other classes.
-        catalog: Product pictures of the same classes. The split gets the pictures of the test
-        classes. split: How to choose the classes:
+        catalog: Product pictures of the same classes. Both sides get the pictures of their classes.
+        split: How to choose the classes:
 
             - `"first_classes"`: The first classes are for training, the next for the test.
             - `"random_classes"`: As before, but in an order that only depends on `seed` and the
@@ -132,7 +141,7 @@ def split_by_class(
                 f"test_classes={test_classes}"
             )
         if split == "every_class":
-            return Split(table, table, same_classes=True, catalog=catalog)
+            return Split(table, table, same_classes=True, catalog=catalog, training_catalog=catalog)
         return _within_classes(table, catalog, seed)
     count = table.num_classes
     if count < 2:
@@ -158,11 +167,12 @@ def split_by_class(
     if split == "random_classes":
         order = np.random.default_rng(seed).permutation(count)
     # Keep the table's order, so that only the choice of the classes is random.
-    tested = np.sort(order[train : train + test])
+    trained, tested = np.sort(order[:train]), np.sort(order[train : train + test])
     return Split(
-        train=table.select_classes(np.sort(order[:train])),
+        train=table.select_classes(trained),
         test=table.select_classes(tested),
         catalog=None if catalog is None else catalog.select_classes(tested),
+        training_catalog=None if catalog is None else catalog.select_classes(trained),
     )
 
 
@@ -179,7 +189,7 @@ def _within_classes(table: ImageTable, catalog: ImageTable | None, seed: int) ->
             f"other tests, but got {table}."
         )
     train, test = (table.select(np.sort(by_class[chosen])) for chosen in (trains, ~trains))
-    return Split(train, test, same_classes=True, catalog=catalog)
+    return Split(train, test, same_classes=True, catalog=catalog, training_catalog=catalog)
 
 
 def split_by_id(
@@ -258,11 +268,13 @@ def training_fold(split: Split, fold: int, folds: int) -> Split:
         raise argument_error("folds", wanted, folds)
     parts = np.array_split(np.arange(table.num_classes), folds)
     kept_back = parts.pop(fold - 1)
+    trained, catalog = np.concatenate(parts), split.training_catalog
     return dataclasses.replace(
         split,
-        train=table.select_classes(np.concatenate(parts)),
+        train=table.select_classes(trained),
         test=table.select_classes(kept_back),
         same_classes=False,
         gallery=None,
         catalog=None,
+        training_catalog=None if catalog is None else catalog.select_classes(trained),
     )

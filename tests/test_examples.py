@@ -11,6 +11,8 @@ import textwrap
 import numpy as np
 import pytest
 
+import keras_dml.similarity
+
 MODULES = (
     "pipelines",
     "keras_dml.losses",
@@ -22,6 +24,11 @@ MODULES = (
     "keras_dml.callbacks",
     "keras_dml.optimizers",
     "keras_dml.export",
+    *(
+        f"keras_dml.similarity.{name}"
+        for name in keras_dml.similarity.__all__
+        if not name.startswith("_")
+    ),
 )
 # They compute with NumPy, or little.
 AT_ONCE = ("keras_dml.retrieval", "keras_dml.optimizers")

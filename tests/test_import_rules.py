@@ -131,6 +131,9 @@ def _violations():
                  and imported.startswith(("keras", "tensorflow", "jax", "torch"))
                  and not within(imported, "keras_dml._common")
                  and module != "keras_dml._common.extras"),  # including functions
+                ("keras_dml.similarity is imported only by its users",
+                 within(imported, "keras_dml.similarity")
+                 and not within(module, "keras_dml.similarity") and module != "keras_dml"),
                 ("the losses are written with keras.ops",
                  within(module, "keras_dml.losses") and within(imported, "tensorflow")),
                 *(

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments.evaluation.evaluators import information_findings, retrieval_findings
 from experiments.evaluation.labeled_embeddings import (
     LabeledEmbeddings,
@@ -44,13 +46,23 @@ def result_of(
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
-    items = () if gallery is None else gallery[:2]
-    scored = Embeddings(*queries[:2], ks, *items, neighbors=neighbors)
+    scored = Embeddings(
+        queries.embeddings,
+        queries.labels,
+        ks,
+        None if gallery is None else gallery.embeddings,
+        None if gallery is None else gallery.labels,
+        neighbors,
+    )
     of_catalog = None if catalog is None else catalog[:2]
+    names: tuple[str, ...] = ()
+    # The labels of a file are names, also if its pictures are known.
+    if queries.table is not None and np.array_equal(queries.table.labels, queries.labels):
+        names = queries.table.class_names
     findings = Findings.together(
         [
             retrieval_findings(scored, of_catalog, prefixes, clustering),
-            information_findings(scored, information),
+            information_findings(scored, information, names),
         ]
     )
     zeros = zero_rows(embedded)

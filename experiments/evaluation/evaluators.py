@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.evaluation import baselines
 from experiments.evaluation.baselines import best_baseline
+from experiments.evaluation.information import widest_classes
 from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import (
@@ -189,18 +190,24 @@ class InformationScores(Evaluator):
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
-        return information_findings(_scored(run, end.embeddings), self.fitted)
+        names = run.data.test.class_names
+        return information_findings(_scored(run, end.embeddings), self.fitted, names)
 
 
-def information_findings(scored: Scored, fitted: bool = False) -> Findings:
-    """Return the scores of information.
+def information_findings(
+    scored: Scored, fitted: bool = False, names: Sequence[str] = ()
+) -> Findings:
+    """Return the scores of information, and the widest classes.
 
     Args:
         scored: The embeddings.
         fitted: Whether to use every image, and to fit the probes.
+        names: Names of the classes. Without names, the labels are names.
     """
     found = information_scores(scored, fitted)
-    return Findings(lines=score_lines(found), result={"scores": as_json(found)})
+    lines = score_lines(found)
+    lines += widest_classes(scored.embeddings, scored.labels, names) if found else []
+    return Findings(lines=lines, result={"scores": as_json(found)})
 
 
 def retrieval_findings(
@@ -221,9 +228,11 @@ def retrieval_findings(
     with_prefixes = scores | of_prefixes(scored, prefixes)
     rows = rows_of(with_prefixes) | rows_of(of_catalog(scored, catalog), CATALOG)
     certificates = certificate_values(scored)
+    pairs = scored.pairs_of_the_divergence()
+    lines = [*certificate_lines(scored), *score_lines(scores)]
     return Findings(
         rows=rows,
-        lines=[*certificate_lines(scored), *score_lines(scores)],
+        lines=[*lines, ("Matching pairs of the divergence", pairs)] if pairs else lines,
         result={"scores": as_json(with_prefixes)}
         | ({"certificates": as_json(certificates)} if certificates else {}),
     )
@@ -427,11 +436,15 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
     data = run.data.tables
-    gallery = ()
-    if "gallery" in data:
-        gallery = embeddings["gallery"], data["gallery"].labels
-    test = embeddings["test"], data["test"].labels, run.ks
-    return Scored(*test, *gallery, neighbors=run.options.neighbors)
+    in_gallery = "gallery" in data
+    return Scored(
+        embeddings["test"],
+        data["test"].labels,
+        run.ks,
+        embeddings["gallery"] if in_gallery else None,
+        data["gallery"].labels if in_gallery else None,
+        run.options.neighbors,
+    )
 
 
 def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
 #: Rows of an evaluation, unless all rows are asked for.
@@ -29,14 +31,6 @@ class Explained(NamedTuple):
     compared: bool = False
 
 
-_ESTIMATE = (
-    "The nearest neighbors of each image estimate the mutual information of embeddings and "
-    "classes. It is from 0 to H(Y), and too low in high dimensions."
-)
-_PROBE = (
-    "The classes of one half of the images are predicted by a linear classifier of the other half. "
-    "The mutual information is at least this value."
-)
 #: The scores by their names.
 INFORMATION: dict[str, Explained] = {
     "class_entropy": Explained(
@@ -56,10 +50,14 @@ INFORMATION: dict[str, Explained] = {
         "The within-class entropy falls as the images of a class move together.",
     ),
     "information_neighbors/cosine": Explained(
-        "Mutual information, nearest neighbors (nats)", _ESTIMATE, True, compared=True
+        "Mutual information, nearest neighbors (nats)",
+        "The nearest neighbors of each image estimate the mutual information of embeddings and "
+        "classes. It is from 0 to H(Y), and too low in high dimensions.",
+        True,
+        compared=True,
     ),
     "information_neighbors/l2": Explained(
-        "Mutual information, nearest neighbors, l2 (nats)", _ESTIMATE, True
+        "Mutual information, nearest neighbors, l2 (nats)", "", True
     ),
     "information_generative/l2": Explained(
         "Generative index, all pairs (nats)",
@@ -67,13 +65,14 @@ INFORMATION: dict[str, Explained] = {
     ),
     "information_probe/cosine": Explained(
         "Mutual information, lower bound by a linear probe (nats)",
-        _PROBE,
+        "A linear classifier of one half of the images predicts the classes of the other half. The "
+        "mutual information is at least this value.",
         True,
         fitted=True,
         compared=True,
     ),
     "information_probe/l2": Explained(
-        "Mutual information, lower bound by a linear probe, l2 (nats)", _PROBE, True, fitted=True
+        "Mutual information, lower bound by a linear probe, l2 (nats)", "", True, fitted=True
     ),
     "information_distances": Explained(
         "Pair information, lower bound by a fitted network (nats)",
@@ -112,3 +111,39 @@ def information_of(
         return {}
     found = information(embeddings[rows], codes[rows], names)
     return {**found, "information_rows": len(rows)}
+
+
+def widest_classes(
+    embeddings: np.ndarray, labels: np.ndarray, names: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """Return a (label, text) pair with the ten classes of the highest entropy within the class.
+
+    A class without variance has the entropy −∞, and then the mean over the classes is −∞ too. A
+    second pair has the entropy of the pooled variance in this case. The result is empty without a
+    class of two images.
+
+    Args:
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`.
+        names: Names of labels that are numbers from 0. Without names, the labels are names.
+    """
+    import numpy as np
+
+    from experiments.options.visible import visible
+    from keras_dml.metrics.pairwise_information import within_class_entropy
+
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    rows = sizes[codes] > 1
+    if not rows.any():
+        return []
+    classes, codes = np.unique(labels[rows], return_inverse=True)
+    found = within_class_entropy(embeddings[rows].astype(np.float64), codes)
+    shown = []
+    for code in np.argsort(-found.per_class, kind="stable")[:10]:
+        name = names[classes[code]] if names else classes[code]
+        shown.append(f"{visible(str(name))} ({found.per_class[code]:z.1f})")
+    lines = [("Widest classes (entropy within the class, nats)", ", ".join(shown))]
+    if not np.isfinite(found.average) and np.isfinite(found.pooled):
+        label = "Within-class entropy H(Z|Y), bound by the pooled variance (nats)"
+        lines.append((label, f"{found.pooled:z.3f}"))
+    return lines

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from keras_dml._common.types import Metric, Neighbors
-    from keras_dml.metrics import PrecisionAtR
+    from keras_dml.metrics import DistanceHistograms, PrecisionAtR
     from keras_dml.metrics.approximate import ApproximateScores, Certificate
     from keras_dml.metrics.clustering import ClusteringScores
 
@@ -145,14 +145,32 @@ class Embeddings:
             np.concatenate([self.embeddings, gallery]), labels, list(names), every_row
         )
 
+    @functools.cached_property
+    def distances(self) -> DistanceHistograms:
+        """Histograms of the distances of matching and of other pairs."""
+        from keras_dml.metrics import distance_histograms
+
+        return distance_histograms(self.embeddings, self.labels, **self.gallery)
+
     def divergence(self) -> float:
         """Return the Jensen-Shannon divergence of the distances, in nats."""
-        from keras_dml.metrics import distance_histograms
         from keras_dml.metrics.approximate import sampled_divergence
 
         if self.by_scann:
             return sampled_divergence(self.embeddings, self.labels, **self.gallery)
-        return distance_histograms(self.embeddings, self.labels, **self.gallery).divergence()
+        return self.distances.divergence()
+
+    def pairs_of_the_divergence(self) -> str:
+        """Return the number of matching pairs, with a warning if there are few for each bin.
+
+        The text is empty for a divergence of sampled pairs.
+        """
+        if self.by_scann:
+            return ""
+        matching, bins = int(self.distances.positive.sum()), len(self.distances.positive)
+        if not 0 < matching < 10 * bins:
+            return f"{matching:,}"
+        return f"{matching:,}, fewer than 10 for each of {bins} bins: the divergence is too high"
 
 
 def percent(fraction: float) -> str:

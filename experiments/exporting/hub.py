@@ -65,21 +65,24 @@ def publish(
         index: Folder of an index to upload as `index/`, or None.
 
     Raises:
-        OSError: The Hub cannot be reached, or refuses the upload.
+        UsageError: The Hub cannot be reached, or refuses the upload.
     """
     import huggingface_hub
 
     with tempfile.TemporaryDirectory() as folder:
-        staged = pathlib.Path(folder)
-        stage(run, of_run, export, repository, index, staged)
-        api = huggingface_hub.HfApi()
-        api.create_repo(repository, private=True, exist_ok=True)
-        api.upload_folder(
-            repo_id=repository,
-            folder_path=str(staged),
-            commit_message=f"Upload {run.resolve().name}",
-        )
-    return f"https://huggingface.co/{repository}"
+        stage(run, of_run, export, repository, index, pathlib.Path(folder))
+        try:
+            api = huggingface_hub.HfApi()
+            address = api.create_repo(repository, private=True, exist_ok=True)
+            message = f"Upload {run.resolve().name}"
+            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+        except Exception as error:  # of the Hub, of the network, and of a missing token
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UsageError(
+                f"to must be a repository that you can write, but got {PREFIX}{repository}. "
+                f"{reason}. The export is complete: {export}"
+            ) from error
+    return str(address)
 
 
 def stage(
@@ -129,13 +132,12 @@ def _metadata(of_run: RunOptions, recalls: dict[str, float], repository: str) ->
         )
         for k, share in recalls.items()
     ]
-    # The images of every class trained, so these scores say nothing about new images.
-    measured = {} if of_run.keeps_nothing_back else {"eval_results": scores}
+    # If every class trained, the scores say nothing about new images.
     data = ModelCardData(
         model_name=repository.split("/")[1],
         library_name="keras",
         pipeline_tag="image-feature-extraction",
         tags=["keras-dml", "metric-learning", "image-retrieval"],
-        **measured,
+        eval_results=None if of_run.keeps_nothing_back else scores,
     )
     return data.to_yaml()

@@ -115,9 +115,12 @@ def data(
     if not lines:
         return split, []
     left_out = _places([_name_in(line) for line in lines], data_dir_before, options.data_dir)
+    training_catalog = split.training_catalog
     left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
+        if training_catalog is not None:
+            training_catalog = training_catalog.select_classes(trained)
         tested = np.unique(
             np.concatenate([left[side].labels for side in left if side != "training"])
         )
@@ -131,6 +134,7 @@ def data(
         test=left["test"],
         gallery=left.get("gallery"),
         catalog=left.get("catalog"),
+        training_catalog=training_catalog,
     ), lines
 
 

@@ -357,8 +357,8 @@ class LossOptions(Options):
         track: Losses over embeddings, and ce, to evaluate on the first 8 training batches after
             each epoch. They do not train. The run then embeds all training images.
         track_flags: track: arguments, LOSS/ARGUMENT=VALUE. Default: the defaults of the losses.
-        objective: alternating: ce: before each epoch, fit the classifier on all training images,
-            with weight_decay, and do not change it in the epoch. Default: train both together.
+        objective: ce: alternating fits the classifier before each epoch, on all training images and
+            with weight_decay, and does not change it in the epoch. Default: train both together.
         classifier_steps: objective: largest number of iterations of a fit.
         center_weight: center: weight of the loss next to the cross-entropy.
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
@@ -375,6 +375,9 @@ class LossOptions(Options):
             class folders. hierarchy: products of one category are not negatives of each other.
             shares_label: both classes are tags. Default: images of one class are positives.
         of_relations: Arguments of all relations.
+        candidates: losses over pairs: images that a training image is compared with. batch: the
+            batch. catalog: a catalog picture of the class of each image in the batch, in both
+            directions. Needs a dataset with a catalog: groceries.
         statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
         statistics_learning_rate: rankmi's statistics network: learning rate. Default:
             learning_rate.
@@ -401,6 +404,11 @@ class LossOptions(Options):
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
     relation: str | None = option(
         None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
+    )
+    candidates: str = option(
+        "batch",
+        choices=("batch", "catalog"),
+        not_with=("levels", "cache_features", "also", "objective"),
     )
     of_relations: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_relations, prefix=loss_flags.RELATION

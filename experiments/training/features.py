@@ -26,7 +26,7 @@ from keras_dml._backend.cloning import all_layers, freeze
 from keras_dml._backend.private import Functional
 from keras_dml._backend.steps import compiled
 from keras_dml.models import split_at_features
-from pipelines import ImageTable, feature_batches, training_batches
+from pipelines import CatalogSampler, ImageTable, feature_batches, training_batches
 
 FOLDER = "features"
 RECORD = "features.json"
@@ -52,14 +52,17 @@ class ImageFeed:
 
     def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """Return the batches (inputs, class ids) of one input pipeline from a step on."""
-        run = self._run
-        return training_batches(
-            run.data.train,
-            run.sampler,
-            run.augmentation,
-            seed=run.options.seed,
-            start_step=start_step,
-            input_context=context,
+        run, catalog = self._run, self._run.data.training_catalog
+        given = {"start_step": start_step, "input_context": context}
+        seed, transform = run.options.seed, run.augmentation
+        batches = training_batches(run.data.train, run.sampler, transform, seed, **given)
+        if run.options.candidates != "catalog" or catalog is None:
+            return batches
+        sampler = CatalogSampler(run.sampler, run.data.train.labels, catalog.labels, seed=seed)
+        # Another seed, so that a photograph and its picture are not cropped alike.
+        pictures = training_batches(catalog, sampler, transform, seed + 1, **given)
+        return tf.data.Dataset.zip(batches, pictures).map(
+            lambda photos, others: ((photos[0], others[0]), photos[1])
         )
 
     def embeddings(self, side: str, description: str) -> np.ndarray:

@@ -50,7 +50,7 @@ def from_hub(
     try:
         path = huggingface_hub.hf_hub_download(str(name), MODEL_FILE, revision=revision)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArgumentError(
             f"name must be a repository with {MODEL_FILE}, or a folder. {reason}. "
             f"Received: name={str(name)!r}"

@@ -81,7 +81,7 @@ def orientation_of(image: Image.Image) -> int:
     exif = Image.Exif()
     try:
         # `Image.getexif` would also read the orientation in XMP.
-        exif.load(image.info.get("exif"))
+        exif.load(image.info.get("exif", b""))
         orientation = exif.get(_ORIENTATION, 1)
     except Exception:  # Pillow raises any exception for damaged EXIF
         return 1

@@ -1,5 +1,6 @@
 """`experiments.run`: recipes, invalid input, and resuming."""
 
+import importlib.util
 import json
 import re
 import shutil
@@ -10,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 from processes import run_python
-from tiny_run import TINY, assert_serves_its_embeddings, command, finished_run
+from tiny_run import TINY, assert_serves_its_embeddings, command, finished_run, history
 
 from experiments import audit, evaluate, recipes
 from experiments.options import RunOptions, parse, run_command
@@ -48,6 +49,22 @@ def test_files_of_a_finished_run(finished):
     assert b"train/first batch, augmented" in events.read_bytes()
     assert {"best.keras", "last.keras", "checkpoint.npz"} <= {p.name for p in finished.iterdir()}
     assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
+def test_a_run_by_scann_shows_certificates(photos, tmp_path, capsys):
+    folder = finished_run(tmp_path / "run", photos, "--neighbors=scann")
+    certificate = "Exact on "
+    assert certificate in capsys.readouterr().out
+    row = history(folder)[-1]
+    low, exact, high = (
+        row[f"test/recall@1/cosine/{name}"] for name in ("exact_low", "exact", "exact_high")
+    )
+    assert low <= exact == row["test/recall@1/cosine"] <= high
+    result = json.loads((folder / "result.json").read_text())
+    assert result["certificates"]["recall@1/cosine/exact"] == exact
+    assert certificate in result["table"] and certificate in (folder / "report.html").read_text()
 
 
 def test_the_flags_file_repeats_the_run(finished, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Folds of the training classes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -37,8 +39,9 @@ def test_fold_has_no_gallery_catalog_or_known_classes():
     split = whole(split="within_classes")
     catalog = split.test
     split = Split(split.train, split.test, same_classes=True, gallery=split.test, catalog=catalog)
-    fold = training_fold(split, 1, 2)
+    fold = training_fold(dataclasses.replace(split, training_catalog=catalog), 1, 2)
     assert set(fold.tables) == {"training", "test"}
+    assert fold.training_catalog.class_names == fold.train.class_names
     assert rows(fold.train) | rows(fold.test) == rows(split.train)
 
 

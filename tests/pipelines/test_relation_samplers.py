@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines import HierarchySampler, TagSampler
+from pipelines import BalancedSampler, CatalogSampler, HierarchySampler, TagSampler
 
 RNG = np.random.default_rng(0)
 TAGS = (RNG.random((60, 7)) < 0.3).astype(int)
@@ -78,3 +78,24 @@ def test_mistakes_raise_an_error(case):
     make, message = MISTAKES[case]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_each_image_gets_a_picture_of_its_class_and_all_pictures_come_up():
+    photos, catalog = np.repeat(np.arange(3), 4), np.array([2, 0, 1, 0])
+    sampler = BalancedSampler(photos, classes_per_batch=2, images_per_class=2)
+    pictures = CatalogSampler(sampler, photos, catalog, seed=1)
+    assert pictures.batch_size == 4
+    seen = set()
+    for step in range(20):
+        rows = pictures(step)
+        assert (catalog[rows] == photos[sampler(step)]).all()
+        assert (rows == pictures(step)).all()
+        seen |= set(rows.tolist())
+    assert seen == {0, 1, 2, 3}
+
+
+def test_a_class_without_a_picture_raises_an_error():
+    photos = np.repeat(np.arange(3), 4)
+    sampler = BalancedSampler(photos, classes_per_batch=2, images_per_class=2)
+    with pytest.raises(ValueError, match=r"catalog_labels must have a picture.*class 1\."):
+        CatalogSampler(sampler, photos, np.array([0, 2]))

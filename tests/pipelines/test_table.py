@@ -114,6 +114,16 @@ def test_gallery_has_the_class_names_of_the_test_images():
         Split(table, table, gallery=table.select_classes([0]).select([1]))
 
 
+def test_each_side_has_the_catalog_pictures_of_its_classes():
+    table = small_table()
+    split = split_by_class(table, train_classes=1, catalog=table)
+    assert split.training_catalog.class_names == split.train.class_names
+    assert split.catalog.class_names == split.test.class_names
+    assert "training_catalog" not in split.tables
+    with pytest.raises(ValueError, match="training_catalog must have the class_names of train"):
+        Split(split.train, split.test, training_catalog=split.catalog)
+
+
 def test_split_of_the_same_classes_has_equal_class_names():
     table = small_table()
     split = Split(table.select([0, 1]), table.select([2]), same_classes=True)

@@ -16,7 +16,7 @@ from experiments.training.objectives.classifier import (
     Classifier,
 )
 from experiments.training.objectives.joint import Joint, JointClassifier
-from experiments.training.objectives.pairs import OverPairs
+from experiments.training.objectives.pairs import OverCatalog, OverPairs
 from experiments.training.objectives.proxies import OverProxies
 from keras_dml import losses, mining
 
@@ -85,6 +85,13 @@ def objective_of(options: RunOptions) -> Objective:
             f"mining must be of {', '.join(mining.STRATEGIES)}. "
             f"Received: mining={shown(options.mining)}"
         )
+    if options.candidates == "catalog":
+        if kind is not OverPairs or not loss.takes_memory:
+            raise UsageError(
+                "candidates must be batch for a loss that cannot compare two sets. "
+                f"Received: candidates=catalog, loss={options.loss}"
+            )
+        return OverCatalog(options)
     if options.objective is not None:
         kind = AlternatingClassifier
     if options.also is None:

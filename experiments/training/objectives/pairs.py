@@ -35,9 +35,13 @@ class OverPairs(Objective):
         }
         output = outputs or self._with_boundaries(embedding.output, num_classes, "boundary")
         # A separate model of the same layers: a compiled model is saved with its optimizer.
-        fitted = models.DistributedModel(embedding.input, output, name="training")
+        fitted = self.compared(models.DistributedModel(embedding.input, output, name="training"))
         fitted = self.in_chunks(fitted)
         return self._remembering(fitted) if self.options.memory else fitted
+
+    def compared(self, fitted: keras.Model) -> keras.Model:
+        """Return the model whose outputs the loss compares."""
+        return fitted
 
     def _remembering(self, fitted: keras.Model) -> keras.Model:
         """Return the model with a memory of earlier batches."""
@@ -95,3 +99,15 @@ class OverPairs(Objective):
                 for number, level in enumerate(levels)
             },
         }
+
+
+class OverCatalog(OverPairs):
+    """Training with photographs as queries and catalog pictures as candidates, with one encoder."""
+
+    def compared(self, fitted: keras.Model) -> keras.Model:
+        """Return a siamese network around the model."""
+        return models.DualEncoder(fitted, fitted, name="training")
+
+    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
+        """Return the loss. Two sets have no metrics."""
+        return {"loss": self.loss()}

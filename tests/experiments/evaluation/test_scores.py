@@ -8,7 +8,7 @@ from tiny_run import TINY, finished_run, history
 
 from experiments import compare, evaluate, study
 from experiments.evaluation import scores
-from experiments.evaluation.information import INFORMATION
+from experiments.evaluation.information import INFORMATION, widest_classes
 from experiments.evaluation.scores import Embeddings, Score
 from experiments.options.command_line import run_command
 from keras_dml import metrics
@@ -122,6 +122,7 @@ def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path,
     said = capsys.readouterr().out
     assert "Mutual information, nearest neighbors (nats): " in said
     assert "Images of the entropies and of the information: 40" in said
+    assert "Matching pairs of the divergence: 140, fewer than 10 for each of 100 bins" in said
     folder = tmp_path / "mine-evaluation"
     found = json.loads((folder / "evaluation.json").read_text())["scores"]
     names = [name for name in INFORMATION if not INFORMATION[name].fitted]
@@ -132,6 +133,7 @@ def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path,
     assert not [name for name in found if "probe" in name]
     page = (folder / "evaluation.html").read_text()
     assert "Entropy index H(Z), all pairs (nats)" in page
+    assert "Widest classes (entropy within the class, nats): " in said and "Widest classes" in page
 
 
 @pytest.mark.slow
@@ -142,6 +144,32 @@ def test_fitted_scores_of_information_need_a_flag(mine, capsys):
     evaluation = mine.parent / "mine-evaluation" / "evaluation.json"
     found = json.loads(evaluation.read_text())["scores"]
     assert found.keys() >= INFORMATION.keys()
+
+
+def test_widest_classes_are_sorted_by_name_and_entropy():
+    widths = np.repeat([1.0, 4.0, 2.0, 0.5], 2)
+    z = np.stack([widths * np.tile([-1, 1], 4), np.zeros(8)], axis=1)
+    z = np.vstack([z, [[9, 9]]])
+    labels = np.r_[np.repeat([0, 1, 2, 4], 2), 3]
+    ((_, text),) = widest_classes(z, labels, ["a", "b\n", "c", "alone", "d"])
+    entropies = [np.log(2 * np.pi * np.e * width**2) for width in (4, 2, 1, 0.5)]
+    expected = zip(["b\\u000a", "c", "a", "d"], entropies)
+    assert text == ", ".join(f"{name} ({entropy:.1f})" for name, entropy in expected)
+    assert widest_classes(z, labels)[0][1].startswith("1 (")
+    assert widest_classes(np.eye(4), np.arange(4)) == []
+
+
+def test_a_class_without_variance_shows_the_pooled_form():
+    z = np.array([[0.0, 0], [1, 0], [2, 2], [2, 2]])
+    _, (label, text) = widest_classes(z, np.array([0, 0, 1, 1]))
+    assert "pooled" in label and float(text) == pytest.approx(np.log(np.pi * np.e / 4), abs=1e-3)
+    assert len(widest_classes(np.ones((4, 2)), np.array([0, 0, 1, 1]))) == 1
+
+
+def test_enough_pairs_of_the_divergence_have_no_warning():
+    z = np.random.default_rng(0).normal(size=(100, 2))
+    assert Embeddings(z, np.arange(100) % 2).pairs_of_the_divergence() == "2,450"
+    assert Embeddings(z[:4], np.arange(4)).pairs_of_the_divergence() == "0"
 
 
 def test_scores_of_information_need_two_classes_with_two_rows(tmp_path):

@@ -52,6 +52,7 @@ class FakeApi:
 
     def create_repo(self, repository, private, exist_ok):
         assert (repository, private, exist_ok) == ("me/glyphs", True, True)
+        return f"https://hub/{repository}"
 
     def upload_folder(self, repo_id, folder_path, commit_message):
         assert repo_id == "me/glyphs" and "glyphs-seed0" in commit_message
@@ -65,7 +66,7 @@ def test_model_card_threshold_and_index_are_published(run, tmp_path, monkeypatch
     repository, index = hub.check_target("hf:me/glyphs", tmp_path / "photo_index")
     exported = run / "exports" / "saved_model"
     address = hub.publish(run, options_of(), exported, repository, index)
-    assert address == "https://huggingface.co/me/glyphs"
+    assert address == "https://hub/me/glyphs"
     files = {path.relative_to(FakeApi.target).as_posix() for path in FakeApi.target.rglob("*.*")}
     assert files == {
         "README.md", "model.keras", "export.json", "threshold.json", "index/index.json",
@@ -82,6 +83,19 @@ def test_model_card_threshold_and_index_are_published(run, tmp_path, monkeypatch
     assert scores == {"R@1, cosine": 0.8457, "R@2, cosine": 0.9}
     assert {score.dataset_name for score in card.data.eval_results} == {"glyphs"}
     assert 'models.from_hub("me/glyphs")' in card.text and "## Data" in card.text
+
+
+def test_a_refused_upload_is_one_line(run, monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+
+    def refuse(self, *arguments, **more):
+        raise ConnectionError("401 Unauthorized\nmore lines")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", FakeApi)
+    monkeypatch.setattr(FakeApi, "create_repo", refuse)
+    exported = run / "exports" / "saved_model"
+    with pytest.raises(UsageError, match="to must be .*401 Unauthorized. The export is complete"):
+        hub.publish(run, options_of(), exported, "me/glyphs", None)
 
 
 def test_scores_of_trained_images_are_not_published(run, tmp_path):
@@ -129,7 +143,7 @@ def test_the_command_publishes_an_export(finished, tmp_path, monkeypatch, capsys
     run = shutil.copytree(finished, tmp_path / "glyphs-seed0")
     words = [f"--run={run}", "--format=saved_model", "--to=hf:me/glyphs"]
     assert run_command(export.main, ["export", *words]) == 0
-    assert "published: https://huggingface.co/me/glyphs" in capsys.readouterr().out
+    assert "published: https://hub/me/glyphs" in capsys.readouterr().out
     card = huggingface_hub.ModelCard.load(FakeApi.target / "README.md")
     assert len(card.data.eval_results) == 2
     assert models.from_hub(FakeApi.target).output_shape == (None, 8)

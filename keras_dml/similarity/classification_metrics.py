@@ -1,0 +1,199 @@
+"""Scores of matches and mismatches, as arrays over distance thresholds."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_dml._common.errors import argument_error
+
+__all__ = [
+    "BinaryAccuracy",
+    "ClassificationMetric",
+    "F1Score",
+    "FalsePositiveRate",
+    "NegativePredictiveValue",
+    "Precision",
+    "Recall",
+    "make_classification_metric",
+]
+
+
+class ClassificationMetric:
+    """A score from counts. A subclass defines `compute`.
+
+    A true positive has the right label within the threshold. A false negative has the right label
+    beyond the threshold, so the base of `recall` are the queries whose predicted label is right.
+
+    Examples:
+        >>> Recall().compute(tp=np.array([3.0]), fp=0, tn=0, fn=np.array([1.0]), count=4)
+        array([0.75])
+
+    Args:
+        name: Name in results. Empty: the name of the class's score.
+
+    Attributes:
+        canonical_name: Name in saved indexes.
+        maximize: Whether larger is better.
+        increasing: Whether the score rises with the threshold.
+    """
+
+    canonical_name = ""
+    short_name = ""
+    maximize = True
+    increasing = True
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name or self.short_name or self.canonical_name
+
+    def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
+        """Compute the score for each threshold from counts of the same shape."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the attributes."""
+        names = ("name", "canonical_name", "maximize", "increasing")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Precision(ClassificationMetric):
+    """tp / (tp + fp). 1 at the first threshold if it matches nothing.
+
+    Examples:
+        >>> Precision().compute(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0, 0, 2)
+        array([1. , 0.5])
+    """
+
+    canonical_name = "precision"
+    increasing = False
+
+    def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
+        """Compute the score for each threshold."""
+        precision = _ratio(tp, tp + fp)
+        if len(precision) > 1 and (tp + fp)[0] == 0:
+            precision[0] = 1
+        return precision
+
+
+class Recall(ClassificationMetric):
+    """tp / (tp + fn).
+
+    Examples:
+        >>> Recall().name
+        'recall'
+    """
+
+    canonical_name = "recall"
+
+    def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
+        """Compute the score for each threshold."""
+        return _ratio(tp, tp + fn)
+
+
+class F1Score(ClassificationMetric):
+    """The harmonic mean of precision and recall.
+
+    Examples:
+        >>> F1Score().compute(np.array([2.0]), np.array([2.0]), 0, np.array([0.0]), 4).round(3)
+        array([0.667])
+    """
+
+    canonical_name = "f1_score"
+    short_name = "f1"
+
+    def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
+        """Compute the score for each threshold."""
+        return _ratio(2 * tp, 2 * tp + fp + fn)
+
+
+class BinaryAccuracy(ClassificationMetric):
+    """tp / count.
+
+    Examples:
+        >>> BinaryAccuracy().compute(np.array([1.0]), 0, 0, 0, 4)
+        array([0.25])
+    """
+
+    canonical_name = "binary_accuracy"
+
+    def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
+        """Compute the score for each threshold."""
+        return _ratio(tp, count)
+
+
+class NegativePredictiveValue(ClassificationMetric):
+    """tn / (tn + fn).
+
+    Examples:
+        >>> NegativePredictiveValue().name
+        'npv'
+    """
+
+    canonical_name = "negative_predictive_value"
+    short_name = "npv"
+
+    def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
+        """Compute the score for each threshold."""
+        return _ratio(tn, tn + fn)
+
+
+class FalsePositiveRate(ClassificationMetric):
+    """fp / (fp + tn). Smaller is better.
+
+    Examples:
+        >>> FalsePositiveRate().maximize
+        False
+    """
+
+    canonical_name = "false_positive_rate"
+    short_name = "fpr"
+    maximize = False
+
+    def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
+        """Compute the score for each threshold."""
+        return _ratio(fp, fp + tn)
+
+
+def _ratio(part: Any, whole: Any) -> np.ndarray:
+    """Return `part / whole`, and 0 for an empty whole."""
+    part, whole = np.broadcast_arrays(part, whole)
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole != 0)
+
+
+_METRICS: dict[str, type[ClassificationMetric]] = {
+    "binary_accuracy": BinaryAccuracy,
+    "f1": F1Score,
+    "f1_score": F1Score,
+    "f1score": F1Score,
+    "false_positive_rate": FalsePositiveRate,
+    "fpr": FalsePositiveRate,
+    "negative_predicitve_value": NegativePredictiveValue,  # the spelling of the original
+    "negative_predictive_value": NegativePredictiveValue,
+    "npv": NegativePredictiveValue,
+    "precision": Precision,
+    "recall": Recall,
+}
+
+
+def make_classification_metric(
+    metric: ClassificationMetric | str, name: str = ""
+) -> ClassificationMetric:
+    """Return a metric from an object or a name. `name` replaces its name in results.
+
+    Examples:
+        >>> make_classification_metric("f1").canonical_name
+        'f1_score'
+
+    Raises:
+        ValueError: The name is unknown.
+    """
+    if isinstance(metric, str) and metric.lower() in _METRICS:
+        metric = _METRICS[metric.lower()](metric.lower())
+    if not isinstance(metric, ClassificationMetric):
+        wanted = f"a ClassificationMetric or one of {', '.join(_METRICS)}"
+        raise argument_error("metric", wanted, metric)
+    if name:
+        metric.name = name
+    return metric

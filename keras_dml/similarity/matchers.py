@@ -1,0 +1,130 @@
+"""Rules that derive one label and one distance from the neighbors of each query."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_dml._common.errors import ArgumentError, argument_error
+
+__all__ = [
+    "ClassificationMatch",
+    "MatchMajorityVote",
+    "MatchNearest",
+    "make_classification_matcher",
+]
+
+
+class ClassificationMatch:
+    """A rule from neighbors to a match. A subclass defines `derive_match`.
+
+    Examples:
+        >>> matcher = MatchNearest()
+        >>> matcher.compile(distance_thresholds=[0.1, 0.5])
+        >>> matcher.compute_count(np.array([7]), np.array([[7]]), np.array([[0.3]]))
+        >>> matcher.tp, matcher.fn
+        (array([0., 1.], dtype=float32), array([1., 0.], dtype=float32))
+
+    Attributes:
+        tp, fp, tn, fn: Counts for each threshold, after `compute_count`.
+        count: Number of queries.
+    """
+
+    def __init__(self, name: str = "", canonical_name: str = "") -> None:
+        self.name, self.canonical_name = name, canonical_name
+        self.distance_thresholds = np.array([np.inf], "float32")
+        self._counts: dict[str, Any] = {}
+
+    def compile(self, distance_thresholds: Any = None) -> None:
+        """Set the thresholds. None: infinity."""
+        thresholds = [np.inf] if distance_thresholds is None else distance_thresholds
+        self.distance_thresholds = np.sort(np.asarray(thresholds, "float32"))
+
+    def derive_match(self, lookup_labels: Any, lookup_distances: Any) -> tuple[Any, Any]:
+        """Return the label and the distance of each query, `[q]` each, from `[q, k]` each."""
+        raise NotImplementedError
+
+    def compute_count(self, query_labels: Any, lookup_labels: Any, lookup_distances: Any) -> None:
+        """Count matches for each threshold.
+
+        Raises:
+            ValueError: The neighbors are not `[q, k]`, or the numbers of queries differ.
+        """
+        truth, labels = np.reshape(query_labels, -1), np.asarray(lookup_labels)
+        distances = np.asarray(lookup_distances)
+        if labels.ndim != 2 or labels.shape != distances.shape or len(truth) != len(labels):
+            raise ArgumentError(
+                "lookup_labels and lookup_distances must have the shape [len(query_labels), k]. "
+                f"Received: {labels.shape} and {distances.shape} for {len(truth)} queries"
+            )
+        labels, distances = map(np.reshape, self.derive_match(labels, distances), [(-1, 1)] * 2)
+        right = labels == truth[:, None]
+        near = distances <= self.distance_thresholds
+        pairs = {"tp": right & near, "fn": right & ~near, "fp": ~right & near, "tn": ~right & ~near}
+        self._counts = {key: np.sum(mask, axis=0, dtype="float32") for key, mask in pairs.items()}
+        self._counts["count"] = len(truth)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("tp", "fp", "tn", "fn", "count"):
+            if name not in self._counts:
+                raise AttributeError(f"{name} is known after compute_count()")
+            return self._counts[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class MatchNearest(ClassificationMatch):
+    """Label and distance of the nearest neighbor.
+
+    Examples:
+        >>> MatchNearest().derive_match(np.array([[7, 2]]), np.array([[0.1, 0.2]]))
+        (array([7]), array([0.1]))
+    """
+
+    def __init__(self, name: str = "nearest") -> None:
+        super().__init__(name, "match_nearest")
+
+    def derive_match(self, lookup_labels: Any, lookup_distances: Any) -> tuple[Any, Any]:
+        """Return the first column of each array."""
+        return lookup_labels[:, 0], lookup_distances[:, 0]
+
+
+class MatchMajorityVote(ClassificationMatch):
+    """The most frequent label, and the mean of the k distances.
+
+    If labels are equally frequent, the label of the nearest neighbor among them wins.
+
+    Examples:
+        >>> distances = np.array([[0.1, 0.2, 0.3, 0.4]])
+        >>> MatchMajorityVote().derive_match(np.array([[7, 2, 2, 7]]), distances)
+        (array([7]), array([0.25]))
+    """
+
+    def __init__(self, name: str = "majority_vote") -> None:
+        super().__init__(name, "match_majority_vote")
+
+    def derive_match(self, lookup_labels: Any, lookup_distances: Any) -> tuple[Any, Any]:
+        """Return the majority and the mean distance."""
+        labels = np.asarray(lookup_labels)
+        votes = (labels[:, :, None] == labels[:, None, :]).sum(axis=-1)
+        first = np.argmax(votes, axis=1)[:, None]  # neighbors are in the order of their distances
+        return np.take_along_axis(labels, first, 1)[:, 0], np.mean(lookup_distances, axis=1)
+
+
+_MATCHERS = {"match_nearest": MatchNearest, "match_majority_vote": MatchMajorityVote}
+
+
+def make_classification_matcher(matcher: ClassificationMatch | str) -> ClassificationMatch:
+    """Return a matcher from an object or a name.
+
+    Examples:
+        >>> make_classification_matcher("match_nearest").name
+        'nearest'
+
+    Raises:
+        ValueError: The name is unknown.
+    """
+    if isinstance(matcher, str) and matcher.lower() in _MATCHERS:
+        return _MATCHERS[matcher.lower()]()
+    if not isinstance(matcher, ClassificationMatch):
+        wanted = f"a ClassificationMatch or one of {', '.join(_MATCHERS)}"
+        raise argument_error("matcher", wanted, matcher)
+    return matcher

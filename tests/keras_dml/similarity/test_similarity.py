@@ -1,0 +1,384 @@
+"""`keras_dml.similarity`: the numbers of TensorFlow Similarity 0.18, and its differences."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dml.similarity as tfsim
+from keras_dml.similarity import losses
+from keras_dml.similarity.models import SimilarityModel
+
+pytestmark = pytest.mark.any_backend
+A = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
+LABELS = np.array([0, 0, 1, 1])
+
+
+def identity(**options):
+    inputs = keras.layers.Input((2,))
+    model = SimilarityModel(inputs, keras.layers.Activation("linear")(inputs))
+    model.compile("adam", **options)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "value"),
+    [
+        ("MultiSimilarityLoss", {}, 0.405424),
+        ("MultiSimilarityLoss", {"distance": "sql2"}, 0.523005),
+        ("TripletLoss", {}, 0.561814),
+        ("TripletLoss", {"margin": 1.0}, 0.7),
+        ("CircleLoss", {}, 26.953276),
+        ("SoftNearestNeighborLoss", {}, 1.050171),
+    ],
+)
+def test_losses_of_version_018(name, arguments, value):
+    assert float(getattr(losses, name)(**arguments)(LABELS, A)) == pytest.approx(value, abs=1e-5)
+
+
+def test_losses_do_not_normalize_and_count_all_anchors():
+    assert float(losses.MultiSimilarityLoss()(LABELS, 2 * A)) == pytest.approx(0.665295, abs=1e-5)
+    angles = np.radians([0, 20, 50, 90, 110, 200])
+    z = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype("float32")
+    rows = losses.MultiSimilarityLoss(reduction=None)(np.array([0, 0, 0, 1, 1, 2]), z)
+    assert rows.shape == (6, 1)
+    np.testing.assert_allclose(np.ravel(rows), [0, 0, 0.66761, 0, 0, 0], atol=1e-5)
+
+
+def test_large_class_ids_stay_distinct():
+    ids = np.array([2**24, 2**24, 2**24 + 1, 2**24 + 1])
+    loss = losses.TripletLoss(margin=1.0)
+    assert float(loss(ids, A)) == float(loss(LABELS, A))
+    assert float(loss(ids[:, None], A)) == float(loss(LABELS, A))
+
+
+def test_losses_are_restored_from_configurations():
+    loss = losses.TripletLoss("l2", negative_mining_strategy="hard", margin=0.5)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert float(again(LABELS, A)) == float(loss(LABELS, A)) and again.margin == 0.5
+    old = {
+        "name": "MultiSimilarityLoss", "reduction": "auto", "alpha": 3.0,
+        "distance": {
+            "class_name": "CosineDistance", "module": "tensorflow_similarity.distances",
+            "config": {"name": "cosine", "aliases": []},
+            "registered_name": "Similarity>CosineDistance",
+        },
+    }  # fmt: skip
+    loss = losses.MultiSimilarityLoss.from_config(old)
+    assert (loss.alpha, loss.reduction, loss.distance.name) == (
+        3.0,
+        "sum_over_batch_size",
+        "cosine",
+    )
+    memory = losses.XBM(loss, memory_size=6, warmup_steps=2)
+    again = losses.XBM.from_config(memory.get_config())
+    assert (again.loss.alpha, again.memory_size, again.warmup_steps) == (3.0, 6, 2)
+
+
+def test_distances():
+    get = tfsim.distances.get
+    names = ("L2", "pythagorean", "EuclideanDistance", {"name": "l2"}, get("l2"))
+    assert {get(name).name for name in names} == {"euclidean"}
+    found = get("snr")(np.array([[1.0, 2], [0, 3]]), np.array([[2.0, 1], [-1, 0]]))
+    np.testing.assert_allclose(found, [[4, 0], [1.777778, 0.444444]], atol=1e-5)
+    with pytest.raises(ValueError, match="distance must.*cosine.*'nearness'"):
+        get("nearness")
+
+
+def test_lookup_normalizes_for_every_distance():
+    items = np.array([[3.0, 4.0], [1.0, 0.0]], "float32")
+    query = np.array([0.0, 2.0], "float32")
+    for distance, expected in {"l2": [0.632456, 1.414214], "sql2": [0.4, 2.0]}.items():
+        model = identity(distance=distance)
+        model.index(items, [0, 1], verbose=0)
+        found = [one.distance for one in model.single_lookup(query)]
+        assert found == pytest.approx(expected, abs=1e-5)
+        np.testing.assert_array_equal(model.single_lookup(query)[0].embedding, [3.0, 4.0])
+    with pytest.raises(ValueError, match="distance must.*cosine"):
+        identity(distance="inner_product")
+
+
+def test_index_before_and_without_examples():
+    inputs = keras.layers.Input((2,))
+    model = SimilarityModel(inputs, keras.layers.Activation("linear")(inputs))
+    x = np.eye(2, dtype="float32")
+    with pytest.raises(ValueError, match=r"compile\(\) or create_index\(\)"):
+        model.index(x, [0, 1])
+    model.create_index()
+    assert model.lookup(x, verbose=0) == [[], []]
+    with pytest.raises(IndexError, match="index"):
+        model.evaluate_retrieval(x, [0, 1], [tfsim.retrieval_metrics.RecallAtK(k=1)])
+    with pytest.raises(ValueError, match=r"calibrate\(\)"):
+        model.match(x)
+    model.index_single(x[0], 7, data="first", verbose=0)
+    assert [(one.label, one.data) for one in model.single_lookup(x[0], k=9)] == [(7, "first")]
+
+
+def test_unknown_cutpoints_and_compile_arguments():
+    model = identity()
+    x = np.eye(2, dtype="float32")
+    model.index(x, [0, 1], verbose=0)
+    model.calibrate(x, [0, 1], verbose=0, extra_metrics=("recall",))
+    with pytest.raises(ValueError, match="cutpoint must.*optimal.*'best'"):
+        model.match(x, cutpoint="best")
+    with pytest.raises(ValueError, match="distance must"):
+        model.compile("adam", loss="mse")
+    with pytest.raises(ValueError, match="signatures must.*export"):
+        model.save("folder", signatures=1)
+
+
+def test_majority_vote_and_short_rows(capsys):
+    vote = tfsim.matchers.MatchMajorityVote()
+    labels, apart = vote.derive_match(np.array([[7, 2, 2, 7]]), np.array([[0.1, 0.2, 0.3, 0.4]]))
+    assert (labels.tolist(), apart.tolist()) == ([7], [pytest.approx(0.25)])
+    neighbor = tfsim.types.Lookup(rank=1, distance=0.123456789, label=3)
+    rows = [[neighbor, neighbor], [neighbor]]
+    found = tfsim.utils.unpack_lookup_labels(rows, "int32")
+    assert found.tolist() == [[3, 3], [3, 0x7FFFFFFF]]
+    assert tfsim.utils.unpack_lookup_distances(rows, "float64", 2)[1].tolist() == [0.12, np.inf]
+    assert "WARNING: 1 rows" in capsys.readouterr().out
+
+
+def test_models_and_indexes_are_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inputs = keras.layers.Input((2,))
+    model = SimilarityModel(inputs, tfsim.layers.MetricEmbedding(2)(inputs))
+    model.compile("adam", loss=losses.TripletLoss("l2", margin=0.3))
+    x = np.array([[1, 0.1], [0.1, 1], [0.9, 0.2]], "float32")
+    model.index(x, [0, 1, None or 0], data=["a", "b", "c"], verbose=0)
+    model.calibrate(x, [0, 1, 0], verbose=0)
+    for name in ("folder", "file.keras", "folder"):  # the last one replaces the first one
+        model.save(name)
+        again = keras.models.load_model(name)
+        assert type(again).__mro__[1] is SimilarityModel and again.loss.margin == 0.3
+        again.load_index(name)
+        assert again.match(x) == model.match(x)
+        assert again._index.distance.name == "euclidean"
+        assert [one.data for one in again.single_lookup(x[1], k=1)] == ["b"]
+    model.save("folder", save_index=False)
+    assert pathlib.Path("folder/index/index.npz").is_file()
+    with pytest.raises(ValueError, match="overwrite=False"):
+        model.save_index("folder", overwrite=False)
+    with pytest.warns(UserWarning, match="save_format"):
+        model.save("other", save_format="tf")
+    pathlib.Path("mine").mkdir()
+    pathlib.Path("mine/notes.txt").write_text("kept")
+    with pytest.raises(ValueError, match="path must"):
+        model.save("mine")
+    assert pathlib.Path("mine/notes.txt").read_text() == "kept"
+
+
+def test_subclasses_with_call_and_with_inputs():
+    class Mine(SimilarityModel):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class Called(Mine):
+        def call(self, inputs):
+            return 2 * inputs
+
+    inputs = keras.layers.Input((2,))
+    model = Mine(inputs, keras.layers.UnitNormalization()(inputs))
+    assert isinstance(model, Mine) and model.output_shape == (None, 2)
+    called = Called()
+    called.compile("adam")
+    called.index(np.eye(2, dtype="float32"), [0, 1], verbose=0)
+    assert called.index_size() == 2
+
+
+def test_layers_of_keras_2_are_refused():
+    old = type("KerasTensor", (), {"__module__": "tf_keras.src.engine.keras_tensor"})()
+    with pytest.raises(ValueError, match="inputs and outputs must.*TF_USE_LEGACY_KERAS"):
+        SimilarityModel(old, old)
+
+
+def test_files_of_the_original_are_refused():
+    with pytest.raises(ValueError, match="save_weights.*load_weights"):
+        SimilarityModel.from_config({"name": "model", "trainable": True})
+
+
+@pytest.mark.parametrize("layout", ["0.17", "0.18"])
+def test_indexes_of_the_original_are_read_without_pickle(tmp_path, layout):
+    folder = tmp_path / "old" / "index"
+    store = folder if layout == "0.17" else folder / "store"
+    store.mkdir(parents=True)
+    labels = np.array([4, 5]) if layout == "0.17" else np.array([4, None])
+    np.savez(store / "index.npz", embeddings=np.eye(2, dtype="float32"), labels=labels,
+             data=np.array([None, None]))  # fmt: skip
+    metadata = {
+        "distance": "euclidean", "embedding_size": 2, "embedding_output": None,
+        "stat_buffer_size": 10, "is_calibrated": True, "size": 2,
+        "calibration_metric_config": {"canonical_name": "f1_score", "name": "f1"},
+        "cutpoints": {"optimal": {"name": "optimal", "value": 1.0, "distance": 0.25}},
+        "calibration_thresholds": {"distance": [0.25], "value": [1.0]},
+    }  # fmt: skip
+    if layout == "0.17":
+        metadata["search_config"] = {"canonical_name": "NMSLibSearch"}
+    (folder / "index_metadata.json").write_text(json.dumps(metadata))
+    model = identity()
+    with pytest.warns(UserWarning) as warned:
+        model.load_index(tmp_path / "old")
+    said = " ".join(str(one.message) for one in warned)
+    assert "data are missing" in said
+    assert ("labels are missing" in said) == (layout == "0.18")
+    (found,) = model.single_lookup(np.array([0.0, 1.0]), k=1)
+    assert found.label == (5 if layout == "0.17" else None)
+    # Version 0.17 stored squared distances for l2.
+    assert model._index.cutpoints["optimal"]["distance"] == (0.5 if layout == "0.17" else 0.25)
+
+
+def test_samplers(capsys):
+    x, y = np.arange(14.0)[:, None], np.array([0] * 6 + [1] * 5 + [2] * 2 + [3])
+    batches = tfsim.samplers.MultiShotMemorySampler(
+        x, y, classes_per_batch=2, examples_per_class_per_batch=3, steps_per_epoch=4,
+        class_list=np.array([0, 2]),
+    )  # fmt: skip
+    assert (len(batches), batches.batch_size, batches.num_examples) == (4, 6, 8)
+    assert batches.class_list == [0, 2] and batches.example_shape == (1,)
+    rows, labels = batches[0]
+    assert isinstance(rows, np.ndarray) and sorted(labels) == [0, 0, 0, 2, 2, 2]
+    assert len(np.unique(rows[labels == 0])) == 3
+    batches[1]
+    assert capsys.readouterr().out.count("WARNING: class 2") == 1
+    assert len(batches.get_slice()[0]) == len(batches.get_slice(0, -1)[0]) == 8
+    assert len(batches.get_slice(2, 3)[0]) == 3 and len(batches.get_slice(6, -1)[0]) == 2
+    assert batches.is_warmup
+    batches.on_epoch_end()
+    assert (batches.epoch, batches.is_warmup) == (1, False)
+    with pytest.raises(ValueError, match="classes_per_batch must be at most.* 4"):
+        tfsim.samplers.MultiShotMemorySampler(x, y, classes_per_batch=5)
+    chosen, ids = tfsim.samplers.select_examples(x, y, [1, 3], 4)
+    assert chosen.shape == (8, 1) and sorted(ids) == [1] * 4 + [3] * 4
+    assert tfsim.training_metrics.batch_class_ratio(batches, num_batches=2) == 3.0
+
+
+def test_augmenters_and_single_shots():
+    seen = []
+
+    def twice(x, y, number, is_warmup):
+        seen.append((number, is_warmup))
+        return np.concatenate([x, x]), np.concatenate([y, y])
+
+    batches = tfsim.samplers.SingleShotMemorySampler(np.eye(5), twice, 3, steps_per_epoch=2)
+    x, y = batches[0]
+    assert x.shape == (6, 5) and np.array_equal(np.argmax(x, axis=1), y)
+    assert batches.get_slice(1, 2)[0].shape == (4, 5) and seen == [(2, True)] * 2
+
+
+def test_images_of_keras_and_of_files(monkeypatch, tmp_path):
+    images = np.arange(10 * 12).reshape(10, 2, 2, 3).astype("uint8")
+    labels = (np.arange(10) // 2)[:, None]
+    halves = (images[:6], labels[:6]), (images[6:], labels[6:])
+    monkeypatch.setattr(keras.datasets.cifar10, "load_data", lambda: halves)
+    batches = tfsim.samplers.TFDatasetMultiShotMemorySampler(
+        "cifar10", 2, splits=["train"], preprocess_fn=lambda x, y: (x / 255.0, y + 1),
+        steps_per_epoch=3,
+    )  # fmt: skip
+    assert batches.class_list == [1, 2, 3] and batches.num_examples == 6
+    assert batches[0][0].max() <= 1.0 and batches.get_slice(0, -1)[1].shape == (6,)
+    with pytest.raises(ValueError, match="dataset_name must.*MultiShotMemorySampler"):
+        tfsim.samplers.TFDatasetMultiShotMemorySampler("imagenet2012", 2)
+    paths = [str(tmp_path / f"{number}.png") for number in range(4)]
+    for number, path in enumerate(paths):
+        keras.utils.save_img(path, np.full((6, 4, 3), 40.0 * number), scale=False)
+    files = tfsim.samplers.MultiShotFileSampler(paths, [0, 0, 1, 1])
+    x, _ = files[0]
+    assert x.shape == (4, 6, 4, 3) and x.dtype == "float32" and 0 <= x.max() <= 1
+    assert tfsim.samplers.load_image(paths[0], (3, 5)).shape == (3, 5, 3)
+
+
+def test_tf_data_sampler():
+    tf = pytest.importorskip("tensorflow")
+    labels = np.array([0] * 5 + [1] * 4 + [2] * 3)
+    ds = tf.data.Dataset.from_tensor_slices((np.arange(12.0), {"id": labels}))
+    batches = tfsim.samplers.TFDataSampler(
+        ds, 2, 2, class_list=[0, 2], total_examples_per_class=2, label_output="id", warmup=4,
+        augmenter=lambda x, y: (x + 100.0, y),
+    )  # fmt: skip
+    first, second = (batch for batch in batches.take(2).as_numpy_iterator())
+    assert sorted(first[1]["id"]) == [0, 0, 2, 2] and sorted(first[0]) == [0.0, 1.0, 9.0, 10.0]
+    assert min(second[0]) >= 100
+    with pytest.raises(ValueError, match="ds must"):
+        tfsim.samplers.TFDataSampler(ds.repeat())
+
+
+def test_a_memory_trains_in_a_similarity_model():
+    inputs = keras.layers.Input((3,))
+    outputs = tfsim.layers.MetricEmbedding(3)(inputs)
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", losses.XBM(losses.TripletLoss(), 8))
+    if keras.backend.backend() == "jax":  # whose steps return only the variables of the model
+        with pytest.raises(ValueError, match="XBM must.*SimilarityModel"):
+            model.fit(A, LABELS, verbose=0)
+    loss = losses.XBM(losses.TripletLoss(), 8)
+    model = SimilarityModel(inputs, outputs)
+    model.compile("sgd", loss)
+    model.fit(A, LABELS, batch_size=2, shuffle=False, epochs=2, verbose=0)
+    _, labels, filled, step = loss.variables
+    assert (int(filled.value), int(step.value)) == (8, 4)
+    assert np.asarray(keras.ops.convert_to_numpy(labels.value)).tolist() == [1, 1, 0, 0] * 2
+    with pytest.raises(ValueError, match="loss must"):
+        losses.XBM(losses.PNLoss(), 8)
+
+
+def test_approximate_searches_warn_once():
+    tfsim.search._warned.clear()
+    with pytest.warns(UserWarning, match="exactly") as warned:
+        identity(search="nmslib")
+        identity(search="nmslib")
+    assert len(warned) == 1
+    with pytest.raises(ValueError, match="search must.*linear"):
+        identity(search="annoy")
+
+
+def test_figures(monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setattr(pyplot, "show", lambda: None)
+    image = np.zeros((4, 4))
+    neighbors = [tfsim.types.Lookup(1, 0.25, 1, data=image)]
+    plot = tfsim.visualization.viz_neigbors_imgs(
+        image, np.int64(0), neighbors, {0: "cat", 1: "dog"}, show=False
+    )
+    titles = [axis.get_title() for axis in plot.gcf().axes]
+    assert titles == ["cat", "dog - 0.25000"]
+    _, matrix = tfsim.visualization.confusion_matrix([0, 1, 2, 2], [0, 1, 1, 2], labels="abc")
+    assert matrix.tolist() == [[1, 0, 0], [0, 0.5, 0.5], [0, 0, 1]]
+    with pytest.raises(ValueError, match="y_pred must.*no_match_label"):
+        tfsim.visualization.confusion_matrix([-1, 0], [0, 0])
+    pyplot.close("all")
+
+
+def test_the_package_is_loaded_lazily():
+    program = (
+        "import sys, keras_dml; print('keras_dml.similarity' in sys.modules)\n"
+        "import keras_dml.similarity as tfsim; print(tfsim.__version__)\n"
+        "print('keras_dml.similarity.losses' in sys.modules, tfsim.losses.XBM.__name__)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert said == ["False", "0.18.0", "False", "XBM"]
+
+
+PROGRAMS = sorted((pathlib.Path(__file__).parents[2] / "support" / "similarity_programs").glob("*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_programs_run_word_for_word(path, tmp_path, monkeypatch, capsys):
+    if "to_data_frame" in path.read_text():
+        pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    exec(path.read_text(), {})
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    if path.stem == "memory_and_schedule":
+        scores = ("binary_accuracy", "f1", "recall@1")
+        names = [f"{one}_{kind}_classes" for one in scores for kind in ("known", "unknown")]
+        assert last == f"{sorted([*names, 'loss', 'mean_neg', 'mean_pos'])} 0"
+    if path.stem == "train_and_search":
+        assert float(last) > 0.5
