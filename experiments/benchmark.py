@@ -7,6 +7,7 @@ from typing import Any
 from experiments.benchmarks import (
     audit,
     chunks,
+    end_to_end,
     information,
     losses,
     pipeline,
@@ -28,6 +29,7 @@ from experiments.options import (
 BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterator[str]]]] = {
     "losses": (losses.LossesOptions, losses.measure),
     "training": (training.TrainingOptions, training.measure),
+    "end_to_end": (end_to_end.EndToEndOptions, end_to_end.measure),
     "chunks": (chunks.ChunksOptions, chunks.measure),
     "pipeline": (pipeline.PipelineOptions, pipeline.measure),
     "retrieval": (retrieval.RetrievalOptions, retrieval.measure),

@@ -19,6 +19,7 @@ from keras_dml._common.errors import (
 from pipelines import heic
 from pipelines.checks import as_integers, check_callable
 from pipelines.images.decode import Source
+from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.python_calls import map_numpy
 from pipelines.samplers import Sampler
 from pipelines.steps import MOST_STEPS, Steps
@@ -93,10 +94,19 @@ def training_batches(
         *source, label, seed = parts
         return transform(_read(table, *source), seed), label
 
+    def load_batch(
+        pixels: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return transform.of_batch(pixels, seeds), labels
+
     specs = (*_source_specs(table), (tf.int64, []), (tf.int64, [2]))
-    rows = map_numpy(shares.numbers(), look_up, *specs).unbatch()
-    images = rows.map(load, num_parallel_calls=tf.data.AUTOTUNE)
-    batches = images.batch(shares.rows_per_replica, drop_remainder=True)
+    rows = map_numpy(shares.numbers(), look_up, *specs)
+    if _takes_batches(table, transform):
+        batches = rows.map(load_batch, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = batches.rebatch(shares.rows_per_replica, drop_remainder=True)
+    else:
+        images = rows.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = images.batch(shares.rows_per_replica, drop_remainder=True)
     return _finish(batches, steps.count, shares.replicas)
 
 
@@ -266,6 +276,11 @@ def evaluation_batches(
         image = read if transform is None else transform(read, *seed)
         return (image, *label) if labels else image
 
+    def load_batch(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        sources, label = (parts[:-1], parts[-1:]) if labels else (parts, ())
+        images = transform.of_batch(*sources)
+        return (images, *label) if labels else images
+
     def turns(first_row: int, number: int, size: int) -> tf.data.Dataset:
         """Return the batches of `number` turns from `first_row`, with `size` rows per replica."""
 
@@ -278,9 +293,10 @@ def evaluation_batches(
 
         elements = tf.data.Dataset.range(number * fed)
         specs = (*_source_specs(table), *seed_specs, *(((tf.int64, ()),) if labels else ()))
-        rows_of_elements = map_numpy(elements, look_up, *specs)
-        images = rows_of_elements.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
-        return images.batch(size)
+        rows = map_numpy(elements, look_up, *specs)
+        if _takes_batches(table, transform):
+            return rows.map(load_batch, num_parallel_calls=tf.data.AUTOTUNE)
+        return rows.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE).batch(size)
 
     full_turns, rest = divmod(len(table), batch_size * replicas)
     batches = turns(0, full_turns, batch_size)
@@ -315,6 +331,14 @@ def _source_specs(table: ImageTable) -> tuple[tuple[tf.DType, Sequence[int]], ..
     if table.arrays is None:
         return (tf.string, []), *boxes
     return (tf.as_dtype(table.arrays.dtype), list(table.arrays.shape[1:])), *boxes
+
+
+def _takes_batches(table: ImageTable, transform: Callable[..., tf.Tensor] | None) -> bool:
+    """Return whether the transform takes whole batches of the table's pixels."""
+    # A subclass can override the transform of a single image.
+    ours = type(transform) in (TrainTransform, EvaluationTransform)
+    pixels = table.arrays is not None and table.arrays.dtype == np.uint8
+    return ours and pixels and table.boxes is None and transform.takes_batches
 
 
 def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:

@@ -15,7 +15,7 @@ ROOMS = {
     "recipes": set(),
     "evaluation": {"options"},
     "pages": {"options", "evaluation"},
-    "benchmarks": {"options", "evaluation"},
+    "benchmarks": {"options", "evaluation", "training"},
     "training": {"options", "evaluation"},
     "searching": {"options", "evaluation", "pages"},
     "scale": {"options", "evaluation", "pages", "training", "searching"},

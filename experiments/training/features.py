@@ -25,6 +25,7 @@ from experiments.training.plan import RunPlan
 from keras_dml._backend.cloning import all_layers, freeze
 from keras_dml._backend.private import Functional
 from keras_dml._backend.steps import compiled
+from keras_dml.export.float32 import is_float32
 from keras_dml.models import split_at_features
 from pipelines import CatalogSampler, ImageTable, feature_batches, training_batches
 
@@ -46,6 +47,7 @@ class ImageFeed:
 
     def __init__(self, run: RunPlan, embedding: keras.Model) -> None:
         self._run = run
+        self._embedding = embedding
         self._embedder = TableEmbedder(
             embedding, run.preprocessing, run.options.eval_batch_size, again=True
         )
@@ -70,11 +72,25 @@ class ImageFeed:
         return self._embedder(self._run.data.tables[side], description)
 
     def embeddings_by(self, model: keras.Model) -> dict[str, np.ndarray]:
-        """Return the embeddings by a model of the run, by side, if they need no images."""
-        return {}
+        """Return the embeddings by a model of the run, by side, if no new function is needed.
+
+        This is so if the model has the weights of the embedding, whose function is traced already.
+        """
+        if not is_float32(self._embedding) or not _same_weights(model, self._embedding):
+            return {}
+        return {
+            side: self.embeddings(side, f"embedding, {side}")
+            for side in self._run.data.tables
+            if side != "training"
+        }
 
     def close(self) -> None:
         """Remove files that only this run needs."""
+
+
+def _same_weights(model: keras.Model, other: keras.Model) -> bool:
+    arrays, others = model.get_weights(), other.get_weights()
+    return len(arrays) == len(others) and all(map(np.array_equal, arrays, others))
 
 
 class _File(NamedTuple):

@@ -228,8 +228,15 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         if self.train_function is None or force:
             # Again, because optimizers may have been replaced or created since `compile`.
             self._fit_to_replicas()
+            self._build_optimizer()
             self.train_function = self._iterator_function(self.step_on_replicas)
         return self.train_function
+
+    def _build_optimizer(self) -> None:
+        # TensorFlow traces a function again if its first call creates variables.
+        if self.built and self.optimizer is not None and not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
 
     def make_test_function(self, force: bool = False) -> Callable[[Any], Logs]:
         """Return the function of an iterator that `evaluate` calls."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 from pipelines.images import decode
 from pipelines.images.decode import Source
 from pipelines.images.jitter import JITTER_NUMBERS, jitter_colors
-from pipelines.images.resample import resample, resample_for_training
+from pipelines.images.resample import resample, resample_for_training, resample_pixels
 from pipelines.images.windows import (
     WINDOW_NUMBERS,
     Window,
@@ -39,15 +39,33 @@ def center(transform: EvaluationTransform, source: Source) -> tf.Tensor:
     return _shared(_central, transform)(source)
 
 
+def augment_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    """Return `transform.of_batch(pixels, seeds)`, see `TrainTransform`."""
+    return _shared(_augmented_batch, transform)(pixels, seeds)
+
+
+def center_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
+    """Return `transform.of_batch(pixels)`, see `EvaluationTransform`."""
+    return _shared(_central_batch, transform)(pixels)
+
+
 def draw(
     transform: TrainTransform, size: tf.Tensor, seed: tf.Tensor
 ) -> tuple[tf.Tensor, Window, tf.Tensor, tf.Tensor]:
     """Return `transform.draw(size, seed)`, see `TrainTransform`."""
     resized = resized_size(size, transform.resize or transform.image_size)
+    seed = tf.convert_to_tensor(seed)
     # Draw all numbers at once: a random operation takes longer than its numbers.
     numbers = [WINDOW_NUMBERS, 1, JITTER_NUMBERS]
-    uniform = tf.random.stateless_uniform([sum(numbers)], seed)
-    place, flip_number, jitter_numbers = tf.split(uniform, numbers)
+    if seed.shape.rank == 1:
+        uniform = tf.random.stateless_uniform([sum(numbers)], seed)
+    else:
+        uniform = tf.map_fn(
+            lambda each: tf.random.stateless_uniform([sum(numbers)], each),
+            seed,
+            fn_output_signature=tf.float32,
+        )
+    place, flip_number, jitter_numbers = tf.split(uniform, numbers, axis=-1)
     if transform.crop == "area":
         window = area_window(resized, place, transform.area, transform.aspect)
     elif transform.crop == "fixed":
@@ -81,6 +99,34 @@ def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
     window = central_window(resized, transform.image_size)
     output = resample(image, resized, window, transform.image_size)
     return tf.ensure_shape(output, [transform.image_size, transform.image_size, 3])
+
+
+def _augmented_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    resized = _static_resized_size(transform, pixels)
+    _, (corners, extent), flip_numbers, _ = draw(transform, tf.shape(pixels)[1:3], seeds)
+    return resample_pixels(
+        pixels,
+        resized,
+        (tf.broadcast_to(corners, [tf.shape(pixels)[0], 2]), extent),
+        transform.image_size,
+        flip_numbers[:, 0] < 0.5 if transform.flip else None,
+    )
+
+
+def _central_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
+    resized = _static_resized_size(transform, pixels)
+    corner, extent = central_window(tf.constant(resized), transform.image_size)
+    corners = tf.broadcast_to(corner, [tf.shape(pixels)[0], 2])
+    return resample_pixels(pixels, resized, (corners, extent), transform.image_size)
+
+
+def _static_resized_size(
+    transform: TrainTransform | EvaluationTransform, pixels: tf.Tensor
+) -> tuple[int, int]:
+    with tf.init_scope():
+        size = tf.constant(list(pixels.shape[1:3]))
+        height, width = resized_size(size, transform.resize or transform.image_size).numpy()
+    return int(height), int(width)
 
 
 def _shared(

@@ -55,9 +55,12 @@ def area_window(
 
 
 def fixed_window(size: tf.Tensor, uniform: tf.Tensor, side: int) -> Window:
-    """Return a window of `side` squared at the position in the last two of `uniform` `[22]`."""
+    """Return a window of `side` squared at the position in the last two of `uniform` `[22]`.
+
+    With `uniform` `[b, 22]`, the corners are `[b, 2]`.
+    """
     room = tf.cast(size - side, tf.float32)
-    return _start(room, uniform[-2:]), tf.fill([2], float(side))
+    return _start(room, uniform[..., -2:]), tf.fill([2], float(side))
 
 
 def central_window(size: tf.Tensor, side: int) -> Window:

@@ -14,8 +14,8 @@ from PIL import Image
 from scipy import stats
 
 from experiments import benchmark
+from experiments.benchmarks import end_to_end, measuring, pil, retrieval, verification
 from experiments.benchmarks import losses as benchmark_losses
-from experiments.benchmarks import measuring, pil, retrieval, verification
 from experiments.benchmarks import pipeline as benchmark_pipeline
 from experiments.benchmarks import relations as benchmark_relations
 from experiments.options.command_line import RunError, run_command
@@ -281,6 +281,35 @@ def test_thresholds_are_tested_on_the_other_half_of_the_classes(tmp_path, capsys
 def test_bad_input(arguments, message, capsys):
     assert run_command(benchmark.main, ["benchmark", *arguments]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def end_to_end_row(program, words, steps, rates):
+    assert len(rates) == steps
+    row = {"images": 120, "step": 50.0, "data": 4.0, "MB": 900.0, "R@1": 0.85}
+    if "--loss=rankmi" not in words:
+        row |= {"f+b": 40.0, "with loss": 42.0, "whole": 45.0}
+    yield row
+
+
+def test_the_table_of_whole_trainings(monkeypatch, capsys):
+    monkeypatch.setattr(measuring, "child_rows", end_to_end_row)
+    monkeypatch.setattr(end_to_end, "_without_peer", lambda network, loss: "no such loss")
+    columns, *rows, reason, other = table(
+        capsys, "end_to_end", "--steps=4", "--losses=ce,rankmi", "--rounds=1"
+    )
+    assert columns.split()[:2] == ["network", "loss"]
+    assert [row.split()[3:] for row in rows] == [
+        ["keras_dml", "2,400", "4.0", "40.0", "2.0", "3.0", "5.0", "1.19", "900", "85.0"],
+        ["keras_dml", "2,400", "4.0", "–", "–", "–", "–", "–", "900", "85.0"],
+    ]
+    assert "no torch" in reason and "no such loss" in other
+
+
+@pytest.mark.slow
+def test_a_whole_training_of_the_glyphs_net(capsys):
+    _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")
+    assert row.split()[:4] == ["small_convnet", "32", "multi_similarity", "keras_dml"]
+    assert float(row.split()[4].replace(",", "")) > 0
 
 
 def test_ndcg_of_each_image_has_the_mean_of_the_metric():

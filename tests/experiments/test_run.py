@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,10 @@ import pytest
 from processes import run_python
 from tiny_run import TINY, assert_serves_its_embeddings, command, finished_run, history
 
-from experiments import audit, evaluate
-from experiments.options import run_command
+from experiments import audit, evaluate, recipes
+from experiments.options import RunOptions, parse, run_command
 from experiments.training import fit
+from experiments.training.run_folder import RunFolder
 from keras_dml import metrics, models
 
 
@@ -87,6 +89,155 @@ def test_the_saved_model_returns_the_embeddings_of_the_evaluation(finished, phot
         assert len(saved["labels"]) == len(saved["paths"]) == 20
 
 
+def test_different_flags_in_the_same_folder_are_listed(finished, photos, capsys):
+    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={finished}", "--seed=7"]
+    assert command(*arguments, "--raw_pixels") == 2
+    message = capsys.readouterr().err
+    assert "--seed=0" in message
+    assert "--seed=7" in message
+    assert message.count("\n") == 1
+
+
+def test_the_command_line_overrides_the_recipe_in_any_order(tmp_path, monkeypatch, capsys):
+    options = parse(RunOptions, ["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
+    assert (options.epochs, options.seed, options.batch_size, options.name) == (3, 5, 120, "glyphs")
+    options = parse(RunOptions, ["run", "--flagfile", "cub.flags"])
+    assert (options.epochs, options.dropout) == (30, 0.5)
+
+
+def test_flag_files_include_others_and_later_files_win(tmp_path):
+    (tmp_path / "mine.flags").write_text("--flagfile=glyphs.flags\n# faster\n--epochs=2\n")
+    (tmp_path / "over.flags").write_text("--epochs=5\n--seed=9\n")
+    options = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'mine.flags'}"])
+    assert (options.epochs, options.batch_size, options.name) == (2, 120, "mine")
+    both = [f"--flagfile={tmp_path / f'{name}.flags'}" for name in ("mine", "over")]
+    options = parse(RunOptions, ["run", "--batch_size=60", *both])
+    assert (options.epochs, options.seed, options.batch_size, options.name) == (5, 9, 60, "over")
+
+
+def test_a_local_flag_file_has_precedence_over_a_packaged_recipe(tmp_path, monkeypatch):
+    (tmp_path / "glyphs.flags").write_text("--dataset=glyphs\n--epochs=77\n")
+    monkeypatch.chdir(tmp_path)
+    options = parse(RunOptions, ["run", "--flagfile=glyphs.flags"])
+    assert options.epochs == 77
+
+
+@pytest.mark.parametrize("recipe", recipes.names())
+def test_every_recipe_has_a_description_and_parses(recipe):
+    text = recipes.find_recipe(recipe).read_text()
+    head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    assert text.startswith("# ")
+    assert f"--flagfile={recipe}" in head
+    assert "Expected:" in head
+    options = parse(RunOptions, ["run", f"--flagfile={recipe}"])
+    assert f"{options.name}.flags" == recipe
+    assert options.dataset
+
+
+BAD = [
+    (
+        ["--flagfile=glyph.flags"],
+        "Did you mean glyphs.flags or .*keras-dml recipes lists .*Received:",
+    ),
+    (["--flagfile=glyph"], "Did you mean glyphs.flags or"),
+    (
+        ["--epoch=3"],
+        "epoch is not a flag of experiments.run. Did you mean epochs.*Received: --epoch=3",
+    ),
+    (["--query=a.png"], "query is not a flag of experiments.run"),
+    (["--nodebg"], r"Did you mean nodebug\b.*Received: --nodebg"),
+    (["--optimizer=adma"], r"of sgd, adam, adamw, rmsprop. Did you mean adam .*: optimizer=adma"),
+    (["--flip=perhaps"], "flip must be true or false. Received: flip=perhaps"),
+    (["--dataset=glyph"], r"tfds:NAME. Did you mean glyphs\? Received: dataset=glyph"),
+    (["--loss=tripplet"], r"Did you mean triplet\b.* Received: loss='tripplet'"),
+    (["--epochs=0"], "epochs.*0"),
+    (["--crop=both"], "crop"),
+    (["word"], "flags start with --. Received: word"),
+    ([], "dataset must be one of"),
+    (["--dataset=birds"], "birds.*cub|cub.*birds"),
+    (["--dataset=cub"], "data_dir"),
+    (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
+    (["--flagfile=@recipe"], "line 2 is not a flag. Did you mean epochs.* Received: --epoch=3"),
+    (["--flagfile=@circle"], "circle.flags names itself"),
+    (["--flagfile=@utf16"], "utf16.flags cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_command_lines(arguments, message, tmp_path, capsys):
+    (tmp_path / "recipe.flags").write_text("--epochs=2\n--epoch=3\n")
+    (tmp_path / "circle.flags").write_text("--flagfile=circle.flags\n")
+    (tmp_path / "utf16.flags").write_text("--epochs=2\n", encoding="utf-16")
+    arguments = [re.sub(r"@(\w+)", rf"{tmp_path}/\1.flags", word) for word in arguments]
+    check_refused([*arguments, f"--output_dir={tmp_path / 'run'}"], message, tmp_path, capsys)
+
+
+BAD_FOR_TINY = [
+    (["--loss=hinge"], "loss must be one of.*hinge"),
+    (
+        ["--loss=ce", "--margin=1"],
+        "margin is not an argument of loss ce, which takes label_smoothing",
+    ),
+    (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
+    (["--weights=imagenet"], "small_convnet"),
+    (["--train_classes=10"], "10"),
+    (["--train_classes=3"], "4 classes a batch, but only 3 classes train: lower batch_size"),
+    (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
+    (["--resize=12by12"], "resize must be N or HxW"),
+    (["--crop_area=a,b"], "crop_area must be 2 numbers"),
+    (["--jitter=1,2"], "jitter must be 4 numbers"),
+    (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
+    (["--recall_at=inf"], "recall_at must be whole numbers.*inf"),
+    (["--crop_area=1,0.5", "--crop=area"], "crop_area"),
+    (["--seed=99999999999"], "seed"),
+    (["--dropout=0.5"], "dropout.*ce"),
+    (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
+    (
+        ["--filters=8,0"],
+        "filters must be one or more whole numbers from 1 to 2147483647. Received: filters=",
+    ),
+    (["--momentum=0.9"], "momentum.*sgd"),
+    (["--momentum=2", "--optimizer=sgd"], "momentum"),
+    (["--velocity=torch"], "velocity is for --optimizer=sgd"),
+    (["--velocity=pytorch", "--optimizer=sgd"], "velocity must be one of keras, torch"),
+    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
+    (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
+    (["--loss=center", "--center_weight=nan"], "center_weight must be a finite number.*nan"),
+    (["--crop_area=nan,1"], "crop_area must be 2 numbers"),
+    (["--ema=inf"], "ema"),
+    (["--learning_rate=0"], "learning_rate must be a number above 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_FOR_TINY)
+def test_bad_values(arguments, message, photos, tmp_path, capsys):
+    given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *arguments]
+    check_refused(given, message, tmp_path, capsys)
+
+
+def check_refused(arguments, message, tmp_path, capsys):
+    assert command(*arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert re.search(message, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    for folder, message in [
+        (tmp_path / "file", "output_dir must be a folder"),
+        (tmp_path / "file" / "run", "output_dir cannot be written"),
+        (tmp_path / "mine", "holds other files"),
+    ]:
+        assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
+        assert message in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_an_unreadable_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
@@ -155,6 +306,12 @@ def test_nan_stops_the_run_at_its_step_before_a_checkpoint(photos, tmp_path, cap
     assert not (folder / "checkpoint.npz").exists()
     assert not (folder / "result.json").exists()
     assert "is not finite at step 2" in (folder / "diverged.txt").read_text()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    held = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    with pytest.raises(ValueError, match="in use by another running process"):
+        RunFolder(held.path, "--seed=0\n").open()
 
 
 @pytest.mark.thorough

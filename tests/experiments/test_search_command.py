@@ -105,6 +105,17 @@ def test_k_groups_are_found_despite_many_copies(tmp_path):
     assert len(copies.alike) == 31 and other.path == "y.png"
 
 
+def test_an_item_is_not_its_own_neighbor(visual):
+    item = visual._item_of["a/1.png"]
+    for where in ((), ((("folder", "a"),))):
+        found = visual.search_item(item, 8, Conditions(where, group_similarity=0))
+        assert found.allowed == len(found.results) == (7 if not where else 1)
+        assert "a/1.png" not in paths(found)
+    assert paths(visual.search_item(item, 1)) == ["7.png"]
+    alone = visual.search_item(visual._item_of["4.webp"], 3, Conditions((("class", ""),)))
+    assert alone == Answer((), 0, None)
+
+
 def test_no_image_is_similar_enough(visual):
     nearest = answer(visual, 1, query=png(99)).nearest
     found = answer(visual, 3, query=png(99), min_similarity=nearest + 0.01)

@@ -321,3 +321,24 @@ def test_replicas_must_be_a_multiple_of_the_pipelines(table, replicas):
         training_batches(table, SAMPLER, TRANSFORM, input_context=context)
     with pytest.raises(ValueError, match=message):
         evaluation_batches(table, EvaluationTransform(SIDE), input_context=context)
+
+
+def test_batches_of_pixels_equal_single_images_on_two_replicas():
+    """A lambda hides the transform, so that the pipeline calls it for each image."""
+    table = ImageTable.from_arrays(pictures(1), LABELS)
+    context = tf.distribute.InputContext(num_replicas_in_sync=2)
+    fixed, central = TrainTransform(SIDE, 20, crop="fixed"), EvaluationTransform(SIDE, 20)
+    trained, evaluated = (
+        [
+            training_batches(table, SAMPLER, transform, num_steps=3, input_context=context)
+            for transform in (fixed, lambda source, seed: fixed(source, seed))
+        ],
+        [
+            evaluation_batches(table, transform, 5, context, labels=True)
+            for transform in (central, lambda source: central(source))
+        ],
+    )
+    for ours, expected in (trained, evaluated):
+        assert ours.element_spec == expected.element_spec
+        assert ours.cardinality() == expected.cardinality()
+        assert_same_bits(collect(ours), collect(expected))

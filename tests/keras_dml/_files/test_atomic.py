@@ -240,3 +240,31 @@ def test_a_folder_replaced_while_it_is_read_is_read_consistently(tmp_path):
     assert all(len(contents) == 1 for contents in found)
     numbers = [int(contents.pop()) for contents in found]
     assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
+
+
+def test_a_writer_waits_for_a_reader(tmp_path):
+    index = tmp_path / "index"
+
+    def write():
+        with replacing_folder(index, "a.json", "it") as folder:
+            folder.mkdir()
+            (folder / "a.json").write_text("whole")
+
+    def read(folder):
+        # In a thread, because the write waits during the reader's turn.
+        writing.append(pool.submit(write))
+        with pytest.raises(concurrent.futures.TimeoutError):
+            writing[0].result(0.2)
+        return (folder / "a.json").read_text()
+
+    write()
+    writing = []
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        assert read_folder(index, read) == "whole"
+        writing[0].result(20)
+    assert os.listdir(tmp_path) == ["index"]
+
+
+def test_the_old_folder_of_a_killed_replacement_is_read(tmp_path):
+    (tmp_path / ".index.old").mkdir()
+    assert read_folder(tmp_path / "index", lambda folder: folder.name) == ".index.old"

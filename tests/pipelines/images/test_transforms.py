@@ -231,3 +231,34 @@ def test_bad_arguments_of_the_training_transform(arguments, message):
 def test_bad_arguments_of_the_evaluation_transform(arguments):
     with pytest.raises(ValueError, match="must be .*at least"):
         EvaluationTransform(**arguments)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        TrainTransform(16, 20, crop="fixed"),
+        TrainTransform(16, (18, 23), crop="fixed", flip=False),
+        pytest.param(TrainTransform(16, 40, crop="none"), marks=pytest.mark.slow),
+        EvaluationTransform(16, 20),
+        pytest.param(EvaluationTransform(8, 9), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_batch_has_the_same_bits_as_its_images(transform, channels):
+    pixels = np.stack([noise(24, 31, channels, seed) for seed in range(9)])
+    seeds = np.random.default_rng(0).integers(-(2**62), 2**62, (9, 2))
+    drawn = (seeds,) if isinstance(transform, TrainTransform) else ()
+
+    @tf.function(autograph=False)
+    def of_batch():
+        return transform.of_batch(tf.constant(pixels), *map(tf.constant, drawn))
+
+    assert transform.takes_batches
+    expected = [transform(*image) for image in zip(pixels, *drawn)]
+    np.testing.assert_array_equal(of_batch(), expected)
+
+
+def test_area_crops_and_jitter_take_single_images():
+    assert not TrainTransform(16, crop="area").takes_batches
+    assert not TrainTransform(16, crop="fixed", jitter=(0.1, 0, 0, 0)).takes_batches

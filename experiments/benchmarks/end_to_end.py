@@ -1,0 +1,235 @@
+"""Benchmark of whole trainings: data, network, loss, optimizer, and evaluation."""
+
+import dataclasses
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.benchmarks import measuring, torch_training
+from experiments.options import Options, RunOptions, option, parse
+from experiments.options.values import whole_numbers
+
+OURS, PEER = "keras_dml", "torch"
+_NET, _GLYPHS = "small_convnet", "glyphs.flags"
+_PARTS = ("data", "f+b", "loss", "optimizer", "rest")
+# Losses that pytorch-metric-learning or torch has with the same formula.
+_PEERS = ("multi_similarity", "ce")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndToEndOptions(Options):
+    """Options of `benchmark end_to_end`.
+
+    Attributes:
+        steps: Steps of a training of the glyphs net.
+        photo_steps: Steps of a training on photographs.
+        rounds: Trainings of each program. The table has the medians.
+        losses: Losses of the glyphs net.
+        photo_losses: Losses of the other backbones.
+        dataset: Dataset of photographs.
+        data_dir: Folder of the photographs. Without it, only the glyphs net is measured.
+        backbones: Backbones for the photographs, with random weights.
+        image_sizes: Heights and widths of the photographs.
+        batch_size: Photographs of a batch.
+    """
+
+    group = "Measured"
+
+    command = "experiments.benchmark end_to_end"
+    intro = """Measure whole trainings on the backend that Keras uses, next to torch with
+pytorch-metric-learning: the glyphs net, and backbones on photographs with area crops and flips.
+
+  python -m experiments.benchmark end_to_end [--data_dir=FOLDER]
+
+Each training runs in a new process, and the programs take turns. Both have the same images,
+batches, network, and learning rates.
+
+  images/s   of the whole training loop, without its first step
+  data       milliseconds of a batch if only the data pipeline runs; it overlaps with the steps
+  f+b        milliseconds of the forward and backward pass of the network
+  loss       additional milliseconds of the loss
+  optimizer  additional milliseconds of the optimizer and of train_on_batch
+  rest       additional milliseconds of the training loop
+  / f+b      ratio of a step of the loop to the forward and backward pass with the loss
+  MB         peak memory of the process
+"""
+
+    steps: int = option(480, lower_bound=2)
+    photo_steps: int = option(12, lower_bound=2)
+    rounds: int = option(3, lower_bound=1)
+    losses: tuple[str, ...] = option(("multi_similarity", "ce", "rankmi"))
+    photo_losses: tuple[str, ...] = option(("multi_similarity",))
+    dataset: str = option("groceries")
+    data_dir: str | None = option(None)
+    backbones: tuple[str, ...] = option(("efficientnet_lite0", "resnet50"))
+    image_sizes: tuple[str, ...] = option(("160", "224"))
+    batch_size: int = option(32, lower_bound=8)
+
+
+def measure(options: EndToEndOptions) -> Iterator[str]:
+    """Yield the lines of the table."""
+    import keras
+
+    columns = "".join(f"{name:>10}" for name in (*_PARTS, "/ f+b"))
+    yield (
+        f"{'network':<24}{'loss':<18}{keras.backend.backend():<11}"
+        f"{'images/s':>9}{columns}{'MB':>7}{'R@1, %':>8}"
+    )
+    left_out = {}
+    for network, size, loss, words in _trainings(options):
+        steps = options.steps if network == _NET else options.photo_steps
+        reason = _without_peer(network, loss)
+        if reason:
+            left_out[f"{network}, {loss}"] = reason
+        programs = {OURS: _ours} if reason else {OURS: _ours, PEER: torch_training.train}
+        rates = _rates(words, steps)
+        rows: dict[str, list[measuring.Row]] = {name: [] for name in programs}
+        for _ in range(options.rounds):
+            for name, program in programs.items():
+                rows[name] += measuring.child_rows(program, words, steps, rates)
+        for name, of_rounds in rows.items():
+            yield _line(f"{network} {size}", loss, name, of_rounds)
+    for names, reason in left_out.items():
+        yield f"no {PEER}: {names}: {reason}"
+
+
+def _trainings(options: EndToEndOptions) -> Iterator[tuple[str, int, str, list[str]]]:
+    """Yield the network, the image size, the loss, and the flags of a run."""
+    for loss in options.losses:
+        recipe = "glyphs_rankmi.flags" if loss == "rankmi" else _GLYPHS
+        yield _NET, 32, loss, [f"--flagfile={recipe}", f"--loss={loss}"]
+    if options.data_dir is None:
+        return
+    for backbone in options.backbones:
+        for size in whole_numbers("image_sizes", options.image_sizes):
+            words = [
+                f"--dataset={options.dataset}",
+                f"--data_dir={options.data_dir}",
+                f"--backbone={backbone}",
+                "--weights=none",
+                "--embedding_size=128",
+                f"--image_size={size}",
+                f"--resize={size}x{size}",
+                "--crop=area",
+                "--flip",
+                "--sampler=balanced",
+                f"--batch_size={options.batch_size}",
+                "--images_per_class=4",
+                "--optimizer=adam",
+                "--learning_rate=0.001",
+            ]
+            for loss in options.photo_losses:
+                yield backbone, size, loss, [*words, f"--loss={loss}"]
+
+
+def _without_peer(network: str, loss: str) -> str:
+    """Return why a row has no training in torch, or an empty text."""
+    if importlib.util.find_spec("pytorch_metric_learning") is None:
+        return "pytorch-metric-learning is not installed"
+    if network != _NET:
+        return "the networks and transforms of torchvision are not part of this benchmark"
+    return "" if loss in _PEERS else "pytorch-metric-learning does not have the loss"
+
+
+def _rates(words: Sequence[str], steps: int) -> list[float]:
+    """Return the learning rate of each step."""
+    from experiments.training.objectives import objective_of
+
+    rate = objective_of(parse(RunOptions, ["experiments.run", *words])).learning_rate(steps)
+    return [float(rate(step) if callable(rate) else rate) for step in range(steps)]
+
+
+def _line(network: str, loss: str, program: str, rows: Sequence[measuring.Row]) -> str:
+    of = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    parts, ratio = {"data": of["data"]}, "–"
+    if "whole" in of:  # not for a training that alternates between two kinds of steps
+        parts |= {
+            "f+b": of["f+b"],
+            "loss": of["with loss"] - of["f+b"],
+            "optimizer": of["whole"] - of["with loss"],
+            "rest": of["step"] - of["whole"],
+        }
+        ratio = f"{of['step'] / of['with loss']:.2f}"
+    numbers = "".join(f"{parts[name]:>10.1f}" if name in parts else f"{'–':>10}" for name in _PARTS)
+    return (
+        f"{network:<24}{loss:<18}{program:<11}{1000 * of['images'] / of['step']:>9,.0f}"
+        f"{numbers}{ratio:>10}{of['MB']:>7.0f}{100 * of['R@1']:>8.1f}"
+    )
+
+
+def _ours(words: Sequence[str], steps: int, rates: Sequence[float]) -> Iterator[measuring.Row]:
+    """Train as a run with these flags does, and yield the row."""
+    import keras
+
+    from experiments.evaluation.table_embedder import TableEmbedder
+    from experiments.options import data
+    from experiments.training.fit import embedding_model
+    from experiments.training.objectives import objective_of
+    from experiments.training.optimizer import optimizer
+    from keras_dml.metrics import recall_at_k
+    from pipelines import training_batches
+
+    options = parse(RunOptions, ["experiments.run", *words])
+    split = data.load(options)
+    sampler = data.sampler(options, split.train, options.seed)
+    objective = objective_of(options)
+    keras.utils.set_random_seed(0)
+    _, embedding = embedding_model(options)
+    model = objective.training_model(embedding, split.train.num_classes)
+    model.compile(
+        optimizer(options, objective.learning_rate(steps)),
+        **objective.compile_arguments(steps),
+        jit_compile=keras.backend.backend() == "jax",
+    )
+    transform = data.training_transform(options)
+    batches = objective.targets(training_batches(split.train, sampler, transform, options.seed))
+    ends = []
+
+    def on_step(batch: int, logs: Any) -> None:
+        float(logs["loss"])  # waits for the step, as the progress bar of a run does
+        ends.append(time.perf_counter())
+
+    timer = keras.callbacks.LambdaCallback(on_train_batch_end=on_step)
+    model.fit(batches, steps_per_epoch=steps, callbacks=[timer], shuffle=False, verbose=0)
+    embedder = TableEmbedder(embedding, data.evaluation_transform(options), options.eval_batch_size)
+    row = {"images": sampler.batch_size, "MB": measuring.peak_megabytes()}
+    row["step"] = 1000 * (ends[-1] - ends[0]) / (steps - 1)
+    embeddings = embedder(split.test)
+    iterator = iter(batches)
+    images, ids = next(iterator)
+    row["data"] = measuring.milliseconds_of_a_batch(lambda: next(iterator), min(steps, 50))
+    if model.wrapped is None:
+        loss = objective.compile_arguments(steps)["loss"]
+        inputs = keras.ops.convert_to_tensor(np.asarray(images))
+        targets = keras.ops.convert_to_tensor(np.asarray(ids))
+        row |= measuring.milliseconds_in_turns(
+            {
+                "f+b": _backward(model, inputs, keras.ops.sum),
+                "with loss": _backward(model, inputs, lambda outputs: loss(targets, outputs)),
+                "whole": lambda: float(model.train_on_batch(images, ids)[0]),
+            }
+        )
+    row["R@1"] = recall_at_k(embeddings, split.test.labels, [1])[1]
+    yield row
+
+
+def _backward(model: Any, images: Any, value: Callable[[Any], Any]) -> measuring.Step:
+    """Return a step that computes the gradients of a value of the outputs."""
+    import keras
+
+    from keras_dml._backend.steps import compiled, gradients
+
+    def step(images: Any) -> list[Any]:
+        _, _, found, _ = gradients(
+            lambda: (value(model(images, training=True)), None),
+            model.trainable_variables,
+            states=model.non_trainable_variables,
+        )
+        return [gradient for gradient in found if gradient is not None]
+
+    call = compiled(step, model.variables)
+    return lambda: [keras.ops.convert_to_numpy(gradient) for gradient in call(images)]
