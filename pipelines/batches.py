@@ -7,7 +7,7 @@ Python. Each step looks up its rows, so no graph contains the paths of a whole d
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -97,7 +97,7 @@ def training_batches(
     def load_batch(
         pixels: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return transform.of_batch(pixels, seeds), labels
+        return cast(TrainTransform, transform).of_batch(pixels, seeds), labels
 
     specs = (*_source_specs(table), (tf.int64, []), (tf.int64, [2]))
     rows = map_numpy(shares.numbers(), look_up, *specs)
@@ -278,7 +278,7 @@ def evaluation_batches(
 
     def load_batch(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         sources, label = (parts[:-1], parts[-1:]) if labels else (parts, ())
-        images = transform.of_batch(*sources)
+        images = cast(Any, transform).of_batch(*sources)
         return (images, *label) if labels else images
 
     def turns(first_row: int, number: int, size: int) -> tf.data.Dataset:
@@ -336,9 +336,10 @@ def _source_specs(table: ImageTable) -> tuple[tuple[tf.DType, Sequence[int]], ..
 def _takes_batches(table: ImageTable, transform: Callable[..., tf.Tensor] | None) -> bool:
     """Return whether the transform takes whole batches of the table's pixels."""
     # A subclass can override the transform of a single image.
-    ours = type(transform) in (TrainTransform, EvaluationTransform)
+    if type(transform) not in (TrainTransform, EvaluationTransform):
+        return False
     pixels = table.arrays is not None and table.arrays.dtype == np.uint8
-    return ours and pixels and table.boxes is None and transform.takes_batches
+    return pixels and table.boxes is None and cast(TrainTransform, transform).takes_batches
 
 
 def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:

@@ -34,8 +34,8 @@ def train(words: Sequence[str], steps: int, rates: Sequence[float]) -> Iterator[
         split.train.labels, options.batch_size // each, each, options.seed
     )
     torch.manual_seed(0)
-    side = int(options.resize)
-    images = _resized(split.train.arrays, side)
+    side = int(options.resize or options.image_size)
+    images = _resized(split.train, side)
     labels = torch.tensor(split.train.labels)
 
     def batch(step: int) -> tuple[Any, Any]:
@@ -80,11 +80,11 @@ def train(words: Sequence[str], steps: int, rates: Sequence[float]) -> Iterator[
     yield row
 
 
-def _resized(pixels: np.ndarray, side: int) -> Any:
+def _resized(table: Any, side: int) -> Any:
     """Return the images at the size before the crop. This is done once, as a user would do it."""
     import torch
 
-    images = torch.tensor(pixels).permute(0, 3, 1, 2).float()
+    images = torch.tensor(table.arrays).permute(0, 3, 1, 2).float()
     return torch.nn.functional.interpolate(images, (side, side), mode="bilinear")
 
 
@@ -140,7 +140,7 @@ def _recall(net: Any, table: Any, side: int, size: int) -> float:
 
     net.eval()
     first = (side - size) // 2
-    images = _resized(table.arrays, side)[:, :, first : first + size, first : first + size]
+    images = _resized(table, side)[:, :, first : first + size, first : first + size]
     with torch.no_grad():
         parts = [net(part.repeat(1, 3, 1, 1)) for part in images.split(240)]
         z = torch.nn.functional.normalize(torch.cat(parts))

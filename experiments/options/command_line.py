@@ -8,6 +8,7 @@ traceback in a file). 2: a user's mistake (`error: …`). 3: a check found more 
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import sys
@@ -84,6 +85,9 @@ def run_command(
             main = _without_backend(main)
     code = _exit_code(main, words, goes_on, interrupts)
     interrupts.command_ended(code)
+    if argv is None:
+        # Python's last collection visits all objects of TensorFlow and Keras, which takes a second.
+        gc.freeze()
     return code
 
 
