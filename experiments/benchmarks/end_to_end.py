@@ -15,6 +15,7 @@ from experiments.options.values import whole_numbers
 
 OURS, PEER = "keras_dml", "torch"
 _NET, _GLYPHS = "small_convnet", "glyphs.flags"
+_RECIPES = {"rankmi": "glyphs_rankmi.flags"}
 _PARTS = ("data", "f+b", "loss", "optimizer", "rest")
 # Losses that pytorch-metric-learning or torch has with the same formula.
 _PEERS = ("multi_similarity", "ce")
@@ -100,7 +101,7 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
 def _trainings(options: EndToEndOptions) -> Iterator[tuple[str, int, str, list[str]]]:
     """Yield the network, the image size, the loss, and the flags of a run."""
     for loss in options.losses:
-        recipe = "glyphs_rankmi.flags" if loss == "rankmi" else _GLYPHS
+        recipe = _RECIPES.get(loss, _GLYPHS)
         yield _NET, 32, loss, [f"--flagfile={recipe}", f"--loss={loss}"]
     if options.data_dir is None:
         return

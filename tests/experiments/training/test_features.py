@@ -248,6 +248,7 @@ def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, tm
     run = types.SimpleNamespace(
         options=options,
         data=types.SimpleNamespace(tables={"test": table}),
+        objective=types.SimpleNamespace(sides=()),
         evaluators=[],
         preprocessing=EvaluationTransform(8),
         folder=types.SimpleNamespace(read_json=kept.get, write_json=kept.__setitem__),
