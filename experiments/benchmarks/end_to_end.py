@@ -127,13 +127,13 @@ def _trainings(options: EndToEndOptions) -> Iterator[tuple[str, int, str, list[s
                 yield backbone, size, loss, [*words, f"--loss={loss}"]
 
 
-def _without_peer(network: str, loss: str) -> str:
+def _without_peer(network: str, name: str) -> str:
     """Return why a row has no training in torch, or an empty text."""
     if importlib.util.find_spec("pytorch_metric_learning") is None:
         return "pytorch-metric-learning is not installed"
     if network != _NET:
         return "the networks and transforms of torchvision are not part of this benchmark"
-    return "" if loss in _PEERS else "pytorch-metric-learning does not have the loss"
+    return "" if name in _PEERS else "pytorch-metric-learning does not have the loss"
 
 
 def _rates(words: Sequence[str], steps: int) -> list[float]:
