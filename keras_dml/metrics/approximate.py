@@ -29,7 +29,7 @@ MANY = 200_000
 _TARGET_RECALL = 0.99
 # Items that the tree compares exactly, for each match of a query. With ScaNN's two per neighbor,
 # MAP@R was 0.5 points too low for 200,000 images of 2,000 classes, and with ten 0.02 points.
-_REORDERED = 10
+_REORDERED, _FEWEST_MATCHES = 10, 100
 # Queries of a certificate. Their neighbors for MAP@R are at most this many together, so that large
 # classes do not take hours, but for the fewest queries.
 _MOST_QUERIES, _FEWEST_QUERIES, _SAMPLED_NEIGHBORS = 5_000, 100, 2**26
@@ -173,7 +173,7 @@ def approximate_scores(
         return _values(index, queries, relevance, rows, ks, own_rows, ranked)
 
     ranked = matches <= _MOST_MATCHES
-    reorder = math.ceil(_REORDERED * matches) if ranked else None
+    reorder = math.ceil(_REORDERED * max(matches, _FEWEST_MATCHES)) if ranked else None
     tree = TreeAH(target_recall=_TARGET_RECALL, reorder=reorder)
     found = values(ScannIndex(items, metric, tree=tree), rows, ranked)
     exact = values(make_index(items, metric), sample, True)
