@@ -20,7 +20,7 @@ class CatalogSampler:
         >>> photos, catalog = np.array([0, 0, 1, 1]), np.array([1, 0])
         >>> sampler = BalancedSampler(photos, classes_per_batch=2, images_per_class=2)
         >>> photos[sampler(0)], catalog[CatalogSampler(sampler, photos, catalog)(0)]
-        (array([1, 1, 0, 0]), array([1, 1, 0, 0]))
+        (array([0, 0, 1, 1]), array([0, 0, 1, 1]))
 
     Args:
         sampler: Sampler of the images.

@@ -60,14 +60,14 @@ print(json.dumps({
         said(lambda: export.export_saved_model(model, "saved", lambda image: image)),
         said(lambda: retrieval.ExactIndex(z).serving_module()),
         said(lambda: retrieval.ScannIndex(z)),
-        said(lambda: __import__("pipelines").TrainTransform)]}))
+        said(lambda: __import__("pipelines").training_batches)]}))
 """ % (OTHERS,)  # noqa: UP031, braces are the program's
 ERRORS = (
     ("clustering_scores .*clustering=False. needs sklearn", "run"),
     ("export_saved_model needs tensorflow", "tensorflow"),
     ("an index inside a SavedModel needs tensorflow", "tensorflow"),
     ("ScannIndex needs scann", "search"),
-    ("pipelines.TrainTransform needs tensorflow", "tensorflow"),
+    ("pipelines.training_batches needs tensorflow", "tensorflow"),
 )
 
 
