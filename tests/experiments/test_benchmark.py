@@ -205,6 +205,7 @@ def test_the_retrieval_benchmark_prints_two_tables(monkeypatch, capsys):
     assert all(float(row.split()[-2]) > 0.5 for row in rows[7:])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
 def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, capsys):
@@ -305,6 +306,7 @@ def test_the_table_of_whole_trainings(monkeypatch, capsys):
     assert "no torch" in reason and "no such loss" in other
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_whole_training_of_the_glyphs_net(capsys):
     _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")

@@ -6,6 +6,7 @@ import logging
 import keras
 import numpy as np
 import pytest
+import tiers
 from retrieval_sets import awkward_set
 
 from keras_dml import retrieval
@@ -53,7 +54,7 @@ def test_all_scores_of_a_small_set_equal_the_exact_scores(with_gallery):
 
 @needs_scann
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@tiers.parametrize("metric", ["cosine", "l2"], ("cosine",), pytest.mark.thorough)
 def test_the_scores_of_a_tree_are_within_the_intervals_of_the_certificates(metric):
     z, labels = planted(24_000, 800)
     exact = evaluate(z, labels, [1, 100], metric, clustering=False, neighbors="exact")

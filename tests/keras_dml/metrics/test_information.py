@@ -382,6 +382,7 @@ def test_influence_of_a_row_is_the_derivative_by_its_weight():
     np.testing.assert_allclose(pair_influence(unit, labels, tables), expected, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_interval_of_a_fitted_network_contains_it():
     z, labels = clusters(20, 10, 4, 2.0)
