@@ -10,6 +10,7 @@ from experiments import evaluate
 from experiments.options.command_line import run_command
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_run_on_a_table_equals_a_run_on_its_folder(photos, tmp_path):
     paths = sorted(photos.rglob("*.*"))

@@ -56,6 +56,7 @@ def test_printed_scores_are_next_to_the_means_of_ours():
     assert printed_table(results, {}) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_study_of_a_grid_is_in_its_order_and_resumes(photos, tmp_path, monkeypatch, capsys):
     started = []

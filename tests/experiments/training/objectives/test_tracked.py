@@ -97,6 +97,7 @@ def test_the_largest_difference_of_two_accuracy_curves():
     assert accuracy_difference({"a": first}) == accuracy_difference({"a": first, "b": []}) == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_weights_with_and_without_tracking_are_equal_to_the_bit(photos, tmp_path):
     words = ["--loss=ce", "--class_split=within_classes"]
