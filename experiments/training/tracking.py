@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -155,12 +156,13 @@ def tracked(log_to: str | None, folder: RunFolder) -> Iterator[None]:
 def _opened(log_to: str, folder: RunFolder) -> Tracker:
     """Create the run in the tracker, or continue it."""
     name, _, target = log_to.partition(":")
+    written = re.sub(r"//[^/@]*@", "//", log_to)  # without a user's name and password
     known = folder.read_json(TRACKER) or {}
     lines = (line.removeprefix("--") for line in folder.flags.splitlines() if line[:2] == "--")
     flags = dict(line.partition("=")[::2] for line in lines)
     try:
         tracker = TRACKERS[name](
-            target, folder, flags, known.get("id") if known.get("log_to") == log_to else None
+            target, folder, flags, known.get("id") if known.get("log_to") == written else None
         )
     except (ArgumentError, ImportError):
         raise
@@ -168,5 +170,5 @@ def _opened(log_to: str, folder: RunFolder) -> Tracker:
         raise UsageError(
             f"log_to must be a tracker that can be reached, but got {log_to} ({error})."
         ) from error
-    folder.write_json(TRACKER, {"log_to": log_to, "id": tracker.id})
+    folder.write_json(TRACKER, {"log_to": written, "id": tracker.id})
     return tracker

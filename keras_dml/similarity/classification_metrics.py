@@ -159,7 +159,8 @@ class FalsePositiveRate(ClassificationMetric):
 def _ratio(part: Any, whole: Any) -> np.ndarray:
     """Return `part / whole`, and 0 for an empty whole."""
     part, whole = np.broadcast_arrays(part, whole)
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole != 0)
+    empty = np.zeros_like(part, dtype=np.result_type(part, np.float16))
+    return np.divide(part, whole, out=empty, where=whole != 0)
 
 
 _METRICS: dict[str, type[ClassificationMetric]] = {

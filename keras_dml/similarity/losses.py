@@ -364,7 +364,7 @@ class CircleLoss(_DistanceLoss):
 class SoftNearestNeighborLoss(_DistanceLoss):
     """The loss `−log(10⁻⁹ + Σ_P exp(−D/T) / Σ_{j≠i} exp(−D/T))`, and 0 without positives.
 
-    For unit embeddings and the default distance, `keras_dml.losses.SNCALoss(sigma=T/2)` has the
+    For unit embeddings and the default distance, `keras_dml.losses.SNCALoss(T/2)` has the
     same value if each anchor has a positive.
 
     Examples:

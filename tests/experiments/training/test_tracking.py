@@ -105,6 +105,13 @@ def test_a_failing_tracker_does_not_end_the_training(folder, mlflow_calls, monke
         evaluate(folder, "mlflow:x")
 
 
+def test_a_password_in_an_address_is_not_written(folder, mlflow_calls):
+    for _ in range(2):
+        evaluate(folder, "mlflow:https://me:secret@host/mlflow")
+    assert "secret" not in folder.file("tracker.json").read_text()
+    assert sum(call[0] == "run" for call in mlflow_calls) == 1  # the second call continues the run
+
+
 def test_wandb_gets_flags_and_scores(folder, monkeypatch):
     calls = []
 
