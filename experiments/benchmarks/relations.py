@@ -113,9 +113,9 @@ def _photo_to_catalog(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
 
 def _fine_tuned(options: RelationsOptions) -> Iterator[str]:
     """Train the whole backbone with photographs as queries and catalog pictures as candidates."""
-    from pipelines.datasets import groceries
+    import pipelines
 
-    data = groceries.load_split(options.data_dir)
+    data = pipelines.load_dataset("groceries", options.data_dir)
     hits = []
     for seed in range(options.seeds):
         settings = f"{options.epochs}_{options.training_size}_{options.test_size}"
@@ -288,7 +288,8 @@ def _features(options: RelationsOptions) -> dict[str, np.ndarray]:
     """Return the features of photographs and catalog pictures, classes, and tags, from a cache."""
     from pipelines.datasets import groceries
 
-    table, catalog, class_ids = groceries.read_groceries(options.data_dir)
+    photos_and_catalog = groceries.load(options.data_dir)
+    table, catalog = photos_and_catalog.table, photos_and_catalog.catalog
     path = pathlib.Path(options.output_dir, f"features_{options.image_size}.npz")
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +298,7 @@ def _features(options: RelationsOptions) -> dict[str, np.ndarray]:
             np.savez(stream, x=photos, catalog=pictures)
     with np.load(path) as stored:
         data = {name: stored[name] for name in ("x", "catalog")}
-    train_class = class_ids <= groceries.LAST_TRAIN_CLASS
+    train_class = photos_and_catalog.class_ids <= photos_and_catalog.last_train_class
     return data | {
         "y": table.labels,
         "train_class": train_class,

@@ -6,13 +6,12 @@ from official_layouts import write_cars, write_cars_devkit, write_mat
 
 from pipelines.datasets import cars as cars_module
 from pipelines.datasets import read_mat
-from pipelines.datasets.cars import read_cars
+from pipelines.datasets.cars import load
 from pipelines.datasets.registry import load_dataset
 
 
 def cars(*arguments, **named):
-    table, _ = read_cars(*arguments, **named)
-    return table
+    return load(*arguments, **named).table
 
 
 @pytest.fixture(autouse=True)
