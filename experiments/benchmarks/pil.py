@@ -1,30 +1,30 @@
-"""Training batches from a pool of processes, Pillow, and the transforms of torchvision.
+"""Training batches from a pool of processes, Pillow, and the crops of torchvision.
 
 Imports neither TensorFlow nor PyTorch, so that a worker starts quickly.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import io
+import itertools
 import math
 import multiprocessing
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageEnhance
+from PIL import Image
 
 _CROP_ATTEMPTS = 10
-_ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 
 @dataclasses.dataclass(frozen=True)
 class PilTransform:
     """The fields of `pipelines.TrainTransform` that the workers need.
 
-    An area crop is cut out of the stored image, which saves a resize. With jitter, the whole image
-    is resized first.
+    An area crop is cut out of the stored image, which saves a resize.
     """
 
     image_size: int
@@ -33,11 +33,13 @@ class PilTransform:
     area: tuple[float, float]
     aspect: tuple[float, float]
     flip: bool
-    jitter: tuple[float, float, float, float]
 
 
-class PilPool:
-    """A pool of workers that make whole batches, as the DataLoader of PyTorch does.
+@contextlib.contextmanager
+def pil_pool(
+    table: Any, sampler: Any, transform: Any, workers: int
+) -> Iterator[Callable[[int], Any]]:
+    """Start workers that make whole batches, as the DataLoader of PyTorch does.
 
     The batches stay in their workers, so the measured time does not include their transport.
 
@@ -46,51 +48,37 @@ class PilPool:
         sampler: Sampler of `pipelines`.
         transform: `pipelines.TrainTransform`.
         workers: Number of processes.
+
+    Yields:
+        A function that makes a number of batches.
     """
+    names = [field.name for field in dataclasses.fields(PilTransform)]
+    settings = PilTransform(**{name: getattr(transform, name) for name in names})
+    images = table.encoded if table.paths is None else table.paths
+    spawn, job = multiprocessing.get_context("spawn"), (images.tolist(), table.boxes, settings)
+    numbers = itertools.count()
+    with concurrent.futures.ProcessPoolExecutor(workers, spawn, _start, job) as pool:
 
-    def __init__(self, table: Any, sampler: Any, transform: Any, workers: int) -> None:
-        names = [field.name for field in dataclasses.fields(PilTransform)]
-        settings = PilTransform(**{name: getattr(transform, name) for name in names})
-        images = table.encoded if table.paths is None else table.paths
-        self._sampler, self._step = sampler, 0
-        self._pool = concurrent.futures.ProcessPoolExecutor(
-            workers,
-            multiprocessing.get_context("spawn"),
-            _start,
-            (images.tolist(), table.boxes, settings),
-        )
+        def make(batches: int) -> None:
+            steps = list(itertools.islice(numbers, batches))
+            list(pool.map(_make_batch, steps, [sampler(step).tolist() for step in steps]))
 
-    def __enter__(self) -> "PilPool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
-
-    def make(self, batches: int) -> None:
-        """Make a number of batches."""
-        steps = range(self._step, self._step + batches)
-        self._step += batches
-        list(self._pool.map(_make_batch, steps, [self._sampler(step).tolist() for step in steps]))
+        yield make
 
 
 def transformed(image: Image.Image, rng: random.Random, transform: PilTransform) -> np.ndarray:
     """Return an augmented image, float32 `[image_size, image_size, 3]`."""
-    image_size, crop = transform.image_size, transform.crop
-    resize = transform.resize or image_size
-    if any(transform.jitter):
-        image = jittered(_resized(image, resize), rng, transform.jitter)
+    size, crop = transform.image_size, transform.crop
     if crop == "area":
-        left, top, width, height = area_crop(*image.size, rng, transform.area, transform.aspect)
+        window = area_crop(*image.size, rng, transform.area, transform.aspect)
+        image = image.crop(window).resize((size, size), Image.Resampling.BILINEAR)
     else:
-        image = _resized(image, resize)
-        width = height = image_size
+        image = _resized(image, transform.resize or size)
         left, top = (
-            rng.randint(0, side - image_size) if crop == "fixed" else round((side - image_size) / 2)
+            rng.randint(0, side - size) if crop == "fixed" else round((side - size) / 2)
             for side in image.size
         )
-    image = image.crop((left, top, left + width, top + height))
-    if crop == "area":
-        image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
+        image = image.crop((left, top, left + size, top + size))
     if transform.flip and rng.random() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return np.asarray(image, np.float32)
@@ -103,15 +91,17 @@ def area_crop(
     area: tuple[float, float],
     aspect: tuple[float, float],
 ) -> tuple[int, int, int, int]:
-    """Draw left, top, width, and height as `RandomResizedCrop` of torchvision does."""
+    """Draw left, top, right, and bottom as `RandomResizedCrop` of torchvision does."""
     for _ in range(_CROP_ATTEMPTS):
         pixels = width * height * rng.uniform(*area)
         ratio = math.exp(rng.uniform(*map(math.log, aspect)))
         w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
         if 0 < w <= width and 0 < h <= height:
-            return rng.randint(0, width - w), rng.randint(0, height - h), w, h
+            left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+            return left, top, left + w, top + h
     w, h = min(width, round(height * aspect[1])), min(height, round(width / aspect[0]))
-    return (width - w) // 2, (height - h) // 2, w, h
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
 
 
 def _resized(image: Image.Image, resize: int | tuple[int, int]) -> Image.Image:
@@ -122,29 +112,13 @@ def _resized(image: Image.Image, resize: int | tuple[int, int]) -> Image.Image:
     return image.resize((width, height), Image.Resampling.BILINEAR)
 
 
-def jittered(image: Image.Image, rng: random.Random, jitter: Sequence[float]) -> Image.Image:
-    """Change the colors as `ColorJitter` of torchvision does."""
-    for kind in rng.sample(range(4), 4):
-        if jitter[kind] and kind < 3:
-            factor = rng.uniform(max(0.0, 1 - jitter[kind]), 1 + jitter[kind])
-            image = _ENHANCE[kind](image).enhance(factor)
-        elif jitter[kind]:
-            hue, saturation, value = image.convert("HSV").split()
-            shift = round(255 * rng.uniform(-jitter[kind], jitter[kind])) % 256
-            shifted = Image.fromarray(np.asarray(hue) + np.uint8(shift))
-            image = Image.merge("HSV", (shifted, saturation, value)).convert("RGB")
-    return image
-
-
 # Images, boxes, and transform of a worker, set when it starts.
 _job: tuple[Sequence[str | bytes], np.ndarray | None, PilTransform]
 
 
-def _start(
-    images: Sequence[str | bytes], boxes: np.ndarray | None, transform: PilTransform
-) -> None:
+def _start(*job: Any) -> None:
     global _job
-    _job = images, boxes, transform
+    _job = job
 
 
 def _make_batch(step: int, rows: Sequence[int]) -> None:
