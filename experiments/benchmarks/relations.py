@@ -3,28 +3,35 @@
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from experiments.options import Options, UsageError, option
+from experiments.options import Options, option
 from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
 
 if TYPE_CHECKING:
     import keras
 
-    import pipelines
-
 _BATCH, _STEPS, _EMBEDDING = 128, 600, 256
-_PHOTOS, _RATE, _TEMPERATURE = 32, 0.0004, 0.05  # of the fine-tuning
-GROUP = "Measured"
 Encoder: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelationsOptions(Options):
-    """Options of `benchmark relations`."""
+    """Options of `benchmark relations`.
+
+    Attributes:
+        data_dir: Folder of the Grocery Store Dataset.
+        text_features: File of numpy.savez with descriptions and names: text features [classes, d]
+            in the order of the class ids. Default: no text.
+        image_size: Side of the images of the frozen backbone.
+        seeds: Number of seeds.
+        output_dir: Folder of cached features.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark relations"
     intro = """Measure tags, photo to catalog, and text to photo on unseen products.
@@ -32,41 +39,23 @@ class RelationsOptions(Options):
   python -m experiments.benchmark relations --data_dir=FOLDER
 
 Computes the features of a frozen backbone once (a few minutes), trains small heads on the training
-classes, and evaluates them on the test classes, with each seed. With --epochs=3, the backbone also
-trains, 5 to 10 minutes for each seed on 2 cores. The same command resumes after the last finished
-seed. Intervals are 95 % bootstraps over the test classes of the mean over the seeds.
+classes, and evaluates them on the test classes, with each seed. Intervals are 95 % bootstraps over
+the test classes of the mean over the seeds. To train the backbone with catalog pictures, too:
+python -m experiments.run --dataset=groceries --candidates=catalog --loss=nt_xent
 """
 
-    data_dir: str = option("", GROUP, "Folder of the Grocery Store Dataset.")
-    text_features: str = option(
-        "",
-        GROUP,
-        "File of numpy.savez with descriptions and names: text features [classes, d] in the order "
-        "of the class ids. Default: no text.",
-    )
-    image_size: int = option(
-        288, GROUP, "Side of the images of the frozen backbone.", lower_bound=32
-    )
-    epochs: int = option(
-        0, GROUP, "Epochs of training of the backbone with photographs and catalog pictures."
-    )
-    training_size: int = option(160, GROUP, "epochs: side of a training image.", lower_bound=32)
-    test_size: int = option(224, GROUP, "epochs: side of an evaluated image.", lower_bound=32)
-    seeds: int = option(3, GROUP, "Number of seeds.", lower_bound=1)
-    output_dir: str = option(
-        "runs/relations", GROUP, "Folder of cached features and finished seeds."
-    )
+    data_dir: str = option(None, required=True)
+    text_features: str | None = option(None)
+    image_size: int = option(288, lower_bound=32)
+    seeds: int = option(3, lower_bound=1)
+    output_dir: str = option("runs/relations")
 
 
 def measure(options: RelationsOptions) -> Iterator[str]:
     """Yield the lines of the tables."""
-    if not options.data_dir:
-        raise UsageError("--data_dir must be the folder of the Grocery Store Dataset.")
     data = _features(options)
     yield f"{len(data['x'])} photographs, {len(data['catalog'])} products"
     yield from _photo_to_catalog(data, options.seeds)
-    if options.epochs:
-        yield from _fine_tuned(options)
     yield from _tags(data, options.seeds)
     if options.text_features:
         with np.load(options.text_features) as text:
@@ -105,64 +94,6 @@ def _photo_to_catalog(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
             nearest = _nearest(encode(x[test]), encode(pictures[catalog]))
             hits.append(catalog[nearest] == y[test])
         yield _row(name, hits, y[test])
-
-
-def _fine_tuned(options: RelationsOptions) -> Iterator[str]:
-    """Train the whole backbone with photographs as queries and catalog pictures as candidates."""
-    from pipelines.datasets import groceries
-
-    data = groceries.load_split(options.data_dir)
-    hits = []
-    for seed in range(options.seeds):
-        settings = f"{options.epochs}_{options.training_size}_{options.test_size}"
-        path = pathlib.Path(options.output_dir, f"fine_tuned_{settings}_{seed}.npz")
-        if not path.is_file():
-            found = _fine_tuned_hits(options, data, seed)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary, open(temporary, "wb") as stream:
-                np.savez(stream, hits=found)
-        with np.load(path) as stored:
-            hits.append(stored["hits"])
-    name = "fine-tuned on photographs and catalog (DualEncoder)"
-    yield _row(name, hits, data.test.labels)
-
-
-def _fine_tuned_hits(options: RelationsOptions, data: "pipelines.Split", seed: int) -> np.ndarray:
-    """Train with a seed, and return for each test image whether its nearest picture is right."""
-    import keras
-    import tensorflow as tf
-
-    import pipelines
-    from keras_dml import losses, models, optimizers
-
-    keras.utils.set_random_seed(seed)
-    pictures = cast("pipelines.ImageTable", data.training_catalog)
-    test, catalog = data.tables["test"], data.tables["catalog"]
-    size, test_size = options.training_size, options.test_size
-    backbone = models.build_backbone("efficientnet_lite0", size, "packaged", frozen_batch_norm=True)
-    encoder = models.embedding_model(backbone)
-    transform = pipelines.TrainTransform(size, (size, size), area=(0.35, 1.0))
-    sides = [
-        pipelines.training_batches(
-            table, pipelines.RandomSampler(len(table), number, seed), transform, seed
-        )
-        for table, number in ((data.train, _PHOTOS), (pictures, len(pictures)))
-    ]
-    batches = tf.data.Dataset.zip(*sides).map(
-        lambda photos, catalog: ((photos[0], catalog[0]), (photos[1], catalog[1]))
-    )
-    steps = options.epochs * (len(data.train) // _PHOTOS)
-    model = models.DualEncoder(encoder, encoder)
-    rate = optimizers.WarmCosine(_RATE, steps, 30)
-    model.compile(keras.optimizers.Adam(rate), losses.NTXentLoss(_TEMPERATURE))
-    model.fit(batches, steps_per_epoch=steps, verbose=0)
-    evaluated = models.with_image_size(encoder, test_size)
-    exact = pipelines.EvaluationTransform(test_size, (test_size, test_size))
-    queries, candidates = (
-        evaluated.predict(pipelines.evaluation_batches(table, exact, 32), verbose=0)
-        for table in (test, catalog)
-    )
-    return catalog.labels[_nearest(queries, candidates)] == test.labels
 
 
 def _tags(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
