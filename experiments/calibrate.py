@@ -100,6 +100,7 @@ def _source(options: CalibrateOptions) -> _Source:
         return _Source(embeddings, labels, options.index, model)
     from experiments.evaluation.labeled_embeddings import embeddings_from_file
 
+    saved_model: pathlib.Path | None
     if options.run is not None:
         run = options.run.expanduser()
         path, saved_model = run / "test_embeddings.npz", run / "saved_model"

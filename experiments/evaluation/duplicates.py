@@ -101,14 +101,14 @@ def find_duplicates(
     pairs, places = upper_pairs(neighbors)
     nearness = similarities.ravel()[places]
     small, there, unreadable = _small_pictures(images, thresholds.max_pixels)
-    by_picture = there[pairs].all(axis=1)
+    by_picture = there[pairs[:, 0]] & there[pairs[:, 1]]
     correlations = np.full(len(pairs), np.nan)
     correlations[by_picture] = picture_correlations(small, pairs[by_picture])
-    near = nearness >= thresholds.similarity
+    same = np.where(
+        by_picture, correlations >= thresholds.correlation, nearness >= thresholds.similarity
+    )
     found = []
-    for place in np.flatnonzero(
-        np.where(by_picture, correlations >= thresholds.correlation, near)
-    ).tolist():
+    for place in np.flatnonzero(same).tolist():
         first, second = pairs[place].tolist()
         kind, correlation = NEAR, None
         if by_picture[place]:
@@ -158,15 +158,15 @@ def _small_pictures(
 def _kind(images: AuditedImages, first: int, second: int, max_pixels: int) -> str:
     """Compare the files of two images that look the same, and return the kind of the pair."""
     places = [images.place(row) for row in (first, second)]
-    paths = [
-        table.paths[number] for _, table, number in places if table and table.paths is not None
-    ]
+    paths = [str(table.paths[number])
+             for _, table, number in places if table and table.paths is not None]  # fmt: skip
     if len(paths) < 2:
         return NEAR
+    one, other = paths
     try:
-        if filecmp.cmp(*paths, shallow=False):
+        if filecmp.cmp(one, other, shallow=False):
             return SAME_FILE
-        same = np.array_equal(*(whole_picture(str(path), max_pixels) for path in paths))
+        same = np.array_equal(whole_picture(one, max_pixels), whole_picture(other, max_pixels))
     except (OSError, ValueError):  # changed since the pictures were read
         same = False
     return SAME_PIXELS if same else NEAR

@@ -111,6 +111,6 @@ def similarities(
     # Each pair of a set once, without the pairs of an image with itself.
     counted = np.triu(np.ones_like(matches), 1) if gallery is None else np.ones_like(matches)
     kinds = [found[mask & counted].astype(np.float64) for mask in (matches, ~matches)]
-    counts = [np.histogram(pairs, BINS, (-1, 1))[0] for pairs in kinds]
+    matching, other = (np.histogram(pairs, BINS, (-1, 1))[0] for pairs in kinds)
     means = [float(pairs.mean()) if len(pairs) else np.nan for pairs in kinds]
-    return Similarities(*counts, *means)
+    return Similarities(matching, other, *means)

@@ -522,10 +522,10 @@ def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, flo
     """
     found: dict[str, float] = {}
     for length in lengths:
-        queries, gallery = (
-            each and each._replace(embeddings=each.embeddings[:, :length])
-            for each in (embeddings.queries, embeddings.gallery)
-        )
+        queries, gallery = embeddings.queries, embeddings.gallery
+        queries = queries._replace(embeddings=queries.embeddings[:, :length])
+        if gallery is not None:
+            gallery = gallery._replace(embeddings=gallery.embeddings[:, :length])
         part = embeddings.part(f"first {length}", queries, embeddings.ks, gallery)
         scores = evaluate(part, of_each_epoch())
         found |= {f"{key}/first {length}": value for key, value in scores.items()}
