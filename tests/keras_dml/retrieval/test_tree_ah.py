@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import logging
 
 import numpy as np
 import pytest
@@ -79,14 +78,6 @@ def test_invalid_tree_parameters(arguments):
 def test_invalid_items_of_a_tree(rows, metric, tree, error, message):
     with pytest.raises(error, match=message):
         ScannIndex(rows, metric, tree=tree)
-
-
-@needs_scann
-def test_few_items_are_searched_by_brute_force(caplog):
-    with caplog.at_level(logging.INFO, logger="keras_dml"):
-        index = ScannIndex(clustered(100), tree=TreeAH())
-    assert index.tree is None and index.measured_recall is None
-    assert "100 items: brute force, no tree below 20000" in caplog.text
 
 
 @needs_scann
