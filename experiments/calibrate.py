@@ -97,7 +97,10 @@ def _source(options: CalibrateOptions) -> _Source:
 
         gallery = FolderGallery(options.index)
         embeddings = gallery.index.embeddings_of(gallery.paths)
-        labels, model = np.array(gallery.columns.class_names), pathlib.Path(gallery.saved_model)
+        labels, model = (
+            np.array(gallery.columns.class_names),
+            pathlib.Path(gallery.description.saved_model),
+        )
         return _Source(embeddings, labels, options.index, model)
     if options.run is not None:
         run = options.run.expanduser()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -116,9 +114,3 @@ def compare(
         keras_found,
         time_of_one,
     )
-
-
-def size_of(path: pathlib.Path) -> int:
-    """Return the bytes of a folder, or of a file and the files with the same stem."""
-    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}.*")
-    return sum(os.path.getsize(file) for file in files if file.is_file())

@@ -24,8 +24,6 @@ with needing("lancedb", "a store lancedb:FOLDER"):
 
 from experiments.searching.arrow import DESCRIPTION, arrow_schema, arrow_table, embeddings_of
 
-__all__ = ["LanceStore"]
-
 # Ray forks and executes a new program at once, which is safe.
 warnings.filterwarnings("ignore", "lancedb fork support is experimental", RuntimeWarning)
 

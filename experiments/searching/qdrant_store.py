@@ -28,8 +28,6 @@ with needing("qdrant", "a store qdrant:URL"):
     from qdrant_client import models
     from qdrant_client.http.exceptions import ApiException
 
-__all__ = ["QdrantStore"]
-
 _DESCRIPTION, _FINISHED = "keras_dml", "keras_dml_finished"
 _READ = 2_000
 _SECONDS = 120

@@ -18,8 +18,6 @@ from experiments.tuning.protocol import SearchResult
 from experiments.tuning.space import words_of_trial
 from keras_dml._files.atomic import replacing
 
-__all__ = ["write_results"]
-
 OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 

@@ -15,7 +15,6 @@ from experiments import search
 from experiments.options.command_line import run_command
 from experiments.searching.index_folder import read_settings, write_settings
 from experiments.searching.store import made_rows
-from experiments.searching.store_update import update_store
 
 
 class Elsewhere:
@@ -122,7 +121,7 @@ def test_an_address_in_an_index_is_not_opened(
         model = {name: settings[name] for name in ("saved_model", "fingerprint")}
         described = description((), dimensions=48, images=place, **model)
         vectors = np.eye(2, 48, dtype=np.float32)
-        update_store(store, described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
+        store.write(described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
         monkeypatch.setattr("experiments.searching.gallery.open_store", lambda address: store)
     query = f"--query={made / 'photos' / 'a' / '0.png'}"
     code, said = found(capsys, index, query)
