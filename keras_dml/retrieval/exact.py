@@ -30,7 +30,7 @@ class ExactIndex(Index):
 
     kind = "exact"
 
-    def _build(self, first: bool) -> None:
+    def _build(self) -> None:
         _ = self._products  # now, so that no search has to wait
 
     @property

@@ -87,13 +87,12 @@ class Index(abc.ABC):
                     f"Received: embeddings of shape {self._items.rows.shape}"
                 )
         self._lock = threading.RLock()
-        # Whether the searcher must be rebuilt, and whether it has never been built.
-        self._stale, self._first = True, True
+        self._stale = True  # whether the searcher must be rebuilt
         self._rebalancing: concurrent.futures.Future[None] | None = None
         # Changes since the training of another searcher began.
         self._changes: list[Change] | None = None
         with self._ready():
-            self._first = False
+            pass  # build
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentTypeError(
@@ -321,7 +320,7 @@ class Index(abc.ABC):
         """Enter a context in which all items can be searched, and other threads wait."""
         with self._lock:
             if self._stale and self.num_items:
-                self._build(self._first)
+                self._build()
                 self._stale = False
             yield
 
@@ -330,7 +329,6 @@ class Index(abc.ABC):
         self.__dict__.pop("_products", None)  # of other items
         if self._changes is not None:
             self._changes.append(change)
-        # An error can leave the change half done.
         fresh, self._stale = not self._stale, True
         self._stale = not (fresh and self._update(change))
 
@@ -390,8 +388,8 @@ class Index(abc.ABC):
         return rows, scores
 
     @abc.abstractmethod
-    def _build(self, first: bool) -> None:
-        """Prepare the search of all `_rows`. `first` is True on the first call."""
+    def _build(self) -> None:
+        """Prepare the search of all `_rows`."""
 
     def _update(self, change: Change) -> bool:
         """Apply a change to the searcher before the items change. False requires a rebuild.

@@ -103,7 +103,7 @@ class PrefixIndex(Index):
                 rows, items.ids, self._metric, middle, short=short, candidates=self._candidates
             )
 
-    def _build(self, first: bool) -> None:
+    def _build(self) -> None:
         if self._length >= self.dimensions:
             raise ArgumentError(
                 f"length must be less than the {self.dimensions} dimensions of the embeddings. "

@@ -115,6 +115,8 @@ class ScannIndex(Index):
         else:
             self._asked, self._tree = tree, None
         super().__init__(embeddings, metric, ids)
+        if isinstance(tree, TreeAH) and not isinstance(embeddings, Items):
+            tree.for_items(self.num_items, self.dimensions)  # raises the error for too few items
 
     @classmethod
     def loaded(cls, saved: SavedIndex) -> ScannIndex:
@@ -201,12 +203,11 @@ class ScannIndex(Index):
             ids = self._items.ids
             return ScannSearchModule(folder, ids, self._metric, middle, lift=lift, **how)
 
-    def _build(self, first: bool) -> None:
-        if first and self._tree is not None:
+    def _build(self) -> None:
+        if self._tree is not None:  # loaded
             return
-        self._tree = None
         # An index that has shrunk can be too small for the requested tree.
-        if self._asked is not None and (first or self._asked.fits(self.num_items)):
+        if self._asked is not None and self._asked.fits(self.num_items):
             self._tree = TreeSearcher.trained(self._scann, self._rows, self._metric, self._asked)
             if self._tree is not None:
                 self._measure_recall(self._tree)
@@ -223,10 +224,11 @@ class ScannIndex(Index):
         self._brute_force = self._scann.builder(items, spare, measure).score_brute_force().build()
 
     def _update(self, change: Change) -> bool:
-        if self._tree is None or not self._tree.takes(change):
-            self._tree = None
+        tree, self._tree = self._tree, None  # an error can leave the change half done
+        if tree is None or not tree.takes(change):
             return False
-        self._tree.update(change)
+        tree.update(change)
+        self._tree = tree
         return True
 
     def _rebalance(self) -> None:

@@ -95,11 +95,7 @@ def test_the_bound_is_reproducible_and_small_for_noise():
 
 def test_bad_input():
     z, labels = classes(1.0)
-    with pytest.raises(ValueError, match=r"labels must have shape \[200\]"):
-        distance_histograms(z, labels[:-1])
     with pytest.raises(ValueError, match="bins must be a whole number .*: bins=0"):
         distance_histograms(z, labels, bins=0)
-    with pytest.raises(ValueError, match="embeddings must be finite.*NaN or infinity"):
-        distance_histograms(np.where(z > 3, np.nan, z), labels)
     with pytest.raises(ValueError, match="a class with two images and a second class"):
         mutual_information_bound(z, np.zeros(len(z)))

@@ -312,9 +312,7 @@ def test_every_score_by_default():
     [
         (ROWS, [0, 0, 0, 0], {}, "labels"),
         (ROWS, [0, 1, 2, 3], {}, "labels"),
-        (ROWS, [0, 1], {}, "labels"),
         (np.zeros((0, 2)), [], {}, "labels"),
-        (ROWS * np.nan, LABELS, {}, "embeddings"),
         (ROWS, LABELS, {"scores": ["entropy"]}, "scores"),
         (ROWS, LABELS, {"neighbors": 0}, "neighbors"),
         (ROWS, LABELS, {"rows": 1}, "rows"),

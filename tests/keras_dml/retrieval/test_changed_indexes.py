@@ -409,12 +409,14 @@ def test_soar_needs_the_cosine_metric():
 
 
 @needs_scann
-def test_an_index_too_small_for_its_tree_is_searched_exactly():
+def test_an_index_too_small_for_its_tree_is_searched_exactly(tmp_path):
     rows = clustered(100, 0)
     index = ScannIndex(rows, "cosine", None, TreeAH(50, 50, soar_lambda=1))
     index.remove(np.arange(60))
     same(index, ExactIndex(rows[60:][::-1], "cosine", np.arange(60, 100)[::-1]), rows[:9], 1)
     assert index.tree is None
+    index.save(tmp_path / "index")
+    assert load_index(tmp_path / "index").tree is None
     index.rebalance()
     index.upsert(np.arange(60), rows[:60])
     assert index.tree.num_leaves == 50

@@ -99,18 +99,6 @@ def test_the_tree_has_exact_scores_and_the_reported_recall(metric):
 
 @needs_scann
 @pytest.mark.parametrize("metric", METRICS)
-def test_all_leaves_with_all_items_reordered_are_exact(metric):
-    embeddings = clustered(500)
-    tree = TreeAH(num_leaves=10, leaves_to_search=10, reorder=500)
-    index = ScannIndex(embeddings, metric, tree=tree)
-    assert index.measured_recall == 1
-    for one, other in zip(index.search(embeddings, 6), ExactIndex(embeddings, metric).search(
-        embeddings, 6)):  # fmt: skip
-        np.testing.assert_array_equal(one, other)
-
-
-@needs_scann
-@pytest.mark.parametrize("metric", METRICS)
 def test_queries_with_too_few_items_in_their_leaves_are_searched_exactly(metric):
     embeddings = clustered(400)
     tree = TreeAH(num_leaves=20, leaves_to_search=1)
