@@ -23,7 +23,7 @@ saving under the original's package name, `Addons`. Integer class ids are compar
 by the loss objects. NaN, and floats that are too large to be distinct, raise an error.
 """
 
-from keras_dml._common import public
+from keras_dml._common.exports import public_names
 from keras_dml.addons.classes import ContrastiveLoss as ContrastiveLoss
 from keras_dml.addons.classes import LiftedStructLoss as LiftedStructLoss
 from keras_dml.addons.classes import NpairsLoss as NpairsLoss
@@ -37,4 +37,4 @@ from keras_dml.addons.functional import npairs_multilabel_loss as npairs_multila
 from keras_dml.addons.functional import triplet_hard_loss as triplet_hard_loss
 from keras_dml.addons.functional import triplet_semihard_loss as triplet_semihard_loss
 
-globals()["__all__"] = public.names(vars())
+__all__ = public_names(__name__)

@@ -82,7 +82,7 @@ class MatryoshkaLoss(LossAround):
     def compute_loss(
         self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
     ) -> Tensor:
-        """Compute the loss `[n]` of the prefixes, or of the prefixes against those of a memory."""
+        """Compute the loss `[n]` of the prefixes, in the batch or against a memory's prefixes."""
         prefixes = self._prefixes(embeddings, memory)
         return _sum([w * self.loss.compute_loss(class_ids, *rest) for w, *rest in prefixes])
 

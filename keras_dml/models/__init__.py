@@ -1,6 +1,6 @@
 """Models: backbones, the embedding head, the classifier."""
 
-from keras_dml._common import public
+from keras_dml._common.exports import public_names
 from keras_dml.models.backbones import InputScaling as InputScaling
 from keras_dml.models.backbones import backbone_names as backbone_names
 from keras_dml.models.backbones import build_backbone as build_backbone
@@ -43,4 +43,4 @@ from keras_dml.models.proxy_head import proxy_model as proxy_model
 from keras_dml.models.rankmi import RankMI as RankMI
 from keras_dml.models.statistics_network import StatisticsNetwork as StatisticsNetwork
 
-globals()["__all__"] = public.names(vars())
+__all__ = [*public_names(__name__), "LORA_LAYERS", "POOLINGS"]

@@ -222,20 +222,6 @@ def test_invalid_arguments_are_named(argument, make):
 # Frozen statistics
 
 
-def frozen_tiny():
-    return shake(models.with_frozen_statistics(tiny_backbone()))
-
-
-def test_frozen_statistics_give_the_same_in_training():
-    model = frozen_tiny()
-    evaluated = model(images(), training=False).numpy()
-    np.testing.assert_array_equal(model(images(), training=True).numpy(), evaluated)
-    plain = tiny_backbone()
-    plain.set_weights(model.get_weights())
-    np.testing.assert_allclose(plain(images(), training=False).numpy(), evaluated, rtol=1e-6)
-    assert np.abs(plain(images(), training=True).numpy() - evaluated).max() > 0.1
-
-
 def fit_to_zero(backbone):
     model = models.embedding_model(backbone, 3)
     model.compile(keras.optimizers.SGD(1e-3), "mse")
