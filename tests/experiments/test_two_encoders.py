@@ -84,7 +84,6 @@ def test_a_run_trains_with_catalog_pictures_as_candidates(groceries, tmp_path, m
     [
         (["--dataset=glyphs", "--loss=nt_xent"], "candidates must be batch for a dataset without"),
         (["--dataset=glyphs", "--loss=arcface"], "candidates must be batch for a loss that cannot"),
-        (["--dataset=glyphs", "--loss=n_pairs"], "candidates must be batch for a loss that cannot"),
         (["--loss=nt_xent", "--also=tcm"], "candidates must not be set with --also"),
     ],
 )
