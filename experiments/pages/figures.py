@@ -43,8 +43,7 @@ def svg(title: str, shown: Curves | Histograms | Means | Trials) -> str:
         title: Title of the figure, unique on the page.
         shown: The numbers.
     """
-    draw: Callable[[str, Any], str] = _FIGURES[type(shown)]
-    return draw(title, shown)
+    return _FIGURES[type(shown)](title, shown)
 
 
 def svgs(figures: Mapping[str, Any]) -> dict[str, str]:
@@ -208,4 +207,9 @@ def _drawn(title: str, draw: Callable[[Figure], None], words: list[str], height:
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
 
 
-_FIGURES = {Curves: _curves, Histograms: _histograms, Means: _means, Trials: _trials}
+_FIGURES: dict[type, Callable[[str, Any], str]] = {
+    Curves: _curves,
+    Histograms: _histograms,
+    Means: _means,
+    Trials: _trials,
+}
