@@ -59,7 +59,7 @@ def test_the_wheel_contains_every_file_of_the_packages(tmp_path):
     }
     assert packed == there
     assert {pathlib.PurePath(name).suffix for name in there} == {
-        ".py", ".typed", ".html", ".css", ".flags", ".csv"
+        ".py", ".typed", ".html", ".md", ".css", ".flags", ".csv"
     }  # fmt: skip
     needed = re.findall(r"^Requires-Dist: (\S+?)[<>=~].*(?<!extra)$", metadata, re.MULTILINE)
     unconditional = [line for line in metadata.splitlines()
