@@ -225,7 +225,8 @@ def _features(options: RelationsOptions) -> dict[str, np.ndarray]:
     """Return the features of photographs and catalog pictures, classes, and tags, from a cache."""
     from pipelines.datasets import groceries
 
-    table, catalog, class_ids = groceries.read_groceries(options.data_dir)
+    loaded: Any = groceries.load(options.data_dir)
+    table, catalog, class_ids = loaded.table, loaded.catalog, loaded.class_ids
     path = pathlib.Path(options.output_dir, f"features_{options.image_size}.npz")
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)

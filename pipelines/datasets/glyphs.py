@@ -14,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
-from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
-from pipelines.datasets.files import check_not_given
-from pipelines.split import Split, split_by_class
+from pipelines.split import Unsplit
 from pipelines.table import ImageTable
 
 if TYPE_CHECKING:
@@ -63,27 +61,9 @@ _BASELINE = _DRAWING // 2 + round(0.37 * _EM)
 _SAME = 90
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-    split: str = "first_classes",
-    seed: int = 0,
-) -> Split:
+def load(num_classes: int | None = None) -> Unsplit:
     """Built in: characters. By default, the first half of the classes is for training."""
-    check_not_given("glyphs", "reads no files", data_dir=data_dir)
-    wanted = None
-    first = split == "first_classes"
-    if first and train_classes and test_classes and min(train_classes, test_classes) > 0:
-        # Drawing takes time, and the first classes do not depend on the number of classes.
-        wanted = train_classes + test_classes
-    try:
-        table = glyphs(num_classes=wanted)
-    except ValueError as error:
-        raise ArgumentError(
-            f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
-        ) from error
-    return split_by_class(table, train_classes, test_classes, None, split, seed)
+    return Unsplit(glyphs(num_classes))
 
 
 def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
