@@ -135,9 +135,7 @@ def _embedded(
             options.candidate_model, options, "candidate_model"
         )
     if options.candidate_saved_model:
-        candidates = model_embeddings.saved_model(
-            options.candidate_saved_model, options, queries
-        )
+        candidates = model_embeddings.saved_model(options.candidate_saved_model, options, queries)
     if kind == "saved_model":
         embedder = model_embeddings.saved_model(source, options, queries)
     elif kind == "backbone":
