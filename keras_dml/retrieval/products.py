@@ -118,11 +118,15 @@ class ExactProducts:
         nearness = nearness if copies is None else nearness[:, copies]
         if own is not None:
             nearness[np.arange(len(own)), own] = -np.inf
-        best = np.where(relevant, nearness, np.float32(-np.inf)).max(axis=1)
+        rows, columns = np.nonzero(relevant)
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        best = np.maximum.reduceat(nearness[rows, columns], starts)
         least, most = (
             self._limits(lengths, best, dtype, sign).astype(np.float32)[:, None] for sign in (1, -1)
         )
-        low, high = (nearness > most).sum(axis=1), (nearness >= least).sum(axis=1)
+        # Row by row, because counting along an axis is slow.
+        low = np.array([np.count_nonzero(row) for row in nearness > most], np.int64)
+        high = np.array([np.count_nonzero(row) for row in nearness >= least], np.int64)
         return low, high - 1  # without the relevant item
 
     def _products(
@@ -231,7 +235,9 @@ def _nearness(
             nearness *= -2
             nearness += squares
             nearness += np.einsum("nd,nd->n", items, items)
-            nearness = -np.sqrt(np.maximum(nearness, 0))
+            np.maximum(nearness, 0, out=nearness)
+            np.sqrt(nearness, out=nearness)
+            np.negative(nearness, out=nearness)
         with np.errstate(over="ignore"):  # beyond the range of float32, all items are equally far
             parts.append(nearness.astype(np.float32, copy=False))
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
