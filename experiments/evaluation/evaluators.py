@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import keras
 import numpy as np
 
 from experiments.evaluation import baselines
 from experiments.evaluation.baselines import best_baseline
-from experiments.evaluation.information import widest_classes
+from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import (
@@ -190,29 +190,23 @@ class InformationScores(Evaluator):
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
-        names = run.data.test.class_names
-        return information_findings(_scored(run, end.embeddings), self.fitted, names)
+        return information_findings(_scored(run, end.embeddings), self.fitted)
 
 
-def information_findings(
-    scored: Scored, fitted: bool = False, names: Sequence[str] = ()
-) -> Findings:
-    """Return the scores of information, and the widest classes.
+def information_findings(scored: Scored, fitted: bool = False) -> Findings:
+    """Return the scores of information.
 
     Args:
         scored: The embeddings.
         fitted: Whether to use every image, and to fit the probes.
-        names: Names of the classes. Without names, the labels are names.
     """
     found = information_scores(scored, fitted)
-    lines = score_lines(found)
-    lines += widest_classes(scored.embeddings, scored.labels, names) if found else []
-    return Findings(lines=lines, result={"scores": as_json(found)})
+    return Findings(lines=score_lines(found), result={"scores": as_json(found)})
 
 
 def retrieval_findings(
     scored: Scored,
-    catalog: tuple[np.ndarray, np.ndarray] | None = None,
+    catalog: EmbeddedSet | None = None,
     prefixes: Sequence[int] = (),
     clustering: bool = True,
 ) -> Findings:
@@ -220,7 +214,7 @@ def retrieval_findings(
 
     Args:
         scored: The embeddings.
-        catalog: Embeddings and labels of the catalog, if there is one.
+        catalog: The catalog, if there is one.
         prefixes: Lengths of prefixes of the embeddings to score too.
         clustering: Whether to compute the scores that need k-means.
     """
@@ -351,14 +345,13 @@ class Baseline(Evaluator):
 
     @property
     def _rows(self) -> dict[str, Mapping[str, float]]:
-        rows = self._found.items()
-        return {f"{self.name}, {name}": row for name, row in rows if name != _PAIRS}
+        return {f"{self.name}, {name}": row for name, row in self._found.items() if name != _PAIRS}
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return the rows of the table."""
         if not self._rows or not self.is_wanted(run):
             return Findings()
-        stored = {name.removeprefix(f"{self.name}, "): row for name, row in self._rows.items()}
+        stored = {name: row for name, row in self._found.items() if name != _PAIRS}
         return Findings(rows=self._rows, baselines={self.name: stored})
 
 
@@ -435,21 +428,17 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 
 
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
-    data = run.data.tables
-    in_gallery = "gallery" in data
-    return Scored(
-        embeddings["test"],
-        data["test"].labels,
-        run.ks,
-        embeddings["gallery"] if in_gallery else None,
-        data["gallery"].labels if in_gallery else None,
-        run.options.neighbors,
-    )
+    queries, gallery = _set("test", run, embeddings), _set("gallery", run, embeddings)
+    return Scored(cast(EmbeddedSet, queries), run.ks, gallery, run.options.neighbors)
 
 
-def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the embeddings and labels of the catalog, if there is one."""
-    catalog = run.data.catalog
-    if catalog is None or "catalog" not in embeddings:
+def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:
+    return _set("catalog", run, embeddings)
+
+
+def _set(side: str, run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:
+    """Return the embeddings of a table with their labels, if they are there."""
+    tables = run.data.tables
+    if side not in tables or side not in embeddings:
         return None
-    return embeddings["catalog"], catalog.labels
+    return EmbeddedSet(embeddings[side], tables[side].labels)

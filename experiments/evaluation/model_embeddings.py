@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
+from experiments.evaluation.audited_images import split_sets
 from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
@@ -68,16 +69,14 @@ def evaluated_tables(
         raise UsageError(
             f"split must be test or train with a gallery, but got all with dataset={dataset}."
         )
-    names, labels = train.class_names, test.labels
-    if not data.same_classes:
-        names, labels = names + test.class_names, labels + train.num_classes
+    tables, class_names, offsets = split_sets(data)
+    labels = np.concatenate([each.labels + offsets[name] for name, each in tables.items()])
     images = {
-        kind: np.concatenate([getattr(train, kind), getattr(test, kind)])
+        kind: np.concatenate([getattr(each, kind) for each in tables.values()])
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(train, kind) is not None
     }
-    table = ImageTable(np.concatenate([train.labels, labels]), names, **images)
-    return {"queries": table}, train.num_classes
+    return {"queries": ImageTable(labels, class_names, **images)}, train.num_classes
 
 
 class ServedEmbedder:
@@ -230,32 +229,29 @@ def embed(
             models differ in length.
         RunError: Out of memory.
     """
-    arrays: dict[str, np.ndarray] = {}
-    for name, table in tables.items():
-        of_set = model if name == "queries" or candidate_model is None else candidate_model
-        arrays |= embed_tables(of_set, {_FILES[name]: table}, folder)
+    arrays = {
+        name: embed_table(
+            model if name == "queries" or candidate_model is None else candidate_model,
+            table,
+            folder / f"{_FILES[name]}.npy",
+        )
+        for name, table in tables.items()
+    }
     lengths = [array.shape[1] for array in arrays.values()]
     if len(set(lengths)) > 1:
         raise UsageError(
             f"candidate_model must give embeddings of length {lengths[0]}, as the model of the "
             f"queries, but got {lengths[-1]}."
         )
-    sets = {name: EmbeddedSet(arrays[_FILES[name]], each.labels, each)
-            for name, each in tables.items()}  # fmt: skip
+    sets = {name: EmbeddedSet(arrays[name], each.labels, each) for name, each in tables.items()}
     transform = model.embedder.transform
     return LabeledEmbeddings(**sets, transform=transform if callable(transform) else PICTURES)
 
 
-def embed_tables(
-    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path
-) -> dict[str, np.ndarray]:
-    """Return the embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
-    arrays: dict[str, np.ndarray] = {}
-    for name, table in tables.items():
-        with naming_bad_images(table, "the same command continues where it stopped"):
-            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding")
-            arrays[name] = cast(EmbeddingFile, file).array()
-    return arrays
+def embed_table(model: IdentifiedEmbedder, table: ImageTable, path: pathlib.Path) -> np.ndarray:
+    """Embed images into a file, as `embed`."""
+    with naming_bad_images(table, "the same command continues where it stopped"):
+        return cast(EmbeddingFile, embeddings_on_disk(model, table, path, "embedding")).array()
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ def compare(
     one, other = of_export.queries.astype(np.float64), of_keras.queries.astype(np.float64)
     lengths = np.linalg.norm(other, axis=1)
     products = np.linalg.norm(one, axis=1) * lengths
-    cosines = np.einsum("nd,nd->n", one, other) / np.where(products, products, 1)
+    cosines = (one * other).sum(axis=1) / np.where(products, products, 1)
     found, keras_found = (
         recalls(each.queries, labels[0], ks, gallery=each.gallery, gallery_labels=labels[1])[
             "cosine"

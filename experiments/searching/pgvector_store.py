@@ -71,16 +71,12 @@ class PostgresStore(Store):
                 pgvector.psycopg.register_vector(connection)
             yield connection
 
-    def description(self) -> Description | None:  # noqa: D102, as in Store
+    def _stored(self) -> tuple[str, bool] | None:
         with self._connected() as connection:
             comment = self._comment(connection)
         if comment is None:
             return None
-        return Description.of_text(comment.removesuffix(_FINISHED), self)
-
-    def is_finished(self) -> bool:  # noqa: D102
-        with self._connected() as connection:
-            return (self._comment(connection) or "").endswith(_FINISHED)
+        return comment.removesuffix(_FINISHED), comment.endswith(_FINISHED)
 
     def _comment(self, connection: Any) -> str | None:
         """Return the comment of the table, or None if the table is missing."""

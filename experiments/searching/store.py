@@ -156,7 +156,7 @@ class Target(abc.ABC):
             rows: All images.
 
         Returns:
-            What has changed, for the terminal.
+            The changes, for the terminal.
 
         Raises:
             StoreError: The store does not answer.
@@ -215,6 +215,24 @@ class Store(Target):
                 "it at the same time. Repeat the command"
             )
 
+    def description(self) -> Description | None:  # noqa: D102, as in Target
+        with self._asking():
+            stored = self._stored()
+        return None if stored is None else Description.of_text(stored[0], self)
+
+    def is_finished(self) -> bool:
+        """Return whether the table has been complete."""
+        with self._asking():
+            stored = self._stored()
+        return stored is not None and stored[1]
+
+    @abc.abstractmethod
+    def _stored(self) -> tuple[str, bool] | None:
+        """Return the text of the description, and whether the table has been complete.
+
+        None if the table does not exist.
+        """
+
     def write(self, description: Description, rows: Rows) -> str:  # noqa: D102, as in Target
         before = self.description()
         if before is None or before.columns != description.columns:
@@ -243,10 +261,6 @@ class Store(Target):
         if todo or removed or not self.is_finished():
             self.finish(len(rows))
         return str(Changes(len(new), len(changed), len(removed)))
-
-    @abc.abstractmethod
-    def is_finished(self) -> bool:
-        """Return whether the table has been complete."""
 
     @abc.abstractmethod
     def create(self, description: Description) -> None:

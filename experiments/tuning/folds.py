@@ -48,10 +48,12 @@ def scores_on_test_classes(
     together = _concatenated(outputs, flags)
     found: Scores = {}
     for score in compared():
-        each = [scores[score.key] for scores in of_models] if score.of_distance else [None]
-        if None not in each:
-            both = {"separate": np.mean(each), "concatenated": together[score.key]}
-            found[label_of(score.at_1)] = {name: float(value) for name, value in both.items()}
+        each = [scores[score.key] for scores in of_models if score.of_distance]
+        if each and None not in each:
+            found[label_of(score.at_1)] = {
+                "separate": float(np.mean(each)),
+                "concatenated": float(together[score.key]),
+            }
     with replacing(folder / "test.json") as unfinished:
         unfinished.write_text(checked_text(found))
     return found

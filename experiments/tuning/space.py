@@ -77,7 +77,7 @@ def read_space(
     Raises:
         UsageError: A word has another form or an invalid value, or names another recipe, or a flag
             that a search cannot change, that is also set, or that the recipe's loss does not take.
-            Or there is no hyperparameter for this recipe.
+            Or no word is for this recipe.
     """
     found: dict[str, Parameter] = {}
     for word in words:

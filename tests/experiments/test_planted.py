@@ -13,7 +13,7 @@ from pipelines import load_dataset
 
 
 def plant(folder, wrong_labels, copies):
-    """Write 12 photographs of 8 classes, some of them in a wrong folder, and copies of others.
+    """Write 12 photographs of 8 classes, some into a wrong folder, and copies of other photographs.
 
     Returns:
         The right classes of the images in a wrong folder, and the sources of the copies.

@@ -106,21 +106,6 @@ def test_a_dataset_is_downloaded_unpacked_and_counted(
     assert command(f"--dataset={name}", f"--data_dir={folder / path.stem}") == 0
 
 
-def test_another_process_may_unpack_at_the_same_time(tmp_path, cub_archive, monkeypatch):
-    serve(monkeypatch, "cub", cub_archive)
-    given = ["--dataset=cub", f"--data_dir={tmp_path / 'data'}"]
-    look = prepare._look
-
-    def meanwhile(name, folder):
-        seen = look(name, folder)
-        monkeypatch.setattr(prepare, "_look", look)
-        assert command(*given) == 0  # another process
-        return seen
-
-    monkeypatch.setattr(prepare, "_look", meanwhile)
-    assert command(*given) == 0
-
-
 class _HalfOfIt(http.server.BaseHTTPRequestHandler):
     """A server that closes the connection too early."""
 

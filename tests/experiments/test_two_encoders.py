@@ -82,16 +82,15 @@ def test_a_run_trains_with_catalog_pictures_as_candidates(groceries, tmp_path, m
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--dataset=glyphs", "--loss=nt_xent"], "candidates must be batch for a dataset without"),
-        (["--dataset=glyphs", "--loss=arcface"], "candidates must be batch for a loss that cannot"),
-        (["--dataset=glyphs", "--loss=n_pairs"], "candidates must be batch for a loss that cannot"),
+        (["--loss=nt_xent"], "candidates must be batch for a dataset without"),
+        (["--loss=arcface"], "candidates must be batch for a loss that cannot"),
         (["--loss=nt_xent", "--also=tcm"], "candidates must not be set with --also"),
     ],
 )
-def test_invalid_candidates_of_a_run_are_refused(flags, message, tmp_path, capsys):
-    words = [word for word in TINY if not word.startswith(("--dataset", "--loss"))]
-    given = [*words, "--candidates=catalog", f"--output_dir={tmp_path / 'run'}", *flags]
-    assert tiny_command(*given) == 2
+def test_invalid_candidates_of_a_run_are_refused(flags, message, photos, tmp_path, capsys):
+    words = [word for word in TINY if not word.startswith("--loss")]
+    given = [*words, f"--data_dir={photos}", "--candidates=catalog"]
+    assert tiny_command(*given, f"--output_dir={tmp_path / 'run'}", *flags) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -79,21 +79,17 @@ def test_an_update_writes_only_changed_rows(opened):
     assert opened().write(stores.description(), rows) == "added 0, changed 0, removed 0"
     later = stores.rows([*PATHS[2:], "new.png"], brand="other")
     later.vectors[:-1] = rows.vectors[2:]
-    later = stores.made_rows(
-        later.columns["path"], later.vectors,
-        {name: later.columns[name] for name in ("class", "folder", "brand")},
-    )  # fmt: skip
+    paths, columns = later.columns["path"], {**later.columns}
+    del columns["path"], columns["digest"]
+    later = stores.made_rows(paths, later.vectors, columns)
     # Half of the remaining images have another brand.
     assert opened().write(stores.description(), later) == "added 1, changed 11, removed 2"
     known = {row[0]: row[1:] for block in opened().values(["path", "brand", "id"]) for row in block}
     assert set(known) == {*PATHS[2:], "new.png"}
     assert known["new.png"] == ("", item_id("new.png")) and known["a/3.png"][0] == "other"
     # With other columns, the table is created again.
-    both = later.columns | {"price": ["1"] * len(later)}
-    more = stores.made_rows(
-        both["path"], later.vectors,
-        {name: both[name] for name in ("class", "folder", "brand", "price")},
-    )  # fmt: skip
+    columns["price"] = ["1"] * len(later)
+    more = stores.made_rows(paths, later.vectors, columns)
     opened().write(stores.description(["brand", "price"]), more)
     assert StoreGallery(opened()).columns.values_of("price") == ["1"] * 23
 
