@@ -97,6 +97,7 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
         trained,
         options.information,
         cast("Neighbors", options.neighbors),
+        options,
     )
 
 
@@ -106,9 +107,13 @@ def _embedded(
     """Return the embeddings of a model, and how many of the classes are training classes."""
     from experiments.evaluation import model_embeddings
     from experiments.options import data as options_data
-    from experiments.training.fit import pooled_backbone
+    from experiments.training.encoders import pooled_backbone
     from experiments.training.made_of import images_of_run
-    from experiments.training.run_files import kept_model, known_bad_images
+    from experiments.training.run_files import (
+        kept_candidate_model,
+        kept_model,
+        known_bad_images,
+    )
 
     kind, source, output = options.kind, options.source, options.output
     if kind == "run":
@@ -117,6 +122,8 @@ def _embedded(
         data, _ = options_data.data(options, known_bad_images(output))
     tables, trained = model_embeddings.evaluated_tables(data, options.split, options.dataset)
     _recall_at(options, tables["queries"], tables.get("gallery"))
+    if options_data.relation(options) is not None:
+        options_data.paths_of_classes(tables["queries"])
     candidates = None
     if (options.candidate_model or options.candidate_saved_model) and len(tables) == 1:
         raise UsageError(
@@ -138,6 +145,9 @@ def _embedded(
         embedder = model_embeddings.backbone_model(backbone, options, options.backbone)
     else:
         path = kept_model(source) if kind == "run" else source
+        other = kept_candidate_model(source) if kind == "run" else None
+        if other is not None:
+            candidates = model_embeddings.keras_model(other, options, kind)
         embedder = model_embeddings.keras_model(path, options, kind)
     open_output()
     embedded = model_embeddings.embed(embedder, tables, output, candidates)

@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.evaluation.evaluators import information_findings, retrieval_findings
+from experiments.evaluation.evaluators import (
+    information_findings,
+    retrieval_findings,
+    under_relation,
+)
 from experiments.evaluation.labeled_embeddings import (
     LabeledEmbeddings,
     trained_classes_line,
@@ -18,6 +22,7 @@ from experiments.evaluation.labeled_embeddings import (
 from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import Embeddings, score_table
+from experiments.options.run_options import RelationOptions
 from keras_dml._common.types import Neighbors
 
 
@@ -31,6 +36,7 @@ def result_of(
     trained: int = 0,
     information: bool = False,
     neighbors: Neighbors = "auto",
+    relation: RelationOptions | None = None,
 ) -> Result:
     """Return every score of embeddings.
 
@@ -44,6 +50,7 @@ def result_of(
         trained: How many classes of the queries are training classes of the dataset.
         information: Whether to fit the probes of the information, on every row.
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
+        relation: The options of a relation, whose matches are scored too.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
     scored = Embeddings(
@@ -59,9 +66,10 @@ def result_of(
     # The labels of a file are names, also if its pictures are known.
     if queries.table is not None and np.array_equal(queries.table.labels, queries.labels):
         names = queries.table.class_names
+    related = under_relation(scored, relation, queries.table)
     findings = Findings.together(
         [
-            retrieval_findings(scored, of_catalog, prefixes, clustering),
+            retrieval_findings(scored, of_catalog, prefixes, clustering, related),
             information_findings(scored, information, names),
         ]
     )

@@ -76,7 +76,12 @@ def evaluated_tables(
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(train, kind) is not None
     }
-    table = ImageTable(np.concatenate([train.labels, labels]), names, **images)
+    coarse_ids = train.coarse_ids
+    if coarse_ids is not None and test.coarse_ids is not None and not data.same_classes:
+        coarse_ids = np.concatenate([coarse_ids, test.coarse_ids])
+    table = ImageTable(
+        np.concatenate([train.labels, labels]), names, coarse_ids=coarse_ids, **images
+    )
     return {"queries": table}, train.num_classes
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keras_dml.metrics import DistanceHistograms, PrecisionAtR
     from keras_dml.metrics.approximate import ApproximateScores, Certificate
     from keras_dml.metrics.clustering import ClusteringScores
+    from keras_dml.relations import Relation
 
 #: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
 Rows: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -29,6 +30,8 @@ Rows: TypeAlias = Mapping[str, Mapping[str, float]]
 DISTANCES: tuple[Metric, ...] = ("cosine", "l2")
 #: First part of the row names of a search in a catalog, and of the scores that a paper reports.
 CATALOG, PAPER = "photo to catalog", "paper"
+#: First part of the row names of a search among the photos with the catalog's pictures.
+PHOTOS = "catalog to photo"
 #: Keys of `metrics.jsonl`. The best epoch is chosen by one of them.
 RECALL_AT_1, MAP_AT_R, ACCURACY = "test/recall@1/cosine", "test/map@r/cosine", "test/accuracy"
 
@@ -38,12 +41,13 @@ class Embeddings:
 
     Args:
         embeddings: Numbers `[n, d]`.
-        labels: Class of each row, `[n]`.
+        labels: Class of each row, `[n]`, or the labels of `relation`.
         ks: Values of K for the scores at K.
         gallery: Numbers `[m, d]` to search instead of the other rows.
-        gallery_labels: Class of each row of the gallery, `[m]`.
+        gallery_labels: Labels of each row of the gallery.
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
         name: First part of the row names of these embeddings.
+        relation: Which rows match. None: the rows of the query's class.
 
     Attributes:
         certificates: Name of a row -> {key of a score: its certificate}. Filled when ScaNN finds
@@ -59,10 +63,11 @@ class Embeddings:
         gallery_labels: np.ndarray | None = None,
         neighbors: Neighbors = "auto",
         name: str = "embedding",
+        relation: Relation | None = None,
     ) -> None:
         self.embeddings, self.labels, self.ks = embeddings, labels, ks
         self.gallery: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
-        self.neighbors, self.name = neighbors, name
+        self.neighbors, self.name, self.relation = neighbors, name, relation
         self.certificates: dict[str, Mapping[str, Certificate]] = {}
         self._precision: dict[Metric, PrecisionAtR] = {}
         self._approximate: dict[Metric, ApproximateScores] = {}
@@ -93,7 +98,12 @@ class Embeddings:
 
         if distance not in self._approximate:
             found = approximate_scores(
-                self.embeddings, self.labels, self.ks, distance, **self.gallery
+                self.embeddings,
+                self.labels,
+                self.ks,
+                distance,
+                **self.gallery,
+                relation=self.relation,
             )
             self._approximate[distance] = found
             self.certificates[f"{self.name}, {distance}"] = found.certificates
@@ -105,7 +115,14 @@ class Embeddings:
 
         if self.by_scann:
             return self.approximate(distance).recall
-        return recall_at_k(self.embeddings, self.labels, self.ks, distance, **self.gallery)
+        return recall_at_k(
+            self.embeddings,
+            self.labels,
+            self.ks,
+            distance,
+            **self.gallery,
+            relation=self.relation,
+        )
 
     def precision(self, distance: Metric) -> PrecisionAtR:
         """Return MAP@R and R-precision."""
@@ -115,7 +132,7 @@ class Embeddings:
             return self.approximate(distance).precision
         if distance not in self._precision:
             self._precision[distance] = precision_at_r(
-                self.embeddings, self.labels, distance, **self.gallery
+                self.embeddings, self.labels, distance, **self.gallery, relation=self.relation
             )
         return self._precision[distance]
 

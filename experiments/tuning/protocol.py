@@ -17,7 +17,7 @@ from experiments.options import RunOptions, UsageError, data, parse, resolved
 from experiments.options.together import check_together
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
-from experiments.training.patience import check_patience, epochs_of_all_classes
+from experiments.training.selection import check_selection, epochs_of_all_classes
 from experiments.tuning.folds import FoldRuns, Run
 from experiments.tuning.space import Parameter, Trial, own_values, words_of_trial
 from keras_dml import losses
@@ -76,7 +76,7 @@ class RecipeSearch:
             )
         on_fold = dataclasses.replace(options, fold=f"1/{self.folds}")
         check_together(on_fold)
-        check_patience(on_fold)
+        check_selection(on_fold)
         for parameter in self.space:
             for value in parameter.choices or (parameter.low, parameter.high):
                 words = [*self._words, *words_of_trial({parameter.name: value})]

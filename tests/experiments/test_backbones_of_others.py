@@ -12,11 +12,11 @@ from tiny_run import (
     command,
     final_weights,
     history,
+    stopping_after_a_checkpoint,
 )
 
 from experiments import evaluate
 from experiments.options.command_line import run_command
-from experiments.training.run_folder import RunFolder
 from keras_dml import models
 
 pytestmark = pytest.mark.slow
@@ -45,31 +45,14 @@ def backbone_of(kind, root):
     return f"--backbone=hub:{root / kind}"
 
 
-class Killed(BaseException):
-    pass
-
-
-def killed_after_its_first_checkpoint(monkeypatch, *words):
-    save = RunFolder.save_checkpoint
-
-    def last_breath(self, *arguments):
-        save(self, *arguments)
-        self.close()
-        raise Killed
-
-    with monkeypatch.context() as context:
-        context.setattr(RunFolder, "save_checkpoint", last_breath)
-        with pytest.raises(Killed):
-            command(*words)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd, monkeypatch):
+def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd):
     words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path)]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert command(*words, f"--output_dir={whole}") == 0
-    killed_after_its_first_checkpoint(monkeypatch, *words, f"--output_dir={killed}")
+    with stopping_after_a_checkpoint():
+        assert command(*words, f"--output_dir={killed}") == 130
     assert command(*words, f"--output_dir={killed}") == 0
     assert "continued after epoch 1" in capfd.readouterr().out
     assert_same_weights(whole, killed)

@@ -51,7 +51,7 @@ def begin(path, photos, *more):
     split, lines = described.data(options)
     settle_images(folder, record_of(split))
     folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in lines))
-    folder.best_of(1).write_bytes(b"a model")
+    folder.new_best().write_bytes(b"a model")
     folder.write_history([{"epoch": 1, "step": 1}])
     variables = types.SimpleNamespace(built=True, variables=[])
     model = types.SimpleNamespace(optimizer=variables, variables=[])
@@ -141,13 +141,6 @@ def test_flags_can_select_other_images(photos, begun, tmp_path, caplog):
     for words, moves in (([f"--data_dir={spelled}"], False), ([f"--data_dir={others}"], True)):
         with pytest.raises(UsageError, match="Training images would be measured"):
             images_now(begun, *words, data_dir_moves=moves)
-
-
-def test_a_run_without_a_record_of_its_images(photos, begun):
-    (begun / IMAGES).unlink()
-    (begun / CHECKPOINT).unlink()
-    write_photos(photos, ["0/0.png", "1/0.png"])
-    assert len(images_now(begun).test) == 8
 
 
 def test_moved_images_are_found_with_data_dir(photos, begun, tmp_path, monkeypatch):
