@@ -17,6 +17,8 @@ from experiments.options import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from experiments.evaluation.audited_images import AuditedImages
 
 
@@ -30,50 +32,44 @@ def main(argv: list[str]) -> None:
 
         options = parse(AuditOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     from experiments.evaluation.audited_images import images_of_file
-    from experiments.evaluation.findings import (
-        Thresholds,
-        count_names,
-        find,
-        lines_of,
-        write_findings,
-    )
-    from experiments.evaluation.held_folder import opened
+    from experiments.evaluation.duplicates import Thresholds
+    from experiments.evaluation.findings import find, lines_of, write_findings
+    from experiments.evaluation.held_folder import held
     from experiments.pages.audit_page import write_audit_page
 
     with contextlib.ExitStack() as until_end:
         if options.run:
-            images = _images_of_run(options, lambda: until_end.enter_context(opened(output)))
+            images = _images_of_run(
+                options, lambda: until_end.enter_context(held(output, "output_dir"))
+            )
         else:
             images = images_of_file(source)
-        names = count_names(images)
-        if options.max_leaks is not None and "leaks" not in names:
+        if options.max_leaks is not None and len(images.sets) == 1:
             raise UsageError(
                 "max_leaks must be unset without training images or a gallery, but got "
                 f"{options.max_leaks} for one set."
             )
         if options.embeddings:
-            until_end.enter_context(opened(output))
-        thresholds = Thresholds(options.correlation, options.similarity, options.max_pixels)
-        findings = find(images, thresholds)
-        lines = lines_of(images, findings)
-        counts = findings.counts(images)
-        limits = {name: getattr(options, f"max_{name}") for name in counts}
+            until_end.enter_context(held(output, "output_dir"))
+        findings = find(
+            images, Thresholds(options.correlation, options.similarity, options.max_pixels)
+        )
+        lines, counts = lines_of(findings), findings.counts(options.limits)
         title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
         page, file = output / "audit.html", output / "findings.csv"
         try:
             write_findings(file, lines)
-            write_audit_page(page, title, images, findings, lines, thresholds, limits)
+            write_audit_page(page, title, findings, lines, counts)
         except OSError as error:
             raise UsageError(f"The results cannot be written: {error}") from error
-    allowed = {name: "any" if limits[name] is None else f"{limits[name]:,}" for name in names}
-    rows = [[text, f"{counts[name]:,}", allowed[name]] for name, text in names.items()]
+    rows = [
+        [each.text, f"{each.found:,}", "any" if each.limit is None else f"{each.limit:,}"]
+        for each in counts
+    ]
     print(text_table([[f"{len(images):,} images", "found", "allowed"], *rows]))
     print(f"\npage: {page}\nlist: {file}")
-    over = [
-        f"{counts[name]:,} {text} (--max_{name}={limits[name]})"
-        for name, text in names.items()
-        if limits[name] is not None and counts[name] > limits[name]
-    ]
+    over = [f"{each.found:,} {each.text} (--max_{each.name}={each.limit})"
+            for each in counts if each.is_over]  # fmt: skip
     if over:
         raise FindingsError(f"{', '.join(over)}: more than is allowed")
 
@@ -98,18 +94,19 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
     if options.split != "all":
         is_train = options.split == "train"
         tables = {n: table for n, table in tables.items() if (n == "train") == is_train}
-    embeddings = {}
+    found: dict[str, np.ndarray | None] = dict.fromkeys(tables)
     if read_json(run, RESULT) is not None:  # otherwise they may belong to an earlier model
-        kept = {name: kept_embeddings(run, name, table) for name, table in tables.items()}
-        embeddings = {name: array for name, array in kept.items() if array is not None}
-    missing = {name: table for name, table in tables.items() if name not in embeddings}
-    if missing:
+        found = {name: kept_embeddings(run, name, table) for name, table in tables.items()}
+    if any(embeddings is None for embeddings in found.values()):
         embedder = model_embeddings.keras_model(kept_model(run), options, "run")
     open_output()
-    if missing:
-        embeddings |= model_embeddings.embed_tables(embedder, missing, options.output)
-    sets = {name: EmbeddedSet(embeddings[name], table.labels + offsets[name], table)
-            for name, table in tables.items()}  # fmt: skip
+    sets = {}
+    for name, table in tables.items():
+        embeddings = found[name]
+        if embeddings is None:
+            path = options.output / f"{name}.npy"
+            embeddings = model_embeddings.embed_table(embedder, table, path)
+        sets[name] = EmbeddedSet(embeddings, table.labels + offsets[name], table)
     return audited_images(sets, class_names)
 
 

@@ -5,16 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.benchmarks import (
-    audit,
-    chunks,
     end_to_end,
     information,
     losses,
     pipeline,
     relations,
     retrieval,
-    training,
-    verification,
 )
 from experiments.options import (
     HelpRequested,
@@ -28,15 +24,11 @@ from experiments.options import (
 
 BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterator[str]]]] = {
     "losses": (losses.LossesOptions, losses.measure),
-    "training": (training.TrainingOptions, training.measure),
     "end_to_end": (end_to_end.EndToEndOptions, end_to_end.measure),
-    "chunks": (chunks.ChunksOptions, chunks.measure),
     "pipeline": (pipeline.PipelineOptions, pipeline.measure),
     "retrieval": (retrieval.RetrievalOptions, retrieval.measure),
-    "verification": (verification.VerificationOptions, verification.measure),
     "information": (information.InformationOptions, information.measure),
     "relations": (relations.RelationsOptions, relations.measure),
-    "audit": (audit.AuditOptions, audit.measure),
 }
 """The options of each benchmark, and the function that yields the lines of its table."""
 

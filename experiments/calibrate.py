@@ -89,7 +89,6 @@ def _source(options: CalibrateOptions) -> _Source:
     rate = options.false_match_rate
     if rate is not None and not 0 < rate < 1:
         raise UsageError(f"false_match_rate must be above 0 and below 1, but got {rate}.")
-    path, model = (each and each.expanduser() for each in (options.embeddings, options.saved_model))
     if options.index is not None:
         import numpy as np
 
@@ -97,21 +96,28 @@ def _source(options: CalibrateOptions) -> _Source:
 
         gallery = FolderGallery(options.index)
         embeddings = gallery.index.embeddings_of(gallery.paths)
-        labels, model = np.array(gallery.columns.class_names), pathlib.Path(gallery.saved_model)
+        labels, model = (
+            np.array(gallery.columns.class_names),
+            pathlib.Path(gallery.description.saved_model),
+        )
         return _Source(embeddings, labels, options.index, model)
+    from experiments.evaluation.labeled_embeddings import embeddings_from_file
+
+    saved_model: pathlib.Path | None
     if options.run is not None:
         run = options.run.expanduser()
-        path, model = run / "test_embeddings.npz", run / "saved_model"
-        if not (path.is_file() and model.is_dir()):
+        path, saved_model = run / "test_embeddings.npz", run / "saved_model"
+        if not (path.is_file() and saved_model.is_dir()):
             raise UsageError(
                 "run must be the folder of a finished run, with test_embeddings.npz and "
                 f"saved_model, but got {run}."
             )
         _check_unseen(run)
-    from experiments.evaluation.labeled_embeddings import embeddings_from_file
-
-    queries = embeddings_from_file(cast("pathlib.Path", path)).queries
-    return _Source(queries.embeddings, queries.labels, cast("pathlib.Path", path), model)
+    else:
+        path = cast("pathlib.Path", options.embeddings).expanduser()
+        saved_model = options.saved_model and options.saved_model.expanduser()
+    queries = embeddings_from_file(path).queries
+    return _Source(queries.embeddings, queries.labels, path, saved_model)
 
 
 def _check_unseen(run: pathlib.Path) -> None:
@@ -200,8 +206,7 @@ def main(argv: list[str]) -> None:
         report = file.with_name(REPORT)
         add_link(report, page, "Match or no match")
         add_link(page, report, "The run's report")
-        words = f"{found.metric.capitalize()}: {calibration.in_words()}."
-        update_threshold(file.with_name(MODEL_CARD), words)
+        update_threshold(file.with_name(MODEL_CARD), calibration.sentence())
     lines = [["", "", "95 %"], *([name, *cells] for name, cells in rows_of(found))]
     print(text_table(lines))
     no_model = "for no model: set --saved_model=FOLDER to let a search use it"

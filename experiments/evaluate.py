@@ -7,8 +7,8 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.options import (
@@ -20,9 +20,10 @@ from experiments.options.together import check_together
 from experiments.options.values import whole_numbers
 
 if TYPE_CHECKING:
-    from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
+    import numpy as np
+
+    from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
     from experiments.evaluation.result import Result
-    from keras_dml._common.types import Neighbors
     from pipelines import ImageTable
 
 
@@ -40,14 +41,14 @@ def main(argv: list[str]) -> None:
     elif options.dataset is None and options.data_dir is not None:
         dataset = "table" if pathlib.Path(options.data_dir).is_file() else "folder"
         options = dataclasses.replace(options, dataset=dataset)
-    from experiments.evaluation.held_folder import opened
+    from experiments.evaluation.held_folder import held
     from experiments.evaluation.result import REPORT
     from experiments.pages.links import add_link
     from experiments.pages.report import write_report
     from keras_dml._files.atomic import replacing
 
     with contextlib.ExitStack() as until_end:
-        result = _result(options, lambda: until_end.enter_context(opened(output)))
+        result = _result(options, lambda: until_end.enter_context(held(output, "output_dir")))
         page, report = output / "evaluation.html", source / REPORT
         try:
             with replacing(output / "evaluation.json") as unfinished:
@@ -68,62 +69,64 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
         open_output: Creates the folder of the results. It is called after all checks.
     """
     from experiments.evaluation.evaluated import result_of
-    from experiments.evaluation.labeled_embeddings import embeddings_from_file
+    from experiments.evaluation.labeled_embeddings import check_matches, embeddings_from_file
+    from experiments.options.data import recall_at
 
+    def checked_ks(queries: np.ndarray, gallery: np.ndarray | None) -> list[int]:
+        ks = recall_at(options, len(queries), None if gallery is None else len(gallery))
+        check_matches(queries, gallery)
+        return ks
+
+    facts: dict[str, str | None] = {}
+    title = f"{options.kind} {options.source}"
     if options.kind == "embeddings":
         embedded, trained = embeddings_from_file(options.source), 0
-        _recall_at(options, embedded.queries, embedded.gallery)
-        _prefixes(options, embedded)
+        gallery = embedded.gallery
+        ks = checked_ks(embedded.queries.labels, None if gallery is None else gallery.labels)
+        prefixes = _prefixes(options, embedded)
         open_output()
     else:
-        embedded, trained = _embedded(options, open_output)
-    facts: dict[str, str | None] = {}
+        tables, trained = _tables(options)
+        items = tables.get("gallery")
+        ks = checked_ks(tables["queries"].labels, None if items is None else items.labels)
+        embedded = _embedded(options, tables, open_output)
+        prefixes = _prefixes(options, embedded)
     if embedded.queries.table is not None:
-        fold = {"fold": options.fold} if options.fold else {}
-        facts = {"dataset": options.dataset, "split": options.split, **fold}
-    title = f"{options.kind} {options.source}"
+        facts = {"dataset": options.dataset, "split": options.split}
+        if options.fold:
+            facts["fold"] = options.fold
     if options.kind == "backbone":
-        title = f"untrained backbone {options.backbone}"
+        title, trained = f"untrained backbone {options.backbone}", 0
         facts["weights"] = options.weights
-    ks = _recall_at(options, embedded.queries, embedded.gallery)
-    prefixes = _prefixes(options, embedded)
-    return result_of(
-        title,
-        embedded,
-        ks,
-        prefixes,
-        options.clustering,
-        facts,
-        trained,
-        options.information,
-        cast("Neighbors", options.neighbors),
-        options,
-    )
+    return result_of(options, title, embedded, ks, prefixes, facts, trained)
+
+
+def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
+    """Return the evaluated images by their sets, and how many classes are training classes."""
+    from experiments.evaluation import model_embeddings
+    from experiments.options import data as options_data
+    from experiments.training.made_of import images_of_run
+    from experiments.training.run_files import known_bad_images
+
+    if options.kind == "run":
+        data = images_of_run(options.source, options, data_dir_moves=False, refuses=True)
+    else:
+        data, _ = options_data.data(options, known_bad_images(options.output))
+    return model_embeddings.evaluated_tables(data, options.split, options.dataset)
 
 
 def _embedded(
-    options: EvaluateOptions, open_output: Callable[[], None]
-) -> tuple[LabeledEmbeddings, int]:
-    """Return the embeddings of a model, and how many of the classes are training classes."""
+    options: EvaluateOptions, tables: Mapping[str, ImageTable], open_output: Callable[[], None]
+) -> LabeledEmbeddings:
+    """Return the embeddings of images by a model."""
     from experiments.evaluation import model_embeddings
     from experiments.options import data as options_data
     from experiments.training.encoders import pooled_backbone
-    from experiments.training.made_of import images_of_run
-    from experiments.training.run_files import (
-        kept_candidate_model,
-        kept_model,
-        known_bad_images,
-    )
+    from experiments.training.run_files import kept_candidate_model, kept_model
 
-    kind, source, output = options.kind, options.source, options.output
-    if kind == "run":
-        data = images_of_run(source, options, data_dir_moves=False, refuses=True)
-    else:
-        data, _ = options_data.data(options, known_bad_images(output))
-    tables, trained = model_embeddings.evaluated_tables(data, options.split, options.dataset)
-    _recall_at(options, tables["queries"], tables.get("gallery"))
+    kind, source, queries = options.kind, options.source, tables["queries"]
     if options_data.relation(options) is not None:
-        options_data.paths_of_classes(tables["queries"])
+        options_data.paths_of_classes(queries)
     candidates = None
     if (options.candidate_model or options.candidate_saved_model) and len(tables) == 1:
         raise UsageError(
@@ -135,11 +138,9 @@ def _embedded(
             options.candidate_model, options, "candidate_model"
         )
     if options.candidate_saved_model:
-        candidates = model_embeddings.saved_model(
-            options.candidate_saved_model, options, tables["queries"]
-        )
+        candidates = model_embeddings.saved_model(options.candidate_saved_model, options, queries)
     if kind == "saved_model":
-        embedder = model_embeddings.saved_model(source, options, tables["queries"])
+        embedder = model_embeddings.saved_model(source, options, queries)
     elif kind == "backbone":
         backbone = pooled_backbone(options, options.image_size)
         embedder = model_embeddings.backbone_model(backbone, options, options.backbone)
@@ -150,23 +151,7 @@ def _embedded(
             candidates = model_embeddings.keras_model(other, options, kind)
         embedder = model_embeddings.keras_model(path, options, kind)
     open_output()
-    embedded = model_embeddings.embed(embedder, tables, output, candidates)
-    return embedded, 0 if kind == "backbone" else trained
-
-
-def _recall_at(
-    options: EvaluateOptions,
-    queries: EmbeddedSet | ImageTable,
-    gallery: EmbeddedSet | ImageTable | None,
-) -> list[int]:
-    """Return the values of K, and check that a query can have a match."""
-    from experiments.evaluation.labeled_embeddings import check_matches
-    from experiments.options.data import recall_at
-
-    items = None if gallery is None else gallery.labels
-    ks = recall_at(options, len(queries.labels), None if items is None else len(items))
-    check_matches(queries.labels, items)
-    return ks
+    return model_embeddings.embed(embedder, tables, options.output, candidates)
 
 
 def _prefixes(options: EvaluateOptions, embedded: LabeledEmbeddings) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from experiments.options import parse, run_command
 from experiments.options.values import absolute_place
 from experiments.searching import index_folder
-from experiments.searching.addresses import parsed_address
+from experiments.searching.addresses import locked_store, open_store, parsed_address
 from experiments.searching.index_options import IndexOptions, check_index
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ def main(argv: list[str]) -> None:
     from experiments.searching.columns import import_csv
     from experiments.searching.images import ImageFolder
     from experiments.searching.index_building import IndexKind, update_index
-    from experiments.searching.store_update import (
-        check_store,
-        images_to_store,
-        locked_store,
-        opened_store,
-    )
+    from experiments.searching.store_update import check_store, images_to_store
 
     kind = IndexKind(options.metric, options.target_recall, options.prefix)
     images = ImageFolder(absolute_place(options.images))
@@ -50,7 +45,7 @@ def main(argv: list[str]) -> None:
         target = None
         if address is not None:  # refuse a store before embedding
             stack.enter_context(locked_store(address))
-            target = stack.enter_context(contextlib.closing(opened_store(address)))
+            target = stack.enter_context(contextlib.closing(open_store(address)))
             check_store(target, model, images.place, options.metric)
         settings = index_folder.opened_settings(output, saved_model, model, images.place)
         known = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
+import logging.handlers
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -90,25 +90,12 @@ def main(argv: list[str]) -> None:
     print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")
 
 
-class _Collector(logging.Handler):
-    """A handler that appends messages to a list."""
-
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__()
-        self._messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Append a message."""
-        self._messages.append(record.getMessage())
-
-
 def _look(name: str, folder: pathlib.Path) -> tuple[str | None, str]:
     """Load the dataset, and return the number of its images and the problems, in words."""
     from keras_dml._common.errors import ArgumentError
     from pipelines import load_dataset
 
-    warnings: list[str] = []
-    handler = _Collector(warnings)
+    handler = logging.handlers.BufferingHandler(sys.maxsize)
     logger = logging.getLogger("pipelines")
     logger.addHandler(handler)
     logger.propagate = False
@@ -123,7 +110,7 @@ def _look(name: str, folder: pathlib.Path) -> tuple[str | None, str]:
         f"{len(table):,} images of {table.num_classes:,} classes ({side})"
         for side, table in split.tables.items()
     ]
-    return ", ".join(counts), "; ".join(warnings)
+    return ", ".join(counts), "; ".join(record.getMessage() for record in handler.buffer)
 
 
 def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None:
@@ -140,14 +127,9 @@ def _fetch(archives: Sequence[Archive], name: str, folder: pathlib.Path) -> None
         ) from error
     except ArgumentError as error:
         raise UsageError(f"{one_line(error)}; move it away and repeat this command") from error
-    except (BlockingIOError, PermissionError, NotADirectoryError, FileExistsError) as error:
+    except BlockingIOError as error:
         raise UsageError(one_line(error)) from error
-    except OSError as error:
-        raise RunError(f"{one_line(error)}; the same command resumes") from error
-    except KeyboardInterrupt:
-        print("interrupted: the same command resumes", file=sys.stderr, flush=True)
-        sys.exit(130)
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(run_command(main, goes_on="the same command resumes"))

@@ -81,7 +81,7 @@ def _searches(
     options: StudyOptions, recipes: Sequence[pathlib.Path], forwarded: Sequence[str]
 ) -> list[RecipeSearch]:
     """Return the checked searches of the recipes. None without `--search`."""
-    from experiments.tuning.space import check_recipes, read_space, without_password
+    from experiments.tuning.space import read_space, without_password
 
     if not options.search:
         for name in OF_THE_SEARCH:
@@ -96,12 +96,12 @@ def _searches(
             "storage must be a URL such as postgresql://HOST/NAME or sqlite:////FOLDER/FILE. "
             f"Received: storage={options.storage}"
         )
-    check_recipes(options.search, [recipe.stem for recipe in recipes])
+    names = [recipe.stem for recipe in recipes]
     of_recipes = {}
     for recipe in recipes:
         words = [f"--flagfile={recipe}", *forwarded, f"--seed={options.seed}"]
         given = parse(RunOptions, ["study", *words])
-        of_recipes[recipe] = given, read_space(options.search, recipe.stem, given)
+        of_recipes[recipe] = given, read_space(options.search, recipe.stem, given, names)
     import tensorflow as tf
 
     from experiments.tuning.protocol import RecipeSearch

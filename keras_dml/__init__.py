@@ -7,11 +7,10 @@ one of them is not installed, the error names the extra to install. `import pipe
 `keras_dml._common`, and does not import Keras.
 """
 
-import importlib
 import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
+from keras_dml._common.exports import lazy_modules
 from keras_dml._common.extras import importing_keras
 
 if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
@@ -39,12 +38,4 @@ __all__ = [
     "similarity",
 ]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_modules(__name__, __all__)

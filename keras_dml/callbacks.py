@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
@@ -162,29 +163,19 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             ValueError: As in `RetrievalEvaluation`. Also without a model, before `fit` and without
                 `embedding_model`.
         """
-        from keras_dml.metrics import precision_at_r, recall_at_k
         from keras_dml.metrics.approximate import approximate_scores, takes_scann
 
-        names = [f"recall@{k}" for k in self.ks] + ["map@r", "r_precision"]
-        names = [f"{self.prefix}{name}" for name in names]
         found = [array for batches in self._sets for array in self._embeddings(batches)]
         if not all(np.isfinite(rows).all() for rows in found[::2]):
-            return dict.fromkeys(names, float("nan"))
+            names = [*(f"recall@{k}" for k in self.ks), "map@r", "r_precision"]
+            return {f"{self.prefix}{name}": float("nan") for name in names}
         rows, labels, *gallery = found
         sets: dict[str, Any] = dict(zip(("gallery", "gallery_labels"), gallery))
-        sets["relation"] = self.relation
-        certified: dict[str, float] = {}
-        if takes_scann(self.neighbors, rows, sets.get("gallery")):
-            recall, precision, certificates = approximate_scores(
-                rows, labels, self.ks, self.metric, **sets
-            )
-            for name, certificate in certificates.items():
-                certified |= certificate.named(f"{self.prefix}{name}")
-        else:
-            recall = recall_at_k(rows, labels, self.ks, self.metric, **sets)
-            precision = precision_at_r(rows, labels, self.metric, **sets)
-        values = [*recall.values(), precision.map_at_r, precision.r_precision]
-        return dict(zip(names, map(float, values))) | certified
+        by_scann = takes_scann(self.neighbors, rows, sets.get("gallery"))
+        scores = approximate_scores(
+            rows, labels, self.ks, self.metric, **sets, relation=self.relation, by_scann=by_scann
+        )
+        return scores.named(self.prefix)
 
     def _embeddings(
         self, batches: _Batches, limit: int | None = None
@@ -228,37 +219,29 @@ class _Batches:
         self, name: str, dataset: _Dataset, batch_size: int, relation: relations.Relation
     ) -> None:
         self.name = name
-        self._relation = relation
         self.images: int | None = None
         self._dataset: Any = dataset
-        self._batch_size = batch_size
+        self._batch_size, self._relation = batch_size, relation
+        wanted = f"{name} must be (images, labels) or batches of these"
         if isinstance(dataset, tuple):
             if len(dataset) != 2 or np.ndim(dataset[0]) < 1:
-                raise ArgumentError(
-                    f"{name} must be (images, labels) or batches of these. "
-                    f"Received: a tuple of {len(dataset)}"
-                )
+                raise ArgumentError(f"{wanted}. Received: a tuple of {len(dataset)}")
             images: Any = dataset[0]  # any object with a length and slices
-            labels = self._labels(dataset[1])
-            if len(images) != len(labels) or not len(labels):
+            self.images = len(self._labels(dataset[1]))
+            if len(images) != self.images or not self.images:
                 raise ArgumentError(
                     f"{name} must have an image or more, and one label for each image. "
-                    f"Received: {len(images)} images and {len(labels)} labels"
+                    f"Received: {len(images)} images and {self.images} labels"
                 )
-            self.images = len(labels)
             return
         if isinstance(dataset, keras.utils.PyDataset):
             return
-        if isinstance(dataset, (str, bytes, dict)):
-            raise ArgumentTypeError(
-                f"{name} must be (images, labels) or batches of these. Received: {shown(dataset)}"
-            )
-        try:
-            batches = iter(dataset)
-        except TypeError as error:
-            raise ArgumentTypeError(
-                f"{name} must be (images, labels) or batches of these. Received: {shown(dataset)}"
-            ) from error
+        batches = None
+        if not isinstance(dataset, (str, bytes, dict)):
+            with contextlib.suppress(TypeError):
+                batches = iter(dataset)
+        if batches is None:
+            raise ArgumentTypeError(f"{wanted}. Received: {shown(dataset)}")
         if batches is dataset:
             raise ArgumentTypeError(
                 f"{name} must be something that can be gone through again after each epoch; a "

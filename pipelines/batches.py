@@ -7,7 +7,7 @@ Python. Each step looks up its rows, so no graph contains the paths of a whole d
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -88,25 +88,11 @@ def training_batches(
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
         rows, seeds = shares.draw(int(step), 2)
-        return *_sources(table, rows), table.labels[rows], seeds.view(np.int64)
+        return *_sources(table, rows), seeds.view(np.int64), table.labels[rows]
 
-    def load(*parts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        *source, label, seed = parts
-        return transform(_read(table, *source), seed), label
-
-    def load_batch(
-        pixels: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        return cast(TrainTransform, transform).of_batch(pixels, seeds), labels
-
-    specs = (*_source_specs(table), (tf.int64, []), (tf.int64, [2]))
-    rows = map_numpy(shares.numbers(), look_up, *specs)
-    if _takes_batches(table, transform):
-        batches = rows.map(load_batch, num_parallel_calls=tf.data.AUTOTUNE)
-        batches = batches.rebatch(shares.rows_per_replica, drop_remainder=True)
-    else:
-        images = rows.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
-        batches = images.batch(shares.rows_per_replica, drop_remainder=True)
+    batches = _images(
+        table, transform, shares.numbers(), look_up, True, True, shares.rows_per_replica, True
+    )
     return _finish(batches, steps.count, shares.replicas)
 
 
@@ -264,22 +250,9 @@ def evaluation_batches(
         check_callable("transform", transform)
     if seeds is not None:
         seeds = as_integers("seeds", seeds, len(table), 2)
-    seed_specs = () if seeds is None else ((tf.int64, [2]),)
     context = input_context or tf.distribute.InputContext()
     replicas = context.num_replicas_in_sync
     fed = _replicas_fed(context)
-
-    def load(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        parts, label = (parts[:-1], parts[-1:]) if labels else (parts, ())
-        source, seed = (parts, ()) if seeds is None else (parts[:-1], parts[-1:])
-        read = _read(table, *source)
-        image = read if transform is None else transform(read, *seed)
-        return (image, *label) if labels else image
-
-    def load_batch(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        sources, label = (parts[:-1], parts[-1:]) if labels else (parts, ())
-        images = cast(Any, transform).of_batch(*sources)
-        return (images, *label) if labels else images
 
     def turns(first_row: int, number: int, size: int) -> tf.data.Dataset:
         """Return the batches of `number` turns from `first_row`, with `size` rows per replica."""
@@ -292,11 +265,7 @@ def evaluation_batches(
             return *_sources(table, rows), *drawn, *((table.labels[rows],) if labels else ())
 
         elements = tf.data.Dataset.range(number * fed)
-        specs = (*_source_specs(table), *seed_specs, *(((tf.int64, ()),) if labels else ()))
-        rows = map_numpy(elements, look_up, *specs)
-        if _takes_batches(table, transform):
-            return rows.map(load_batch, num_parallel_calls=tf.data.AUTOTUNE)
-        return rows.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE).batch(size)
+        return _images(table, transform, elements, look_up, seeds is not None, labels, size, False)
 
     full_turns, rest = divmod(len(table), batch_size * replicas)
     batches = turns(0, full_turns, batch_size)
@@ -326,11 +295,50 @@ def _sources(table: ImageTable, rows: np.ndarray) -> tuple[np.ndarray, ...]:
     return cast(np.ndarray, images)[rows], *boxes
 
 
-def _source_specs(table: ImageTable) -> tuple[tuple[tf.DType, Sequence[int]], ...]:
-    boxes = () if table.boxes is None else ((tf.int64, [4]),)
-    if table.arrays is None:
-        return (tf.string, []), *boxes
-    return (tf.as_dtype(table.arrays.dtype), list(table.arrays.shape[1:])), *boxes
+def _images(
+    table: ImageTable,
+    transform: Callable[..., tf.Tensor] | None,
+    elements: tf.data.Dataset,
+    look_up: Callable[..., tuple[np.ndarray, ...]],
+    seeds: bool,
+    labels: bool,
+    batch_size: int,
+    drop_remainder: bool,
+) -> tf.data.Dataset:
+    """Return batches of transformed images, or of images and labels.
+
+    Args:
+        table: `ImageTable`.
+        transform: Function of a source, and of a seed if `seeds`. None: the source is the image.
+        elements: Dataset of numbers.
+        look_up: Function from a number to the columns of its rows: `_sources`, the seeds if
+            `seeds`, and the labels if `labels`.
+        seeds, labels: Whether there are seeds and labels.
+        batch_size, drop_remainder: As in `tf.data.Dataset.batch`.
+    """
+    specs: list[tuple[tf.DType, Sequence[int]]] = [(tf.string, [])]
+    if table.arrays is not None:
+        specs = [(tf.as_dtype(table.arrays.dtype), table.arrays.shape[1:])]
+    if table.boxes is not None:
+        specs.append((tf.int64, [4]))
+    sources, with_seeds = len(specs), len(specs) + seeds
+    specs += [(tf.int64, [2])] * seeds + [(tf.int64, [])] * labels
+    rows = map_numpy(elements, look_up, *specs)
+
+    def load(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        read = _read(table, *parts[:sources])
+        image = read if transform is None else transform(read, *parts[sources:with_seeds])
+        return (image, *parts[with_seeds:]) if labels else image
+
+    def load_batch(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+        images = cast(TrainTransform, transform).of_batch(*parts[:with_seeds])
+        return (images, *parts[with_seeds:]) if labels else images
+
+    if _takes_batches(table, transform):
+        batches = rows.map(load_batch, num_parallel_calls=tf.data.AUTOTUNE)
+        return batches.rebatch(batch_size, drop_remainder)
+    images = rows.unbatch().map(load, num_parallel_calls=tf.data.AUTOTUNE)
+    return images.batch(batch_size, drop_remainder)
 
 
 def _takes_batches(table: ImageTable, transform: Callable[..., tf.Tensor] | None) -> bool:

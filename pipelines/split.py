@@ -11,6 +11,8 @@ from pipelines.table import ImageTable, check_table
 SPLITS = ("first_classes", "random_classes", "within_classes", "every_class")
 """Ways to split a dataset by class, see `split_by_class`."""
 
+_BY_NUMBER = SPLITS[:2]  # these take numbers of classes
+
 
 @dataclasses.dataclass(frozen=True)
 class Split:
@@ -133,7 +135,7 @@ def split_by_class(
         check_table("catalog", catalog)
     check_split(split)
     seed = check_whole("seed", seed, least=0)
-    if split in ("within_classes", "every_class"):
+    if split not in _BY_NUMBER:
         if train_classes is not None or test_classes is not None:
             raise ArgumentError(
                 f"train_classes and test_classes must not be set with split={split}, which trains "
@@ -147,7 +149,8 @@ def split_by_class(
     if count < 2:
         raise ArgumentError(
             "The dataset must have at least 2 classes, because some train and the others test, but "
-            f"got {count} ({', '.join(table.class_names)})."
+            f"got {count} ({', '.join(map(repr, table.class_names))}). To test on other images of "
+            "the same classes: split='within_classes' (--class_split=within_classes)."
         )
     train = count // 2 if train_classes is None else check_whole("train_classes", train_classes)
     test = count - train if test_classes is None else check_whole("test_classes", test_classes)
@@ -192,41 +195,43 @@ def _within_classes(table: ImageTable, catalog: ImageTable | None, seed: int) ->
     return Split(train, test, same_classes=True, catalog=catalog, training_catalog=catalog)
 
 
-def split_by_id(
-    table: ImageTable,
-    class_ids: np.ndarray,
-    last_train_class: int,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-    catalog: ImageTable | None = None,
-    split: str = "first_classes",
-    seed: int = 0,
-) -> Split:
-    """Split at a dataset's official boundary, or after `train_classes` classes.
+@dataclasses.dataclass(frozen=True)
+class Unsplit:
+    """A dataset whose files do not divide its classes into training and test classes.
 
-    Args:
+    Attributes:
         table: The whole dataset, with classes in the order of their ids.
-        class_ids: The dataset's ids of the classes, integers `[num_classes]`.
+        catalog: Product pictures of the same classes, or None.
+        class_ids: The dataset's ids of the classes, integers `[num_classes]`. None if the dataset
+            has no official boundary.
         last_train_class: Last id of the official training classes.
-        train_classes: Number of training classes. None: the classes with ids up to
-            `last_train_class`.
-        test_classes: Number of test classes. None: all other classes.
-        catalog, split, seed: As for `split_by_class`.
-
-    Raises:
-        ValueError: One side is empty, or the table has too few classes.
     """
-    if train_classes is None and split in ("first_classes", "random_classes"):
-        train_classes = int(np.count_nonzero(class_ids <= last_train_class))
-        if train_classes in (0, table.num_classes):
-            side = "train" if train_classes == 0 else "test"
-            raise ArgumentError(
-                f"data_dir must contain classes on both sides of the official boundary, class id "
-                f"{last_train_class}. It leaves no class to {side}. Set train_classes "
-                "(--train_classes), the number of classes to train on. "
-                f"Received: {table.num_classes} classes, ids {class_ids[0]} to {class_ids[-1]}"
-            )
-    return split_by_class(table, train_classes, test_classes, catalog, split, seed)
+
+    table: ImageTable
+    catalog: ImageTable | None = None
+    class_ids: np.ndarray | None = None
+    last_train_class: int = 0
+
+    def split(
+        self, train_classes: int | None, test_classes: int | None, split: str, seed: int
+    ) -> Split:
+        """Split at the official boundary, or as `split_by_class` does.
+
+        Raises:
+            ValueError: One side is empty, or the table has too few classes.
+        """
+        ids = self.class_ids
+        if ids is not None and train_classes is None and split in _BY_NUMBER:
+            train_classes = int(np.count_nonzero(ids <= self.last_train_class))
+            if train_classes in (0, len(ids)):
+                side = "train" if train_classes == 0 else "test"
+                raise ArgumentError(
+                    "data_dir must contain classes on both sides of the official boundary, class "
+                    f"id {self.last_train_class}. It leaves no class to {side}. Set train_classes "
+                    "(--train_classes), the number of classes to train on. "
+                    f"Received: {len(ids)} classes, ids {ids[0]} to {ids[-1]}"
+                )
+        return split_by_class(self.table, train_classes, test_classes, self.catalog, split, seed)
 
 
 def training_fold(split: Split, fold: int, folds: int) -> Split:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Imports and collection create a million objects, and free almost none.
+gc.disable()
 
 if os.environ.get("KERAS_BACKEND") == "jax":
     # The tests compile thousands of small programs and run each one once, so optimization does not
@@ -36,9 +38,9 @@ def pytest_configure(config):
 
 def pytest_collection_finish():
     """Freeze all objects so far, so that the garbage collector skips TensorFlow and the tests."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

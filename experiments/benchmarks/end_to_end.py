@@ -11,11 +11,9 @@ import numpy as np
 
 from experiments.benchmarks import measuring, torch_training
 from experiments.options import Options, RunOptions, option, parse
-from experiments.options.values import whole_numbers
 
 OURS, PEER = "keras_dml", "torch"
-_NET, _GLYPHS = "small_convnet", "glyphs.flags"
-_RECIPES = {"rankmi": "glyphs_rankmi.flags"}
+_GLYPHS = "glyphs.flags"
 _PARTS = ("data", "f+b", "loss", "optimizer", "rest")
 # Losses that pytorch-metric-learning or torch has with the same formula.
 _PEERS = ("multi_similarity", "ce")
@@ -26,25 +24,21 @@ class EndToEndOptions(Options):
     """Options of `benchmark end_to_end`.
 
     Attributes:
-        steps: Steps of a training of the glyphs net.
-        photo_steps: Steps of a training on photographs.
+        training: Recipe of the trainings.
+        losses: Losses, in place of the recipe's.
+        data_dir: Folder of the recipe's dataset.
+        steps: Steps of a training.
         rounds: Trainings of each program. The table has the medians.
-        losses: Losses of the glyphs net.
-        photo_losses: Losses of the other backbones.
-        dataset: Dataset of photographs.
-        data_dir: Folder of the photographs. Without it, only the glyphs net is measured.
-        backbones: Backbones for the photographs, with random weights.
-        image_sizes: Heights and widths of the photographs.
-        batch_size: Photographs of a batch.
     """
 
     group = "Measured"
 
     command = "experiments.benchmark end_to_end"
-    intro = """Measure whole trainings on the backend that Keras uses, next to torch with
-pytorch-metric-learning: the glyphs net, and backbones on photographs with area crops and flips.
+    intro = """Measure whole trainings on the backend that Keras uses, and glyphs.flags also in
+torch with pytorch-metric-learning.
 
-  python -m experiments.benchmark end_to_end [--data_dir=FOLDER]
+  python -m experiments.benchmark end_to_end
+  python -m experiments.benchmark end_to_end --training=cub.flags --data_dir=FOLDER --steps=12
 
 Each training runs in a new process, and the programs take turns. Both have the same images,
 batches, network, and learning rates.
@@ -59,16 +53,11 @@ batches, network, and learning rates.
   MB         peak memory of the process
 """
 
-    steps: int = option(480, lower_bound=2)
-    photo_steps: int = option(12, lower_bound=2)
-    rounds: int = option(3, lower_bound=1)
-    losses: tuple[str, ...] = option(("multi_similarity", "ce", "rankmi"))
-    photo_losses: tuple[str, ...] = option(("multi_similarity",))
-    dataset: str = option("groceries")
+    training: str = option(_GLYPHS)
+    losses: tuple[str, ...] = option(("multi_similarity", "ce"))
     data_dir: str | None = option(None)
-    backbones: tuple[str, ...] = option(("efficientnet_lite0", "resnet50"))
-    image_sizes: tuple[str, ...] = option(("160", "224"))
-    batch_size: int = option(32, lower_bound=8)
+    steps: int = option(480, lower_bound=2)
+    rounds: int = option(3, lower_bound=1)
 
 
 def measure(options: EndToEndOptions) -> Iterator[str]:
@@ -81,66 +70,40 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
         f"{'images/s':>9}{columns}{'MB':>7}{'R@1, %':>8}"
     )
     left_out = {}
-    for network, size, loss, words in _trainings(options):
-        steps = options.steps if network == _NET else options.photo_steps
-        reason = _without_peer(network, loss)
+    for loss in options.losses:
+        words = [f"--flagfile={options.training}", f"--loss={loss}"]
+        if options.data_dir is not None:
+            words.append(f"--data_dir={options.data_dir}")
+        run = parse(RunOptions, ["experiments.run", *words])
+        reason = _without_peer(options.training, loss)
         if reason:
-            left_out[f"{network}, {loss}"] = reason
+            left_out[loss] = reason
         programs = {OURS: _ours} if reason else {OURS: _ours, PEER: torch_training.train}
-        rates = _rates(words, steps)
+        rates = _rates(run, options.steps)
         rows: dict[str, list[measuring.Row]] = {name: [] for name in programs}
         for _ in range(options.rounds):
             for name, program in programs.items():
-                rows[name] += measuring.child_rows(program, words, steps, rates)
+                rows[name] += measuring.child_rows(program, words, options.steps, rates)
         for name, of_rounds in rows.items():
-            yield _line(f"{network} {size}", loss, name, of_rounds)
-    for names, reason in left_out.items():
-        yield f"no {PEER}: {names}: {reason}"
+            yield _line(f"{run.backbone} {run.image_size}", loss, name, of_rounds)
+    for loss, reason in left_out.items():
+        yield f"no {PEER}: {loss}: {reason}"
 
 
-def _trainings(options: EndToEndOptions) -> Iterator[tuple[str, int, str, list[str]]]:
-    """Yield the network, the image size, the loss, and the flags of a run."""
-    for loss in options.losses:
-        recipe = _RECIPES.get(loss, _GLYPHS)
-        yield _NET, 32, loss, [f"--flagfile={recipe}", f"--loss={loss}"]
-    if options.data_dir is None:
-        return
-    for backbone in options.backbones:
-        for size in whole_numbers("image_sizes", options.image_sizes):
-            words = [
-                f"--dataset={options.dataset}",
-                f"--data_dir={options.data_dir}",
-                f"--backbone={backbone}",
-                "--weights=none",
-                "--embedding_size=128",
-                f"--image_size={size}",
-                f"--resize={size}x{size}",
-                "--crop=area",
-                "--flip",
-                "--sampler=balanced",
-                f"--batch_size={options.batch_size}",
-                "--images_per_class=4",
-                "--optimizer=adam",
-                "--learning_rate=0.001",
-            ]
-            for loss in options.photo_losses:
-                yield backbone, size, loss, [*words, f"--loss={loss}"]
-
-
-def _without_peer(network: str, name: str) -> str:
+def _without_peer(recipe: str, loss: str) -> str:
     """Return why a row has no training in torch, or an empty text."""
     if importlib.util.find_spec("pytorch_metric_learning") is None:
         return "pytorch-metric-learning is not installed"
-    if network != _NET:
-        return "the networks and transforms of torchvision are not part of this benchmark"
-    return "" if name in _PEERS else "pytorch-metric-learning does not have the loss"
+    if recipe != _GLYPHS:
+        return f"only {_GLYPHS} is written in torch"
+    return "" if loss in _PEERS else "pytorch-metric-learning does not have the loss"
 
 
-def _rates(words: Sequence[str], steps: int) -> list[float]:
+def _rates(options: RunOptions, steps: int) -> list[float]:
     """Return the learning rate of each step."""
     from experiments.training.objectives import objective_of
 
-    rate = objective_of(parse(RunOptions, ["experiments.run", *words])).learning_rate(steps)
+    rate = objective_of(options).learning_rate(steps)
     return [float(rate(step) if callable(rate) else rate) for step in range(steps)]
 
 

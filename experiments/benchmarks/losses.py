@@ -1,9 +1,7 @@
 """Benchmark of the losses over pairs."""
 
 import dataclasses
-import importlib
-import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -54,7 +52,7 @@ runs eagerly. Each row comes from a new process, and its calls run in turns.
 
 
 def measure(options: LossesOptions) -> Iterator[str]:
-    """Yield the lines of the table, and one line for each fused implementation.
+    """Yield the lines of the table.
 
     Raises:
         UsageError: A loss or size is invalid.
@@ -65,12 +63,15 @@ def measure(options: LossesOptions) -> Iterator[str]:
     sizes = sorted(set(whole_numbers("sizes", options.sizes)))
     if not sizes or sizes[0] < 2:
         raise UsageError(f"sizes must be at least 2, but got {','.join(options.sizes)}.")
-    check_losses(options.losses)
+    known = pair_losses()
+    for name in options.losses:
+        if name not in known:
+            raise UsageError(f"losses must be among {', '.join(known)}, but got {name}.")
     xla = options.xla and keras.backend.backend() == "tensorflow"
     columns = f"{'formula':>10}{'fused':>10}{'/ floor':>9}{'/ peer':>8}"
     yield f"{'loss':<18}{'n':>6}{columns}{'XLA':>10}{'MB':>8}  {keras.backend.backend()}"
     failed = []
-    for name in options.losses or pair_losses():
+    for name in options.losses or known:
         for size in sizes:
             try:
                 for row in measuring.child_rows(measure_loss, name, size, options.dimensions, xla):
@@ -78,7 +79,6 @@ def measure(options: LossesOptions) -> Iterator[str]:
             except RunError as error:
                 failed.append(f"{name} at n = {size}")
                 yield f"{name:<18}{size:>6}  {error}"
-    yield from fused_implementations()
     if failed:
         raise RunError(f"not measured: {', '.join(failed)}")
 
@@ -90,23 +90,6 @@ def pair_losses() -> list[str]:
     return [
         name for name, loss in losses.LOSSES.items() if loss.kind not in ("classifier", "proxies")
     ]
-
-
-def check_losses(names: Sequence[str]) -> None:
-    """Raise UsageError if a name is not among `pair_losses()`."""
-    known = pair_losses()
-    for name in names:
-        if name not in known:
-            raise UsageError(f"losses must be among {', '.join(known)}, but got {name}.")
-
-
-def fused_implementations() -> Iterator[str]:
-    """Yield a line for each fused implementation, with the first sentence of its docstring."""
-    from keras_dml.losses import _fused
-
-    for module in pkgutil.iter_modules(_fused.__path__):
-        text = importlib.import_module(f"{_fused.__name__}.{module.name}").__doc__ or ""
-        yield f"fused, {module.name}: {text.partition('.')[0]}"
 
 
 def measure_loss(name: str, size: int, dimensions: int, xla: bool) -> Iterator[measuring.Row]:
@@ -146,29 +129,13 @@ def _line(row: measuring.Row) -> str:
 
 def _value_and_gradient(loss: Any) -> Callable[[Any, Any], Any]:
     """Return a function from class ids and embeddings to the loss and its gradient."""
-    import keras
+    from keras_dml._backend.steps import gradients
 
-    if keras.backend.backend() == "jax":
-        import jax
+    def differentiate(class_ids: Any, z: Any) -> Any:
+        value, _, _, at_z = gradients(lambda z: (loss(class_ids, z), None), tensors=[z])
+        return value, at_z
 
-        return jax.value_and_grad(loss, argnums=1)
-    if keras.backend.backend() == "torch":
-        import torch
-
-        def differentiate(class_ids: Any, z: Any) -> Any:
-            value = loss(class_ids, z.requires_grad_())
-            return value, torch.autograd.grad(value, z)
-
-        return differentiate
-    import tensorflow as tf
-
-    def with_tape(class_ids: Any, z: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(z)
-            value = loss(class_ids, z)
-        return value, tape.gradient(value, z)
-
-    return with_tape
+    return differentiate
 
 
 def _products(class_ids: Any, z: Any) -> Any:

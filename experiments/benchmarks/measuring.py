@@ -19,8 +19,8 @@ Row: TypeAlias = dict[str, Any]
 """One measurement: numbers and words by name."""
 
 SECONDS = 4.0
-# Batches that a pipeline prepares before they are requested.
-_AHEAD = 3
+AHEAD = 3
+"""Batches that a pipeline prepares before they are requested."""
 _ENVIRONMENT = {
     # The losses multiply in full float32, so the floor does, too.
     "JAX_DEFAULT_MATMUL_PRECISION": "highest",
@@ -50,7 +50,7 @@ def milliseconds_in_turns(steps: Mapping[str, Step]) -> dict[str, float]:
 
 def milliseconds_of_a_batch(next_batch: Step, batches: int) -> float:
     """Return the mean milliseconds of a batch of a data pipeline, without batches made ahead."""
-    for _ in range(_AHEAD):
+    for _ in range(AHEAD):
         next_batch()
     return 1000 * seconds_of(lambda: [next_batch() for _ in range(batches)])[0] / batches
 

@@ -1,14 +1,13 @@
 """Benchmark of the training batches of a recipe."""
 
-import contextlib
 import dataclasses
-import os
+import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
-from experiments.benchmarks.pil import PilPool
+from experiments.benchmarks import measuring
 from experiments.options import Options, RunOptions, UsageError
 from experiments.options.run_options import (
     AugmentationOptions,
@@ -23,13 +22,9 @@ if TYPE_CHECKING:
     from pipelines import ImageTable, TrainTransform
     from pipelines.samplers import Sampler
 
-# Makes a number of batches.
-Run: TypeAlias = Callable[[int], Any]
 ROUNDS = 7
 IMAGES_PER_ROUND = 512
-# Batches that a tf.data pipeline prepares before they are requested.
-_AHEAD = 3
-_DECODING, _OURS, _PIL = "decoding the crops", "pipeline", "PIL"
+_DECODING, _OURS = "decoding the crops", "pipeline"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,10 +38,8 @@ resize, jitter, flip, and batch, with the recipe's jitter and without jitter, on
   python -m experiments.benchmark pipeline --flagfile=cub.flags --data_dir=FOLDER
 
   / decoding  ratio to reading the files and decoding the same crops
-  / PIL       ratio to the transforms of torchvision on Pillow, in one process per core
 
-The pipelines run in turns. Goals on 2 cores with CUB: 0.75 of decoding, and 2.3 times Pillow (1.5
-times with jitter).
+The pipelines run in turns. Goal on 2 cores with CUB: 0.75 of decoding.
 """
 
     @classmethod
@@ -76,20 +69,14 @@ def measure(options: PipelineOptions) -> Iterator[str]:
     transform = data.training_transform(options)
     batch_size = sampler.batch_size
     yield f"{table.num_classes:,} classes, {len(table):,} images, batches of {batch_size}"
-    yield f"{'':<28}{'images/s':>10}{'/ decoding':>12}{'/ PIL':>8}"
+    yield f"{'':<28}{'images/s':>10}{'/ decoding':>12}"
     rates = _rates(table, sampler, transform, options.seed)
     for name, of_rounds in rates.items():
-        line = f"{name:<28}{statistics.median(of_rounds):>10,.0f}"
-        line += f"{_ratio(of_rounds, rates[_DECODING]):>12.2f}"
-        if name.startswith(_OURS):
-            peer = rates[_PIL + name.removeprefix(_OURS)]
-            line += f"{_ratio(of_rounds, peer):>8.2f}"
-        yield line
-
-
-def _ratio(rates: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of the ratios of each round, because the machine's speed varies."""
-    return statistics.median(rate / other for rate, other in zip(rates, others))
+        # The ratio of each round, because the machine's speed varies.
+        ratios = [rate / decoded for rate, decoded in zip(of_rounds, rates[_DECODING])]
+        yield (
+            f"{name:<28}{statistics.median(of_rounds):>10,.0f}{statistics.median(ratios):>12.2f}"
+        )
 
 
 def _rates(
@@ -99,39 +86,28 @@ def _rates(
     from experiments.options.progress import progress_bar
     from pipelines import training_batches
 
-    workers = os.cpu_count() or 1
-    # Each Pillow worker makes whole batches.
-    batches = workers * max(1, round(IMAGES_PER_ROUND / sampler.batch_size / workers))
+    batches = max(1, round(IMAGES_PER_ROUND / sampler.batch_size))
     images = batches * sampler.batch_size
     plain = dataclasses.replace(transform, jitter=(0.0, 0.0, 0.0, 0.0))
-    transforms = {"": plain} | ({", jitter": transform} if transform != plain else {})
-    with contextlib.ExitStack() as stack:
-        runs: dict[str, Run] = {_DECODING: _run(_decoding(table, sampler, plain, seed))}
-        for suffix, applied in transforms.items():
-            runs[_OURS + suffix] = _run(training_batches(table, sampler, applied, seed))
-            runs[_PIL + suffix] = stack.enter_context(
-                PilPool(table, sampler, applied, workers)
-            ).make
-        rates: dict[str, list[float]] = {name: [] for name in runs}
-        with progress_bar("measuring", ROUNDS * len(runs) * images) as bar:
-            for number in range(-1, ROUNDS):  # the first round warms up
-                for name, run in runs.items():
-                    # Use the batches that are ready, which would shorten the time.
-                    run(_AHEAD if not name.startswith(_PIL) else 0)
-                    start = time.perf_counter()
-                    run(batches)
-                    seconds = time.perf_counter() - start
-                    # Let the pipeline prepare batches, which would lengthen the next one's time.
-                    time.sleep(0.1 + (_AHEAD + 1) * seconds / batches)
-                    if number >= 0:
-                        rates[name].append(images / seconds)
-                        bar.update(images)
+    runs = {
+        _DECODING: _decoding(table, sampler, plain, seed),
+        _OURS: training_batches(table, sampler, plain, seed),
+    }
+    if transform != plain:
+        runs[f"{_OURS}, jitter"] = training_batches(table, sampler, transform, seed)
+    iterators = {name: iter(run) for name, run in runs.items()}
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    with progress_bar("measuring", ROUNDS * len(runs) * images) as bar:
+        for number in range(-1, ROUNDS):  # the first round warms up
+            for name, iterator in iterators.items():
+                next_batch = functools.partial(next, iterator)
+                milliseconds = measuring.milliseconds_of_a_batch(next_batch, batches)
+                # Let the pipeline prepare batches, which would lengthen the next one's time.
+                time.sleep(0.1 + (measuring.AHEAD + 1) * milliseconds / 1000)
+                if number >= 0:
+                    rates[name].append(1000 * sampler.batch_size / milliseconds)
+                    bar.update(images)
     return rates
-
-
-def _run(dataset: "tf.data.Dataset") -> Run:
-    iterator = iter(dataset)
-    return lambda batches: [next(iterator) for _ in range(batches)]
 
 
 def _decoding(

@@ -2,27 +2,36 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from experiments.options import Options, UsageError, option
+from experiments.options import Options, option
+from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
 
 if TYPE_CHECKING:
     import keras
 
-    import pipelines
-
 _BATCH, _STEPS, _EMBEDDING = 128, 600, 256
-_PHOTOS, _RATE, _TEMPERATURE = 32, 0.0004, 0.05  # of the fine-tuning
-GROUP = "Measured"
+Encoder: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelationsOptions(Options):
-    """Options of `benchmark relations`."""
+    """Options of `benchmark relations`.
+
+    Attributes:
+        data_dir: Folder of the Grocery Store Dataset.
+        text_features: File of numpy.savez with descriptions and names: text features [classes, d]
+            in the order of the class ids. Default: no text.
+        image_size: Side of the images of the frozen backbone.
+        seeds: Number of seeds.
+        output_dir: Folder of cached features.
+    """
+
+    group = "Measured"
 
     command = "experiments.benchmark relations"
     intro = """Measure tags, photo to catalog, and text to photo on unseen products.
@@ -30,41 +39,23 @@ class RelationsOptions(Options):
   python -m experiments.benchmark relations --data_dir=FOLDER
 
 Computes the features of a frozen backbone once (a few minutes), trains small heads on the training
-classes, and evaluates them on the test classes, with each seed. With --epochs=3, the backbone also
-trains, 5 to 10 minutes for each seed on 2 cores. The same command resumes after the last finished
-seed. Intervals are 95 % bootstraps over the test classes of the mean over the seeds.
+classes, and evaluates them on the test classes, with each seed. Intervals are 95 % bootstraps over
+the test classes of the mean over the seeds. To train the backbone with catalog pictures, too:
+python -m experiments.run --dataset=groceries --candidates=catalog --loss=nt_xent
 """
 
-    data_dir: str = option("", GROUP, "Folder of the Grocery Store Dataset.")
-    text_features: str = option(
-        "",
-        GROUP,
-        "File of numpy.savez with descriptions and names: text features [classes, d] in the order "
-        "of the class ids. Default: no text.",
-    )
-    image_size: int = option(
-        288, GROUP, "Side of the images of the frozen backbone.", lower_bound=32
-    )
-    epochs: int = option(
-        0, GROUP, "Epochs of training of the backbone with photographs and catalog pictures."
-    )
-    training_size: int = option(160, GROUP, "epochs: side of a training image.", lower_bound=32)
-    test_size: int = option(224, GROUP, "epochs: side of an evaluated image.", lower_bound=32)
-    seeds: int = option(3, GROUP, "Number of seeds.", lower_bound=1)
-    output_dir: str = option(
-        "runs/relations", GROUP, "Folder of cached features and finished seeds."
-    )
+    data_dir: str = option(None, required=True)
+    text_features: str | None = option(None)
+    image_size: int = option(288, lower_bound=32)
+    seeds: int = option(3, lower_bound=1)
+    output_dir: str = option("runs/relations")
 
 
 def measure(options: RelationsOptions) -> Iterator[str]:
     """Yield the lines of the tables."""
-    if not options.data_dir:
-        raise UsageError("--data_dir must be the folder of the Grocery Store Dataset.")
     data = _features(options)
     yield f"{len(data['x'])} photographs, {len(data['catalog'])} products"
     yield from _photo_to_catalog(data, options.seeds)
-    if options.epochs:
-        yield from _fine_tuned(options)
     yield from _tags(data, options.seeds)
     if options.text_features:
         with np.load(options.text_features) as text:
@@ -75,99 +66,34 @@ def _photo_to_catalog(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
     """Train with photographs as queries and catalog pictures as candidates."""
     from keras_dml import losses, models
 
-    def one_set(seed: int) -> Callable[[np.ndarray], np.ndarray]:
-        head = _head(data["x"].shape[1], seed)
-        head.compile("adam", losses.NTXentLoss(0.1))
-        head.fit(_batches(data, seed, lambda rows: (data["x"][rows], data["y"][rows])), verbose=0)
-        return lambda x: head.predict(x, verbose=0)
+    x, y, pictures = data["x"], data["y"], data["catalog"]
+    test, catalog = ~data["is_train"], np.flatnonzero(~data["train_class"])
 
-    def two_sets(seed: int) -> Callable[[np.ndarray], np.ndarray]:
-        head = _head(data["x"].shape[1], seed)
+    def one_set(seed: int) -> Encoder:
+        head = _head(x.shape[1], seed)
+        _fit(head, losses.NTXentLoss(0.1), data, seed, lambda rows: (x[rows], y[rows]))
+        return lambda features: head.predict(features, verbose=0)
+
+    def two_sets(seed: int) -> Encoder:
+        head = _head(x.shape[1], seed)
         model = models.DualEncoder(head, head)
-        model.compile("adam", losses.NTXentLoss(0.1))
-
-        def pairs(rows: np.ndarray) -> Any:
-            ids = data["y"][rows]
-            return (data["x"][rows], data["catalog"][ids]), ids
-
-        model.fit(_batches(data, seed, pairs), verbose=0)
+        pairs = lambda rows: ((x[rows], pictures[y[rows]]), y[rows])  # noqa: E731
+        _fit(model, losses.NTXentLoss(0.1), data, seed, pairs)
         return model.encode_queries
 
+    trainings: dict[str, Callable[[int], Encoder]] = {
+        "untrained features": lambda seed: lambda features: features,
+        "head trained on photographs": one_set,
+        "head trained on photographs and catalog (DualEncoder)": two_sets,
+    }
     yield "photo to catalog, R@1 on unseen products"
-    test = ~data["is_train"]
-    for name, train in (
-        ("untrained features", lambda seed: lambda x: x),
-        ("head trained on photographs", one_set),
-        ("head trained on photographs and catalog (DualEncoder)", two_sets),
-    ):
+    for name, train in trainings.items():
         hits = []
         for seed in range(seeds):
             encode = train(seed)
-            catalog = np.flatnonzero(~data["train_class"])
-            similarities = (
-                _unit(encode(data["x"][test])) @ _unit(encode(data["catalog"][catalog])).T
-            )
-            hits.append(catalog[similarities.argmax(axis=1)] == data["y"][test])
-        yield f"  {name}: {_interval(np.mean(hits, axis=0), data['y'][test])}"
-
-
-def _fine_tuned(options: RelationsOptions) -> Iterator[str]:
-    """Train the whole backbone with photographs as queries and catalog pictures as candidates."""
-    from pipelines.datasets import groceries
-
-    data = groceries.load_split(options.data_dir)
-    hits = []
-    for seed in range(options.seeds):
-        settings = f"{options.epochs}_{options.training_size}_{options.test_size}"
-        path = pathlib.Path(options.output_dir, f"fine_tuned_{settings}_{seed}.npz")
-        if not path.is_file():
-            found = _fine_tuned_hits(options, data, seed)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary, open(temporary, "wb") as stream:
-                np.savez(stream, hits=found)
-        with np.load(path) as stored:
-            hits.append(stored["hits"])
-    listed = ", ".join(f"{np.mean(found):.3f}" for found in hits)
-    name = "fine-tuned on photographs and catalog (DualEncoder)"
-    yield f"  {name}: {_interval(np.mean(hits, axis=0), data.test.labels)} (seeds: {listed})"
-
-
-def _fine_tuned_hits(options: RelationsOptions, data: "pipelines.Split", seed: int) -> np.ndarray:
-    """Train with a seed, and return for each test image whether its nearest picture is right."""
-    import keras
-    import tensorflow as tf
-
-    import pipelines
-    from keras_dml import losses, models, optimizers
-
-    keras.utils.set_random_seed(seed)
-    pictures = cast("pipelines.ImageTable", data.training_catalog)
-    test, catalog = data.tables["test"], data.tables["catalog"]
-    size, test_size = options.training_size, options.test_size
-    backbone = models.build_backbone("efficientnet_lite0", size, "packaged", frozen_batch_norm=True)
-    encoder = models.embedding_model(backbone)
-    transform = pipelines.TrainTransform(size, (size, size), area=(0.35, 1.0))
-    sides = [
-        pipelines.training_batches(
-            table, pipelines.RandomSampler(len(table), number, seed), transform, seed
-        )
-        for table, number in ((data.train, _PHOTOS), (pictures, len(pictures)))
-    ]
-    batches = tf.data.Dataset.zip(*sides).map(
-        lambda photos, catalog: ((photos[0], catalog[0]), (photos[1], catalog[1]))
-    )
-    steps = options.epochs * (len(data.train) // _PHOTOS)
-    model = models.DualEncoder(encoder, encoder)
-    rate = optimizers.WarmCosine(_RATE, steps, 30)
-    model.compile(keras.optimizers.Adam(rate), losses.NTXentLoss(_TEMPERATURE))
-    model.fit(batches, steps_per_epoch=steps, verbose=0)
-    evaluated = models.with_image_size(encoder, test_size)
-    exact = pipelines.EvaluationTransform(test_size, (test_size, test_size))
-    queries, candidates = (
-        _unit(evaluated.predict(pipelines.evaluation_batches(table, exact, 32), verbose=0))
-        for table in (test, catalog)
-    )
-    return catalog.labels[(queries @ candidates.T).argmax(axis=1)] == test.labels
+            nearest = _nearest(encode(x[test]), encode(pictures[catalog]))
+            hits.append(catalog[nearest] == y[test])
+        yield _row(name, hits, y[test])
 
 
 def _tags(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
@@ -186,19 +112,16 @@ def _tags(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
         scores = []
         for seed in range(seeds):
             head = _head(data["x"].shape[1], seed)
-            head.compile("adam", loss)
             batch = lambda rows, labels=labels: (data["x"][rows], labels[rows])  # noqa: E731
-            head.fit(_batches(data, seed, batch), verbose=0)
+            _fit(head, loss, data, seed, batch)
             embeddings = head.predict(data["x"][test], verbose=0)
             scores.append(ndcg_at_10(embeddings, tags[data["y"][test]]))
-        listed = ", ".join(f"{np.mean(score):.3f}" for score in scores)
-        interval = _interval(np.mean(scores, axis=0), data["y"][test])
-        yield f"  {name}: {interval} (seeds: {listed})"
+        yield _row(name, scores, data["y"][test])
 
 
 def ndcg_at_10(embeddings: np.ndarray, tags: np.ndarray) -> np.ndarray:
     """Return nDCG@10 of each row, with the number of shared tags as the gain."""
-    rows = _unit(embeddings)
+    rows = normalized(embeddings)
     similarities = rows @ rows.T
     gains = (tags @ tags.T).astype("float64")
     np.fill_diagonal(similarities, -np.inf)
@@ -224,17 +147,16 @@ def _text_to_photo(
             queries = _head(features.shape[1], seed)
             photos = _head(data["x"].shape[1], seed + 1000)
             model = models.DualEncoder(queries, photos, scale=10.0)
-            model.compile("adam", losses.NTXentLoss(1.0))
 
             def pairs(rows: np.ndarray, features: np.ndarray = features) -> Any:
                 ids = data["y"][rows]
                 return (features[ids], data["x"][rows]), ids
 
-            model.fit(_batches(data, seed, pairs), verbose=0)
-            found = _unit(model.encode_queries(features[unseen]))
-            similarities = found @ _unit(model.encode_candidates(data["x"][test])).T
-            hits.append(data["y"][test][similarities.argmax(axis=1)] == unseen)
-        yield f"  {name}: {_interval(np.mean(hits, axis=0), unseen)}"
+            _fit(model, losses.NTXentLoss(1.0), data, seed, pairs)
+            candidates = model.encode_candidates(data["x"][test])
+            nearest = _nearest(model.encode_queries(features[unseen]), candidates)
+            hits.append(data["y"][test][nearest] == unseen)
+        yield _row(name, hits, unseen)
     yield f"  chance: {1 / len(unseen):.3f}"
 
 
@@ -247,10 +169,14 @@ def _head(width: int, seed: int) -> "keras.Model":
     return keras.Model(inputs, keras.layers.Dense(_EMBEDDING)(x))
 
 
-def _batches(
-    data: dict[str, np.ndarray], seed: int, batch: Callable[[np.ndarray], Any]
-) -> "keras.utils.PyDataset":
-    """Return class-balanced batches of training photographs, a function of their rows each."""
+def _fit(
+    model: "keras.Model",
+    loss: "keras.Loss",
+    data: dict[str, np.ndarray],
+    seed: int,
+    batch: Callable[[np.ndarray], Any],
+) -> None:
+    """Train on class-balanced batches of training photographs, a function of their rows each."""
     import keras
 
     import pipelines
@@ -267,28 +193,40 @@ def _batches(
         def __getitem__(self, step: int) -> Any:
             return batch(train[sampler(step)])
 
-    return Batches()
+    model.compile("adam", loss)
+    model.fit(Batches(), verbose=0)
 
 
-def _interval(values: np.ndarray, classes: np.ndarray, samples: int = 1000) -> str:
-    """Return the mean of values `[n]` with its 95 % interval, by a bootstrap over the classes."""
+def _nearest(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Return the number of the most similar candidate of each query."""
+    return np.argmax(normalized(queries) @ normalized(candidates).T, axis=1)
+
+
+def _row(name: str, values: Sequence[np.ndarray], classes: np.ndarray, samples: int = 1000) -> str:
+    """Return a line: the mean over seeds and images, its 95 % interval, and the mean of each seed.
+
+    Args:
+        name: Name of the line.
+        values: Values `[n]` of each seed.
+        classes: Class ids `[n]`, which the bootstrap draws.
+        samples: Number of draws.
+    """
+    mean = np.mean(values, axis=0)
     ids, places = np.unique(classes, return_inverse=True)
-    sums, counts = np.bincount(places, values), np.bincount(places)
+    sums, counts = np.bincount(places, mean), np.bincount(places)
     drawn = np.random.default_rng(0).integers(0, len(ids), (samples, len(ids)))
     means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
-    return f"{np.mean(values):.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+    listed = ", ".join(f"{np.mean(found):.3f}" for found in values)
+    return f"  {name}: {np.mean(mean):.3f} [{low:.3f}, {high:.3f}] (seeds: {listed})"
 
 
 def _features(options: RelationsOptions) -> dict[str, np.ndarray]:
     """Return the features of photographs and catalog pictures, classes, and tags, from a cache."""
     from pipelines.datasets import groceries
 
-    table, catalog, class_ids = groceries.read_groceries(options.data_dir)
+    loaded: Any = groceries.load(options.data_dir)
+    table, catalog, class_ids = loaded.table, loaded.catalog, loaded.class_ids
     path = pathlib.Path(options.output_dir, f"features_{options.image_size}.npz")
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,13 +258,10 @@ def _tags_of(catalog: Any) -> np.ndarray:
 
 
 def _embedded(size: int, *tables: Any) -> list[np.ndarray]:
-    import keras
-
     import pipelines
     from keras_dml import models
 
-    backbone = models.build_backbone("efficientnet_lite0", size, "packaged")
-    model = keras.Model(backbone.input, keras.layers.GlobalAveragePooling2D()(backbone.output))
+    model = models.feature_extractor("efficientnet_lite0", size, "packaged")
     transform = pipelines.EvaluationTransform(size, (size, size))
     return [
         model.predict(pipelines.evaluation_batches(table, transform, 32), verbose=0)

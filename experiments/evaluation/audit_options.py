@@ -96,6 +96,16 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
         return source.with_name(f"{source.stem}-audit")
 
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """The largest allowed number of findings of each kind."""
+        return {
+            "leaks": self.max_leaks,
+            "duplicates": self.max_duplicates,
+            "label_errors": self.max_label_errors,
+            "outliers": self.max_outliers,
+        }
+
     def check_effect(self) -> None:
         """Raise `UsageError` for flags on the command line without effect on a file."""
         if self.embeddings:

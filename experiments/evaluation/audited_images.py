@@ -1,6 +1,7 @@
 """The audited images: sets of embeddings with labels, and the images if they are available."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -29,33 +30,36 @@ class AuditedImages:
         embeddings: Finite float32 `[n, d]`.
         labels: Class numbers, int64 `[n]`.
         class_names: Names of the classes.
-        starts: First row of each set, and the number of rows, int64 `[sets + 1]`.
     """
 
     sets: Mapping[str, EmbeddedSet]
     embeddings: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
     class_names: tuple[str, ...]
-    starts: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @functools.cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        """The first row of each set, and the number of rows, `[sets + 1]`."""
+        return np.cumsum([0, *(len(each.labels) for each in self.sets.values())])
+
     @property
     def tables(self) -> list[tuple[int, ImageTable]]:
         """The first row and the images of each set whose images are available."""
-        pairs = zip(self.starts.tolist(), self.sets.values())
+        pairs = zip(self._starts.tolist(), self.sets.values())
         return [(start, each.table) for start, each in pairs if each.table is not None]
 
     def set_numbers(self, rows: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the index in `sets` of each row's set, `[r]`."""
-        return np.searchsorted(self.starts, rows, "right") - 1
+        return np.searchsorted(self._starts, rows, "right") - 1
 
     def place(self, row: int) -> tuple[str, ImageTable | None, int]:
         """Return the name and the images of a row's set, and its row number in the set."""
         number = int(self.set_numbers(row))
         name = list(self.sets)[number]
-        return name, self.sets[name].table, int(row - self.starts[number])
+        return name, self.sets[name].table, int(row - self._starts[number])
 
     def name(self, row: int) -> str:
         """Return the name of a row's image: its path, or its number in its set."""
@@ -96,8 +100,7 @@ def audited_images(
     else:
         codes = class_numbers(labels)
         class_names = list(map(str, labels[np.unique(codes, return_index=True)[1]]))
-    starts = np.cumsum([0, *map(len, rows)])
-    return AuditedImages(sets, np.concatenate(rows), codes, tuple(class_names), starts)
+    return AuditedImages(sets, np.concatenate(rows), codes, tuple(class_names))
 
 
 def images_of_file(path: str | os.PathLike[str]) -> AuditedImages:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import os
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
@@ -51,27 +51,32 @@ class Calibration:
         side = "similarity of at least" if self.metric == "cosine" else "distance of at most"
         return f"{side} {self.threshold:z.4f}, false match rate {self.false_match_rate:g}"
 
+    def sentence(self) -> str:
+        """Return the condition of a match with its metric, for a model card."""
+        return f"{self.metric.capitalize()}: {self.in_words()}."
+
 
 def calibration_of(
     found: Verification, decided: IdentificationPoint, fingerprint: str | None
 ) -> Calibration:
     """Return the calibration of a verification and of the identification at its threshold."""
     (point,) = found.points
-    findings: dict[str, object] = {
-        name: _json(value)
-        for name, value in dataclasses.asdict(point).items()
-        if name not in ("threshold", "false_match_rate", "metric")
-    }
-    findings |= {
+    measured: dict[str, Any] = {
+        **dataclasses.asdict(point),
         "equal_error_rate": found.equal_error_rate,
-        "equal_error_rate_interval": _json(found.equal_error_rate_interval),
+        "equal_error_rate_interval": found.equal_error_rate_interval,
+    }
+    of_calibration = {name: measured.pop(name) for name in ("threshold", "false_match_rate")}
+    measured.pop("metric", None)
+    findings = {
+        **{name: _json(value) for name, value in measured.items()},
         "equal_error_threshold": found.equal_error_threshold,
         "classes": found.num_classes,
         "positive_pairs": found.positive_pairs,
         "negative_pairs": found.negative_pairs,
         "identification": dataclasses.asdict(decided),
     }
-    return Calibration(found.metric, point.threshold, point.false_match_rate, fingerprint, findings)
+    return Calibration(found.metric, **of_calibration, fingerprint=fingerprint, findings=findings)
 
 
 def _json(value: float | Interval) -> object:
@@ -124,29 +129,23 @@ def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
         None if it is missing, damaged, or belongs to another model.
     """
     from experiments.evaluation.saved_model import fingerprint  # imports TensorFlow
-    from keras_dml._common.types import METRICS
 
-    if not calibration_path(saved_model).is_file():
+    try:
+        found = read_calibration(saved_model, fingerprint(saved_model))
+    except UsageError:
         return None
-    for metric in METRICS:
-        try:
-            found = read_calibration(saved_model, fingerprint(saved_model), metric)
-        except UsageError:
-            continue
-        if found is not None:
-            return f"{metric.capitalize()}: {found.in_words()}."
-    return None
+    return None if found is None else found.sentence()
 
 
 def read_calibration(
-    saved_model: str | os.PathLike[str], fingerprint: str, metric: str
+    saved_model: str | os.PathLike[str], fingerprint: str, metric: str | None = None
 ) -> Calibration | None:
     """Return the calibration of a SavedModel; None if it is missing.
 
     Args:
         saved_model: Folder of the model.
         fingerprint: Fingerprint of the model.
-        metric: Metric of the scores that are compared with the threshold.
+        metric: Metric of the scores that are compared with the threshold, if it is known.
 
     Raises:
         UsageError: It is damaged, or belongs to another model or another metric.
@@ -166,7 +165,7 @@ def read_calibration(
             f"The calibration {path} belongs to another model than {saved_model}. Delete it; "
             f"{_AGAIN}."
         )
-    if calibration.metric != metric:
+    if metric not in (None, calibration.metric):
         raise UsageError(
             f"The calibration {path} must have the index's metric={metric}, but got "
             f"metric={calibration.metric}. Delete it; {_AGAIN}: --metric={metric}"

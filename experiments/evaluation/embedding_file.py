@@ -1,6 +1,5 @@
 """A file of embeddings that grows as they are computed, so that a stopped command resumes."""
 
-import contextlib
 import fcntl
 import io
 import json
@@ -8,7 +7,7 @@ import os
 import pathlib
 import time
 import zlib
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +42,10 @@ class EmbeddingFile:
         done: Number of written rows.
 
     Raises:
-        UsageError: An argument is out of range, or, on entering, another process writes the file.
+        UsageError: On entering, another process writes the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], rows: int, key: str) -> None:
-        if rows < 1:
-            raise UsageError(f"rows must be at least 1, but got {rows}.")
         self.path = pathlib.Path(path)
         self.rows = rows
         self.done = 0
@@ -95,13 +92,11 @@ class EmbeddingFile:
             UsageError: The batch has another width or too many rows.
         """
         rows = np.ascontiguousarray(batch, np.float32)
-        if rows.ndim != 2 or rows.shape[1] != (self._dimensions or rows.shape[1] or None):
+        most = self.rows - self.done
+        if rows.ndim != 2 or len(rows) > most or self._dimensions not in (None, rows.shape[1]):
             raise UsageError(
-                f"batch must have shape [b, {self._dimensions or 'd'}], but got {rows.shape}."
-            )
-        if self.done + len(rows) > self.rows:
-            raise UsageError(
-                f"batch must have at most {self.rows - self.done} rows, but got {len(rows)}."
+                f"batch must have shape [b, {self._dimensions or 'd'}] with b up to {most}, but "
+                f"got {rows.shape}."
             )
         if not np.isfinite(rows).all():
             raise FloatingPointError("the embeddings are no longer finite")
@@ -136,7 +131,7 @@ class EmbeddingFile:
         if self._dimensions is None:
             # Delete the old state first, so that it never describes the new rows.
             self._state_file.unlink(missing_ok=True)
-            self._dimensions, self._crc32 = rows.shape[1], 0
+            self._dimensions = rows.shape[1]
             self._open_stream.truncate(0)
             self._open_stream.write(self._header(self._dimensions))
         self._open_stream.write(rows.data)
@@ -150,28 +145,23 @@ class EmbeddingFile:
 
     def _resume(self) -> None:
         """Take the valid rows of an earlier process with the same key."""
-        state: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            state = json.loads(self._state_file.read_text())
-        if {name: state.get(name) for name in self._identity} != self._identity:
-            return
         try:
+            state = json.loads(self._state_file.read_text())
+            is_ours = {name: state.get(name) for name in self._identity} == self._identity
             dimensions, done, crc32 = (int(state[key]) for key in ("dimensions", "done", "crc32"))
-        except (KeyError, TypeError, ValueError):  # damaged
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged
             return
         header = self._header(dimensions)
         size = len(header) + done * dimensions * 4
-        partial = self._open_stream
-        if _is_sound(partial, header, size, crc32):
-            partial.truncate(size)
-        elif done == self.rows and _is_finished(self.path, header, size, crc32):
+        if is_ours and _is_sound(self._partial, header, size, crc32):
+            self._open_stream.truncate(size)
+            self.done, self._dimensions, self._crc32 = done, dimensions, crc32
+            if done == self.rows:  # killed between last row and name
+                self._finish()
+        elif is_ours and done == self.rows and _is_sound(self.path, header, size, crc32):
+            self.done = done
             self._partial.unlink()
             self._close()
-        else:
-            return
-        self.done, self._dimensions, self._crc32 = done, dimensions, crc32
-        if self._stream is not None and done == self.rows:  # killed between last row and name
-            self._finish()
 
     def _header(self, dimensions: int) -> bytes:
         """Return the header of a `.npy` file of this shape."""
@@ -200,22 +190,16 @@ class EmbeddingFile:
         self._stream = None
 
 
-def _is_sound(stream: IO[bytes], header: bytes, size: int, crc32: int) -> bool:
+def _is_sound(path: pathlib.Path, header: bytes, size: int, crc32: int) -> bool:
     """Return whether a file starts with a header and with rows of this CRC-32."""
-    stream.seek(0)
-    if stream.read(len(header)) != header:
-        return False
-    found, left = 0, size - len(header)
-    while left and (chunk := stream.read(min(left, 1 << 20))):
-        found = zlib.crc32(chunk, found)
-        left -= len(chunk)
-    return not left and found == crc32
-
-
-def _is_finished(path: pathlib.Path, header: bytes, size: int, crc32: int) -> bool:
     try:
         with open(path, "rb") as stream:
-            is_whole = os.fstat(stream.fileno()).st_size == size
-            return is_whole and _is_sound(stream, header, size, crc32)
+            if stream.read(len(header)) != header:
+                return False
+            found, left = 0, size - len(header)
+            while left and (chunk := stream.read(min(left, 1 << 20))):
+                found = zlib.crc32(chunk, found)
+                left -= len(chunk)
     except OSError:
         return False
+    return not left and found == crc32

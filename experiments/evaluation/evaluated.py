@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-
+from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.evaluation.evaluators import (
     information_findings,
     retrieval_findings,
@@ -22,62 +21,44 @@ from experiments.evaluation.labeled_embeddings import (
 from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import Embeddings, score_table
-from experiments.options.run_options import RelationOptions
 from keras_dml._common.types import Neighbors
 
 
 def result_of(
+    options: EvaluateOptions,
     title: str,
     embedded: LabeledEmbeddings,
     ks: Sequence[int],
-    prefixes: Sequence[int] = (),
-    clustering: bool = True,
-    facts: Mapping[str, str | None] | None = None,
-    trained: int = 0,
-    information: bool = False,
-    neighbors: Neighbors = "auto",
-    relation: RelationOptions | None = None,
+    prefixes: Sequence[int],
+    facts: Mapping[str, str | None],
+    trained: int,
 ) -> Result:
     """Return every score of embeddings.
 
     Args:
+        options: Which scores, and how the neighbors are found.
         title: Title of the page.
         embedded: The embeddings.
         ks: Values of K.
         prefixes: Lengths of prefixes of the embeddings to score too.
-        clustering: Whether to compute the scores that need k-means.
         facts: First entries of the JSON file and of the summary.
         trained: How many classes of the queries are training classes of the dataset.
-        information: Whether to fit the probes of the information, on every row.
-        neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
-        relation: The options of a relation, whose matches are scored too.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
-    scored = Embeddings(
-        queries.embeddings,
-        queries.labels,
-        ks,
-        None if gallery is None else gallery.embeddings,
-        None if gallery is None else gallery.labels,
-        neighbors,
-    )
-    of_catalog = None if catalog is None else catalog[:2]
-    names: tuple[str, ...] = ()
-    # The labels of a file are names, also if its pictures are known.
-    if queries.table is not None and np.array_equal(queries.table.labels, queries.labels):
-        names = queries.table.class_names
-    related = under_relation(scored, relation, queries.table)
+    scored = Embeddings(queries, ks, gallery, cast(Neighbors, options.neighbors))
     findings = Findings.together(
         [
-            retrieval_findings(scored, of_catalog, prefixes, clustering, related),
-            information_findings(scored, information, names),
+            retrieval_findings(
+                scored, catalog, prefixes, options.clustering, under_relation(scored, options)
+            ),
+            information_findings(scored, options.information),
         ]
     )
     zeros = zero_rows(embedded)
     seen = trained_classes_line(trained, queries.table)
     all_facts: dict[str, Any] = {
         "evaluated": title,
-        **(facts or {}),
+        **facts,
         "queries": len(queries.labels),
         "gallery": None if gallery is None else len(gallery.labels),
         "catalog": None if catalog is None else len(catalog.labels),
@@ -95,17 +76,11 @@ def result_of(
         {side: each.labels for side, each in sides.items()},
         lambda side, rows: sides[side].embeddings[rows],
     )
-    figure = {} if pairs is None else {"embeddings": pairs}
+    lines = [f"{name}: {text}" for name, text in findings.lines]
     return Result(
         title=title,
         rows=findings.rows,
-        table="\n".join(
-            [
-                score_table(findings.rows),
-                *(f"{name}: {text}" for name, text in findings.lines),
-                *(text for _, text in warnings),
-            ]
-        ),
+        table="\n".join([score_table(findings.rows), *lines, *(text for _, text in warnings)]),
         details={
             **all_facts,
             **{name: len(numbers) for name, numbers in zeros.items()},
@@ -119,5 +94,7 @@ def result_of(
         ],
         history=None,
         images=embedded,
-        figures={"Similarities of pairs": similarity_histograms(figure)},
+        figures={
+            "Similarities of pairs": similarity_histograms({"embeddings": pairs} if pairs else {})
+        },
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import keras
 import numpy as np
 
 from experiments.evaluation import baselines
 from experiments.evaluation.baselines import best_baseline
-from experiments.evaluation.information import widest_classes
+from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import (
@@ -42,7 +42,7 @@ from experiments.options import data as described
 from experiments.options.run_options import RelationOptions
 from keras_dml.metrics import class_mean_accuracy
 from keras_dml.models.backbones import NO_WEIGHTS
-from pipelines import ImageTable, Split
+from pipelines import Split
 
 #: Name of a table of `Split.tables` -> embeddings `[n, d]`.
 Embeddings: TypeAlias = Mapping[str, np.ndarray]
@@ -167,7 +167,7 @@ class RetrievalScores(Evaluator):
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
         scored = _scored(run, end.embeddings)
-        related = under_relation(scored, self.relation, run.data.test)
+        related = under_relation(scored, self.relation)
         catalog = _catalog(run, end.embeddings)
         return retrieval_findings(scored, catalog, self.prefixes, related=related)
 
@@ -197,29 +197,23 @@ class InformationScores(Evaluator):
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
-        names = run.data.test.class_names
-        return information_findings(_scored(run, end.embeddings), self.fitted, names)
+        return information_findings(_scored(run, end.embeddings), self.fitted)
 
 
-def information_findings(
-    scored: Scored, fitted: bool = False, names: Sequence[str] = ()
-) -> Findings:
-    """Return the scores of information, and the widest classes.
+def information_findings(scored: Scored, fitted: bool = False) -> Findings:
+    """Return the scores of information.
 
     Args:
         scored: The embeddings.
         fitted: Whether to use every image, and to fit the probes.
-        names: Names of the classes. Without names, the labels are names.
     """
     found = information_scores(scored, fitted)
-    lines = score_lines(found)
-    lines += widest_classes(scored.embeddings, scored.labels, names) if found else []
-    return Findings(lines=lines, result={"scores": as_json(found)})
+    return Findings(lines=score_lines(found), result={"scores": as_json(found)})
 
 
 def retrieval_findings(
     scored: Scored,
-    catalog: tuple[np.ndarray, np.ndarray] | None = None,
+    catalog: EmbeddedSet | None = None,
     prefixes: Sequence[int] = (),
     clustering: bool = True,
     related: Sequence[Scored] = (),
@@ -228,7 +222,7 @@ def retrieval_findings(
 
     Args:
         scored: The embeddings.
-        catalog: Embeddings and labels of the catalog, if there is one.
+        catalog: The catalog, if there is one.
         prefixes: Lengths of prefixes of the embeddings to score too.
         clustering: Whether to compute the scores that need k-means.
         related: Further searches, each with rows of the table, as from `under_relation`.
@@ -255,26 +249,20 @@ def _distance_rows(scored: Scored) -> dict[str, dict[str, float]]:
     return rows_of(evaluate(scored, of_distance), scored.name)
 
 
-def _catalog_rows(
-    scored: Scored, catalog: tuple[np.ndarray, np.ndarray] | None
-) -> dict[str, dict[str, float]]:
+def _catalog_rows(scored: Scored, catalog: EmbeddedSet | None) -> dict[str, dict[str, float]]:
     """Return the rows of both directions between photos and catalog."""
     if catalog is None:
         return {}
-    photos = {"gallery": scored.embeddings, "gallery_labels": scored.labels}
-    back = scored.part(PHOTOS, embeddings=catalog[0], labels=catalog[1], **photos)
+    back = scored.part(PHOTOS, catalog, scored.ks, scored.queries)
     return rows_of(of_catalog(scored, catalog), CATALOG) | _distance_rows(back)
 
 
-def under_relation(
-    scored: Scored, options: RelationOptions | None, classes: ImageTable | None
-) -> list[Scored]:
+def under_relation(scored: Scored, options: RelationOptions | None) -> list[Scored]:
     """Return the same embeddings with the labels and the matches of `--relation`, if it is set.
 
     Args:
-        scored: The embeddings, with class numbers as labels.
+        scored: The embeddings, with class numbers as labels, and the table of these classes.
         options: The options of the relation. None: no relation.
-        classes: Table of these classes, with coarse classes.
 
     Raises:
         UsageError: The table lacks coarse classes, or as `data.relation`.
@@ -282,10 +270,13 @@ def under_relation(
     relation = None if options is None else described.relation(options)
     if options is None or relation is None:
         return []
-    paths, gallery = described.paths_of_classes(classes), scored.gallery["gallery_labels"]
-    labels = {"labels": paths[scored.labels]}
-    labels |= {} if gallery is None else {"gallery_labels": paths[gallery]}
-    return [scored.part(str(options.relation), relation=relation, **labels)]
+    paths = described.paths_of_classes(scored.queries.table)
+    queries, gallery = (
+        None if each is None else each._replace(labels=paths[each.labels])
+        for each in (scored.queries, scored.gallery)
+    )
+    name = str(options.relation)
+    return [scored.part(name, cast(EmbeddedSet, queries), scored.ks, gallery, relation)]
 
 
 class ClosedSetAccuracy(Evaluator):
@@ -400,14 +391,13 @@ class Baseline(Evaluator):
 
     @property
     def _rows(self) -> dict[str, Mapping[str, float]]:
-        rows = self._found.items()
-        return {f"{self.name}, {name}": row for name, row in rows if name != _PAIRS}
+        return {f"{self.name}, {name}": row for name, row in self._found.items() if name != _PAIRS}
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return the rows of the table."""
         if not self._rows or not self.is_wanted(run):
             return Findings()
-        stored = {name.removeprefix(f"{self.name}, "): row for name, row in self._rows.items()}
+        stored = {name: row for name, row in self._found.items() if name != _PAIRS}
         return Findings(rows=self._rows, baselines={self.name: stored})
 
 
@@ -484,21 +474,17 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 
 
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
-    data = run.data.tables
-    in_gallery = "gallery" in data
-    return Scored(
-        embeddings["test"],
-        data["test"].labels,
-        run.ks,
-        embeddings["gallery"] if in_gallery else None,
-        data["gallery"].labels if in_gallery else None,
-        run.options.neighbors,
-    )
+    queries, gallery = _set("test", run, embeddings), _set("gallery", run, embeddings)
+    return Scored(cast(EmbeddedSet, queries), run.ks, gallery, run.options.neighbors)
 
 
-def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the embeddings and labels of the catalog, if there is one."""
-    catalog = run.data.catalog
-    if catalog is None or "catalog" not in embeddings:
+def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:
+    return _set("catalog", run, embeddings)
+
+
+def _set(side: str, run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:
+    """Return the embeddings of a table with their labels, if they are there."""
+    tables = run.data.tables
+    if side not in tables or side not in embeddings:
         return None
-    return embeddings["catalog"], catalog.labels
+    return EmbeddedSet(embeddings[side], tables[side].labels, tables[side])

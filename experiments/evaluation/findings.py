@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.evaluation.audited_images import AuditedImages
-from experiments.evaluation.duplicates import Duplicates, find_duplicates
+from experiments.evaluation.duplicates import Duplicates, Thresholds, find_duplicates
+from experiments.evaluation.query_order import nearest
 from keras_dml._files.atomic import replacing
 from keras_dml.metrics.audit import (
     ConfusedClasses,
@@ -22,7 +23,7 @@ from keras_dml.metrics.audit import (
     label_votes,
     outlier_scores,
 )
-from keras_dml.metrics.neighbors import make_index, neighbor_blocks
+from keras_dml.metrics.neighbors import make_index
 from keras_dml.retrieval import TreeAH, build_index, scann_loads
 
 COLUMNS = (
@@ -33,12 +34,6 @@ COLUMNS = (
 NEIGHBORS = 20
 #: Argument of `label_errors`, and the least score of an outlier (Tukey's fence).
 LABEL_RATIO, OUTLIER_SCORE = 0.1, 1.5
-_COUNTED = {
-    "leaks": "images that training has seen",
-    "duplicates": "near-duplicates to spare",
-    "label_errors": "labels probably wrong",
-    "outliers": "outliers",
-}
 # ScaNN's tree finds the neighbors of more images. For this number and d = 512, an exact search
 # takes about five minutes on 2 cores.
 _EXACT = 200_000
@@ -47,16 +42,25 @@ _TARGET_RECALL = 0.95
 _MOST_CONFUSED = 1000
 
 
-class Thresholds(NamedTuple):
-    """The limits of a duplicate, and of an image file.
+class Count(NamedTuple):
+    """The number of findings of a kind.
 
     Attributes:
-        correlation, similarity, max_pixels: Arguments of `find_duplicates`.
+        name: Name of the limit's option without "max_".
+        text: The findings in words.
+        found: Their number.
+        limit: How many are allowed; None for any number.
     """
 
-    correlation: float
-    similarity: float
-    max_pixels: int
+    name: str
+    text: str
+    found: int
+    limit: int | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more are found than are allowed."""
+        return self.limit is not None and self.found > self.limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Findings:
     """The findings.
 
     Attributes:
+        images: The audited images.
+        thresholds: The limits of a duplicate.
         neighbors, similarities: Neighbors of each row, `[n, k]`.
         duplicates: Groups of the same image.
         votes: Votes of the neighbors on each label.
@@ -73,6 +79,8 @@ class Findings:
         confused: Pairs of class numbers, the most confused first.
     """
 
+    images: AuditedImages
+    thresholds: Thresholds
     neighbors: npt.NDArray[np.int64]
     similarities: npt.NDArray[np.float32]
     duplicates: Duplicates
@@ -82,29 +90,32 @@ class Findings:
     outlier_scores: npt.NDArray[np.float64]
     confused: list[ConfusedClasses]
 
-    def counts(self, images: AuditedImages) -> dict[str, int]:
-        """Return the number of `duplicates`, `leaks`, `label_errors`, and `outliers`."""
-        leaked = extra = 0
+    def counts(self, limits: Mapping[str, int | None]) -> list[Count]:
+        """Return the number of findings of each kind that these sets can have.
+
+        Args:
+            limits: "leaks", "duplicates", "label_errors", and "outliers" -> the allowed number.
+        """
+        leaks = duplicates = 0
         for rows in self.duplicates.larger_groups():
-            sets = images.set_numbers(rows)
-            extra += len(rows) - 1
-            leaked += int(np.count_nonzero(sets != sets.min()))
-        return {
-            "duplicates": extra,
-            "leaks": leaked,
-            "label_errors": len(self.label_errors),
-            "outliers": len(self.outliers),
+            sets = self.images.set_numbers(rows)
+            duplicates += len(rows) - 1
+            leaks += int(np.count_nonzero(sets != sets.min()))
+        has_training = "train" in self.images.sets
+        found = {
+            "leaks": (
+                "images that training has seen"
+                if has_training
+                else "queries that the gallery contains",
+                leaks,
+            ),
+            "duplicates": ("near-duplicates to spare", duplicates),
+            "label_errors": ("labels probably wrong", len(self.label_errors)),
+            "outliers": ("outliers", len(self.outliers)),
         }
-
-
-def count_names(images: AuditedImages) -> dict[str, str]:
-    """Return the text of each count of `Findings.counts` that these sets can have."""
-    names = dict(_COUNTED)
-    if len(images.sets) == 1:
-        del names["leaks"]
-    elif "train" not in images.sets:
-        names["leaks"] = "queries that the gallery contains"
-    return names
+        if len(self.images.sets) == 1:
+            del found["leaks"]
+        return [Count(name, *each, limits[name]) for name, each in found.items()]
 
 
 def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
@@ -113,15 +124,16 @@ def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
     Takes O(n²·d) time for up to 200,000 images. In addition to the embeddings, it needs memory for
     n·k numbers and 1,024 bytes for each image.
     """
-    neighbors, similarities = _neighbors(images.embeddings, NEIGHBORS)
-    duplicates = find_duplicates(images, neighbors, similarities, *thresholds)
+    neighbors, similarities = _neighbors(images.embeddings)
     votes = label_votes(images.labels, neighbors)
     scores = outlier_scores(similarities)
     outliers = np.flatnonzero(scores >= OUTLIER_SCORE)
     return Findings(
+        images,
+        thresholds,
         neighbors,
         similarities,
-        duplicates,
+        find_duplicates(images, neighbors, similarities, thresholds),
         votes,
         label_errors(votes, LABEL_RATIO),
         outliers[np.argsort(-scores[outliers], kind="stable")],
@@ -131,22 +143,17 @@ def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
 
 
 def _neighbors(
-    embeddings: npt.NDArray[np.float32], k: int
+    embeddings: npt.NDArray[np.float32],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the k nearest other rows of each row, or all of them if there are fewer."""
+    """Return the nearest other rows of each row, or all of them if there are fewer."""
     count = len(embeddings)
-    k = min(k, count - 1)
-    rows = np.empty((count, k), np.int64)
-    scores = np.empty((count, k), np.float32)
-    if not k:
-        return rows, scores
+    if count == 1:
+        return np.empty((1, 0), np.int64), np.empty((1, 0), np.float32)
     if count > _EXACT and scann_loads():
         index = build_index(embeddings, tree=TreeAH(target_recall=_TARGET_RECALL))
     else:
         index = make_index(embeddings, "cosine")
-    for block, found, near in neighbor_blocks(index, embeddings, k, np.arange(count)):
-        rows[block], scores[block] = found, near
-    return rows, scores
+    return nearest(index, embeddings, min(NEIGHBORS, count - 1), np.arange(count))
 
 
 def write_findings(path: pathlib.Path, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -160,21 +167,33 @@ def write_findings(path: pathlib.Path, lines: Mapping[str, Sequence[Mapping[str,
             writer.writerows(found)
 
 
-def lines_of(images: AuditedImages, findings: Findings) -> dict[str, list[dict[str, Any]]]:
+def lines_of(findings: Findings) -> dict[str, list[dict[str, Any]]]:
     """Return the findings of each kind as lines with some of the columns `COLUMNS`.
 
     `score` is the correlation of a duplicate's pictures (without pictures, the similarity of the
     embeddings), the self-confidence of a label, the score of an outlier, or the share of votes
     between two classes.
     """
-    duplicates, votes, names = findings.duplicates, findings.votes, images.class_names
+    images, duplicates, votes = findings.images, findings.duplicates, findings.votes
+    names = images.class_names
+
+    def image(row: int, of: str = "") -> dict[str, Any]:
+        of_set, _, number = images.place(row)
+        cells = {
+            "set": of_set,
+            "row": number,
+            "image": images.name(row),
+            "class": images.class_name(row),
+        }
+        return {f"{of}{column}": value for column, value in cells.items()}
+
     lines: dict[str, list[dict[str, Any]]] = {
         "duplicates": [
             {
                 "finding": pair.kind,
                 "score": pair.score,
-                **_image(images, pair.first),
-                **{f"other_{name}": value for name, value in _image(images, pair.second).items()},
+                **image(pair.first),
+                **image(pair.second, "other_"),
                 "group": int(duplicates.groups[pair.first]),
             }
             for pair in duplicates.pairs
@@ -183,13 +202,13 @@ def lines_of(images: AuditedImages, findings: Findings) -> dict[str, list[dict[s
             {
                 "finding": "label error",
                 "score": votes.self_confidence[row],
-                **_image(images, row),
+                **image(row),
                 "suggested_class": names[votes.suggested[row]],
             }
             for row in findings.label_errors.tolist()
         ],
         "outliers": [
-            {"finding": "outlier", "score": findings.outlier_scores[row], **_image(images, row)}
+            {"finding": "outlier", "score": findings.outlier_scores[row], **image(row)}
             for row in findings.outliers.tolist()
         ],
         "confused": [
@@ -206,13 +225,3 @@ def lines_of(images: AuditedImages, findings: Findings) -> dict[str, list[dict[s
         for rank, line in enumerate(found, start=1):
             line |= {"rank": rank, "score": f"{line['score']:z.4f}"}
     return lines
-
-
-def _image(images: AuditedImages, row: int) -> dict[str, Any]:
-    of_set, _, number = images.place(row)
-    return {
-        "set": of_set,
-        "row": number,
-        "image": images.name(row),
-        "class": images.class_name(row),
-    }

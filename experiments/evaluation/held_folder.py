@@ -47,52 +47,43 @@ def waiting_for(path: pathlib.Path) -> contextlib.AbstractContextManager[object]
     return filelock.FileLock(path)
 
 
-def held(folder: pathlib.Path, argument: str) -> contextlib.AbstractContextManager[object]:
-    """Return a context that locks a folder, as `try_lock` locks a file.
+@contextlib.contextmanager
+def held(folder: pathlib.Path, argument: str) -> Iterator[None]:
+    """Create a folder, and lock it within a with statement.
 
     Args:
-        folder: An existing folder.
+        folder: The folder.
         argument: Name of the argument, for the message.
 
     Raises:
         UsageError: Another process has the lock.
     """
-    return _held(folder / _LOCK, f"{argument} {str(folder)!r}", delete=False)
-
-
-@contextlib.contextmanager
-def opened(output_dir: pathlib.Path) -> Iterator[None]:
-    """Create the output folder of a command, and lock it within a with statement."""
-    output_dir.mkdir(parents=True, exist_ok=True)
-    with held(output_dir, "output_dir"):
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / _LOCK, f"{argument} {str(folder)!r}"):
         yield
 
 
-def held_beside(
-    folder: pathlib.Path, argument: str, shown: str = ""
-) -> contextlib.AbstractContextManager[object]:
-    """Return a context that locks a folder with a file next to it.
+@contextlib.contextmanager
+def held_beside(folder: pathlib.Path, argument: str, shown: str = "") -> Iterator[None]:
+    """Lock a folder with a file next to it within a with statement.
 
     Args:
         folder: A folder that the process replaces as a whole. Its parent must exist.
         argument: Name of the argument, for the message.
         shown: Name of the folder in the message. The default is its path.
+
+    Raises:
+        UsageError: Another process has the lock.
     """
     target = pathlib.Path(os.path.realpath(folder))
     path = target.with_name(f".{target.name}{_LOCK}")
-    return _held(path, f"{argument} {shown or repr(str(folder))}", delete=True)
-
-
-@contextlib.contextmanager
-def _held(path: pathlib.Path, shown: str, delete: bool) -> Iterator[None]:
-    with _lock(path, shown) as lock:
-        if delete:
-            # filelock acquires a file again that another process has deleted.
-            lock.callback(path.unlink, missing_ok=True)
+    with _locked(path, f"{argument} {shown or repr(str(folder))}") as lock:
+        # filelock acquires a file again that another process has deleted.
+        lock.callback(path.unlink, missing_ok=True)
         yield
 
 
-def _lock(path: pathlib.Path, shown: str) -> contextlib.ExitStack:
+def _locked(path: pathlib.Path, shown: str) -> contextlib.ExitStack:
     lock = try_lock(path)
     if lock is None:
         raise UsageError(f"{shown} is in use by another running process")

@@ -101,11 +101,8 @@ def embeddings_from_file(path: str | os.PathLike[str], training: bool = False) -
                 f"{rows} must have shape [n, d] and {labels} shape [n], but got "
                 f"{arrays[rows].shape} and {arrays[labels].shape}."
             )
-        arrays[labels] = plain_labels(labels, arrays[labels])
-        found[side] = EmbeddedSet(arrays[rows], arrays[labels])
-    tables = _tables(found, arrays)
-    found = {side: each._replace(table=tables.get(side)) for side, each in found.items()}
-    return LabeledEmbeddings(**found)  # type: ignore[arg-type]
+        found[side] = EmbeddedSet(arrays[rows], plain_labels(labels, arrays[labels]))
+    return LabeledEmbeddings(**_with_tables(found, arrays))  # type: ignore[arg-type]
 
 
 def check_matches(queries: np.ndarray, gallery: np.ndarray | None = None) -> None:
@@ -127,33 +124,29 @@ def check_matches(queries: np.ndarray, gallery: np.ndarray | None = None) -> Non
         )
 
 
-def _tables(
+def _with_tables(
     found: Mapping[str, EmbeddedSet], arrays: Mapping[str, np.ndarray]
-) -> dict[str, ImageTable]:
-    """Return the image table of each set with paths; none if the queries or the gallery lack them.
+) -> dict[str, EmbeddedSet]:
+    """Add the images to each set with paths, unless the queries or the gallery lack them.
 
     The tables share their class numbers.
     """
     sides = [side for side in found if f"{_PREFIXES[side]}paths" in arrays]
-    if any(side in found and side not in sides for side in ("queries", "gallery")):
-        return {}
-    labels = [found[side].labels for side in sides]
+    if not {"queries", "gallery"} & found.keys() <= set(sides):
+        return dict(found)
     joined = joined_labels((f"{_PREFIXES[side]}labels", found[side].labels) for side in sides)
     classes, numbers = np.unique(joined, return_inverse=True)
-    ends = np.cumsum([len(each) for each in labels])[:-1]
-    names = tuple(map(str, classes))
-    return {
-        side: ImageTable(ids, names, paths=_file_names(f"{_PREFIXES[side]}paths", arrays))
-        for side, ids in zip(sides, np.split(numbers, ends))
-    }
-
-
-def _file_names(argument: str, arrays: Mapping[str, np.ndarray]) -> Any:
-    names = arrays[argument].tolist()  # the table checks every name of a list
-    for name in names:
-        if "\0" in str(name):
-            raise UsageError(f"{argument} must be file names, but got {name!r}.")
-    return names
+    ends = np.cumsum([len(found[side].labels) for side in sides])[:-1]
+    class_names = tuple(map(str, classes))
+    tables = {}
+    for side, ids in zip(sides, np.split(numbers, ends)):
+        argument = f"{_PREFIXES[side]}paths"
+        paths: Any = arrays[argument].tolist()  # the table checks every name of a list
+        for name in paths:
+            if "\0" in str(name):
+                raise UsageError(f"{argument} must be file names, but got {name!r}.")
+        tables[side] = ImageTable(ids, class_names, paths=paths)
+    return {side: each._replace(table=tables.get(side)) for side, each in found.items()}
 
 
 def trained_classes_line(trained: int, queries: ImageTable | None) -> str:
@@ -179,11 +172,14 @@ def zero_rows(embedded: LabeledEmbeddings) -> dict[str, np.ndarray]:
         "zero_rows", "gallery_zero_rows", and "catalog_zero_rows", if there is such a set.
     """
     return {
-        f"{_PREFIXES[name]}zero_rows": np.concatenate(
-            [
-                block.start + np.flatnonzero(~each.embeddings[block].astype(np.float32).any(axis=1))
-                for block in row_blocks(each.embeddings)
-            ]
+        f"{_PREFIXES[name]}zero_rows": np.flatnonzero(
+            # In blocks, because the embeddings may be on a disk.
+            np.concatenate(
+                [
+                    ~each.embeddings[block].astype(np.float32).any(axis=1)
+                    for block in row_blocks(each.embeddings)
+                ]
+            )
         )
         for name, each in embedded.sets
     }

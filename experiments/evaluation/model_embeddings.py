@@ -235,32 +235,29 @@ def embed(
             models differ in length.
         RunError: Out of memory.
     """
-    arrays: dict[str, np.ndarray] = {}
-    for name, table in tables.items():
-        of_set = model if name == "queries" or candidate_model is None else candidate_model
-        arrays |= embed_tables(of_set, {_FILES[name]: table}, folder)
+    arrays = {
+        name: embed_table(
+            model if name == "queries" or candidate_model is None else candidate_model,
+            table,
+            folder / f"{_FILES[name]}.npy",
+        )
+        for name, table in tables.items()
+    }
     lengths = [array.shape[1] for array in arrays.values()]
     if len(set(lengths)) > 1:
         raise UsageError(
             f"candidate_model must give embeddings of length {lengths[0]}, as the model of the "
             f"queries, but got {lengths[-1]}."
         )
-    sets = {name: EmbeddedSet(arrays[_FILES[name]], each.labels, each)
-            for name, each in tables.items()}  # fmt: skip
+    sets = {name: EmbeddedSet(arrays[name], each.labels, each) for name, each in tables.items()}
     transform = model.embedder.transform
     return LabeledEmbeddings(**sets, transform=transform if callable(transform) else PICTURES)
 
 
-def embed_tables(
-    model: IdentifiedEmbedder, tables: Mapping[str, ImageTable], folder: pathlib.Path
-) -> dict[str, np.ndarray]:
-    """Return the embeddings of several tables by their names, as `embed`, in `FOLDER/NAME.npy`."""
-    arrays: dict[str, np.ndarray] = {}
-    for name, table in tables.items():
-        with naming_bad_images(table, "the same command continues where it stopped"):
-            file = embeddings_on_disk(model, table, folder / f"{name}.npy", "embedding")
-            arrays[name] = cast(EmbeddingFile, file).array()
-    return arrays
+def embed_table(model: IdentifiedEmbedder, table: ImageTable, path: pathlib.Path) -> np.ndarray:
+    """Embed images into a file, as `embed`."""
+    with naming_bad_images(table, "the same command continues where it stopped"):
+        return cast(EmbeddingFile, embeddings_on_disk(model, table, path, "embedding")).array()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.evaluation.figures import Histograms
-from keras_dml._common.rows import normalized, row_blocks
+from keras_dml._common.rows import normalized
 
 BINS = 80
 # The pairs of more images take long and look the same.
@@ -98,7 +98,7 @@ def similarities(
     gallery: np.ndarray | None = None,
     gallery_labels: np.ndarray | None = None,
 ) -> Similarities:
-    """Return the similarities of all pairs of a set, or of the pairs of a set and a gallery.
+    """Return the similarities of all pairs of a small set, or of a set and a gallery.
 
     Args:
         embeddings, labels: `[n, d]` and `[n]`.
@@ -106,18 +106,11 @@ def similarities(
     """
     queries = normalized(np.asarray(embeddings, np.float32))
     items = queries if gallery is None else normalized(np.asarray(gallery, np.float32))
-    classes = labels if gallery_labels is None else gallery_labels
-    counts = np.zeros([2, BINS], np.int64)
-    sums = np.zeros(2)
-    for block in row_blocks(queries, len(items)):
-        found = np.clip(queries[block] @ items.T, -1, 1)
-        matches = labels[block, None] == classes[None, :]
-        counted = np.ones_like(matches)
-        if gallery is None:  # each pair once, without the pairs of an image with itself
-            counted = np.arange(len(queries))[block, None] < np.arange(len(items))[None, :]
-        for kind, pairs in enumerate((found[matches & counted], found[~matches & counted])):
-            counts[kind] += np.histogram(pairs, BINS, (-1, 1))[0]
-            sums[kind] += pairs.sum(dtype=np.float64)
-    totals = counts.sum(axis=1)
-    means = [float(total / count) if count else np.nan for total, count in zip(sums, totals)]
-    return Similarities(counts[0], counts[1], *means)
+    found = np.clip(queries @ items.T, -1, 1)
+    matches = labels[:, None] == (labels if gallery_labels is None else gallery_labels)
+    # Each pair of a set once, without the pairs of an image with itself.
+    counted = np.triu(np.ones_like(matches), 1) if gallery is None else np.ones_like(matches)
+    kinds = [found[mask & counted].astype(np.float64) for mask in (matches, ~matches)]
+    matching, other = (np.histogram(pairs, BINS, (-1, 1))[0] for pairs in kinds)
+    means = [float(pairs.mean()) if len(pairs) else np.nan for pairs in kinds]
+    return Similarities(matching, other, *means)

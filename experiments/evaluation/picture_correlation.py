@@ -1,11 +1,12 @@
 """Correlation of two pictures that may be re-encoded, resized, mirrored, or cut."""
 
 import functools
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
+from experiments.options.progress import progress_bar
 
 # Height and width of the compared pictures, and of the smallest cut: 84 % of a side.
 SIDE, _SMALLEST_CUT = 32, 27
@@ -19,8 +20,8 @@ _PAIRS, _MOST_KEPT = 2**12, 2**12
 
 def picture_correlations(
     pictures: npt.NDArray[np.uint8], pairs: npt.NDArray[np.int64]
-) -> Iterator[npt.NDArray[np.float32]]:
-    """Yield the correlations of pairs in blocks.
+) -> npt.NDArray[np.float32]:
+    """Return the correlations of pairs, with a progress bar.
 
     The correlation is Pearson's, of the gray levels of two pictures with `SIDE`² pixels. It is the
     highest value over: the pictures unchanged, one of them mirrored, and one of them with a cut of
@@ -31,9 +32,12 @@ def picture_correlations(
         pictures: uint8 `[n, SIDE, SIDE]`.
         pairs: Row numbers `[p, 2]`.
 
-    Yields:
-        float32 `[b]` in [-1, 1].
+    Returns:
+        float32 `[p]` in [-1, 1].
     """
+    found = np.zeros(len(pairs), np.float32)
+    if not len(pairs):
+        return found
     small = pictures.reshape(len(pictures), _COARSE, SIDE // _COARSE, _COARSE, SIDE // _COARSE)
     coarse = small.mean((2, 4), dtype=np.float32)
     straight, mirrored = _unit(coarse), _unit(coarse[:, :, ::-1])
@@ -42,19 +46,22 @@ def picture_correlations(
     def looks(row: int, mirror: bool = False) -> Look:
         return Look(pictures[row][:, ::-1] if mirror else pictures[row])
 
-    for start in range(0, len(pairs), _PAIRS):
-        first, second = pairs[start : start + _PAIRS].T
-        as_is = np.einsum("pd,pd->p", straight[first], straight[second])
-        turned = np.einsum("pd,pd->p", straight[first], mirrored[second])
-        found = np.maximum(as_is, turned)
-        for place in np.flatnonzero(found >= _WORTH_A_LOOK):
-            # Try both for a picture that is nearly symmetric.
-            found[place] = max(
-                best_cut(looks(int(first[place])), looks(int(second[place]), mirror))
-                for mirror, score in ((False, as_is[place]), (True, turned[place]))
-                if score >= found[place] - 0.1
-            )
-        yield found
+    with progress_bar("comparing pictures", total=len(pairs)) as bar:
+        for start in range(0, len(pairs), _PAIRS):
+            first, second = pairs[start : start + _PAIRS].T
+            as_is = np.einsum("pd,pd->p", straight[first], straight[second])
+            turned = np.einsum("pd,pd->p", straight[first], mirrored[second])
+            block = found[start : start + _PAIRS]
+            block[:] = np.maximum(as_is, turned)
+            for place in np.flatnonzero(block >= _WORTH_A_LOOK):
+                # Try both for a picture that is nearly symmetric.
+                block[place] = max(
+                    best_cut(looks(int(first[place])), looks(int(second[place]), mirror))
+                    for mirror, score in ((False, as_is[place]), (True, turned[place]))
+                    if score >= block[place] - 0.1
+                )
+            bar.update(len(block))
+    return found
 
 
 class Look:
@@ -65,46 +72,34 @@ class Look:
     """
 
     def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
-        self._picture = np.ascontiguousarray(picture)
-        image = Image.fromarray(self._picture)
+        image = Image.fromarray(np.ascontiguousarray(picture))
         resized = [image.resize((size, size), Image.Resampling.BOX) for size in _SIZES]
         self.sought = [_unit(np.asarray(each)[None])[0] for each in resized]
-        self._float = self._picture.astype(np.float32)
-        values = self._picture.astype(np.int64)
-        # Integral images: the sum of a cut needs four of their values.
-        sums, squares = (
-            np.pad(each.cumsum(0).cumsum(1), ((1, 0), (1, 0))) for each in (values, values**2)
-        )
-        self._lengths = [_lengths(sums, squares, size) for size in _SIZES]
+        self._float = picture.astype(np.float32)
+        self._lengths = [
+            np.linalg.norm(cuts - cuts.mean(1, keepdims=True), axis=1)
+            for cuts in map(self._cuts, _SIZES)
+        ]
+
+    def _cuts(self, size: int) -> npt.NDArray[np.float32]:
+        cuts = np.lib.stride_tricks.sliding_window_view(self._float, (size, size))
+        return cuts.reshape(-1, size * size)
 
     def best(self, sought: list[npt.NDArray[np.float32]]) -> float:
         """Return the highest correlation of its cuts with the `sought` of another picture."""
-        return max(map(self._in_cuts, _SIZES, sought, self._lengths))
-
-    def _in_cuts(
-        self, size: int, sought: npt.NDArray[np.float32], lengths: npt.NDArray[np.float32]
-    ) -> float:
-        cuts = np.lib.stride_tricks.sliding_window_view(self._float, (size, size))
-        # `sought` has mean 0, so the mean of the cut has no effect.
-        products = cuts.reshape(-1, size * size) @ sought
-        level = lengths < 1e-3
-        return float(np.where(level, 0, products / np.where(level, 1, lengths)).max())
+        best = -1.0
+        for size, unit, lengths in zip(_SIZES, sought, self._lengths):
+            # `unit` has mean 0, so the mean of the cut has no effect.
+            products, level = self._cuts(size) @ unit, lengths < 1e-3
+            best = max(
+                best, float(np.where(level, 0, products / np.where(level, 1, lengths)).max())
+            )
+        return best
 
 
 def best_cut(one: Look, other: Look) -> float:
     """Return the highest correlation of one picture with a cut of the other."""
     return max(one.best(other.sought), other.best(one.sought))
-
-
-def _lengths(
-    sums: npt.NDArray[np.int64], squares: npt.NDArray[np.int64], size: int
-) -> npt.NDArray[np.float32]:
-    """Return the norms of all cuts of a size after subtracting their means, `[cuts]`."""
-    total, of_squares = (
-        each[size:, size:] - each[:-size, size:] - each[size:, :-size] + each[:-size, :-size]
-        for each in (sums, squares)
-    )
-    return np.sqrt(of_squares - total**2 / size**2).astype(np.float32).ravel()
 
 
 def _unit(pictures: np.ndarray) -> npt.NDArray[np.float32]:

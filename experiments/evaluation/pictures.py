@@ -57,12 +57,24 @@ def thumbnail(source: Source, max_pixels: int = MOST_PIXELS, side: int = SIDE) -
     Raises:
         ValueError: As `checked_picture`, or the image is damaged.
     """
-    image = _upright(source, max_pixels, side)
-    if max(image.size) <= side:
+    return encoded_picture(_upright(source, max_pixels, side), side)
+
+
+def encoded_picture(
+    image: Image.Image, side: int, whole_up_to: int | None = None
+) -> tuple[bytes, str]:
+    """Return a picture as the content of an image file, and "png" or "jpeg".
+
+    Args:
+        image: The picture. A large one is made smaller in place.
+        side: Longest side of a JPEG.
+        whole_up_to: Longest side of a PNG with all pixels. The default is `side`.
+    """
+    if max(image.size) <= (side if whole_up_to is None else whole_up_to):
         return _png(image), "png"
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    image.save(file, "JPEG", quality=85)
+    image.save(file, "JPEG", quality=85, optimize=True)
     return file.getvalue(), "jpeg"
 
 
@@ -99,5 +111,5 @@ def _orientation(encoded: bytes) -> int:
 
 def _png(image: Image.Image) -> bytes:
     file = io.BytesIO()
-    image.save(file, "PNG")
+    image.save(file, "PNG", optimize=True)
     return file.getvalue()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from keras_dml.retrieval import Index
 
 
 class Answers(NamedTuple):
@@ -81,6 +84,23 @@ def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.N
     if len(firsts) > num:
         return shuffled[firsts[np.arange(num) * len(firsts) // num]]
     return shuffled[order[np.argsort(places, kind="stable")[:num]]]
+
+
+def nearest(
+    index: Index, queries: np.ndarray, k: int, own_rows: np.ndarray | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the rows and the scores of the k nearest items of each query, `[n, k]`.
+
+    Args:
+        index: Index of all items.
+        queries: Embeddings `[n, d]`, n at least 1.
+        k: Number of neighbors, at least 1.
+        own_rows: Item that each query is, `[n]`, to exclude it. None excludes nothing.
+    """
+    from keras_dml.metrics.neighbors import neighbor_blocks
+
+    _, rows, scores = zip(*neighbor_blocks(index, queries, k, own_rows))
+    return np.concatenate(rows), np.concatenate(scores)
 
 
 def margins(answers: Answers) -> npt.NDArray[np.float32]:

@@ -111,8 +111,7 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
         if file.is_file() and file.name != "fingerprint.pb":
             digest.update(os.fsencode(f"{file.relative_to(path)}\0{file.stat().st_size}\0"))
             with open(file, "rb") as stream:
-                while block := stream.read(2**22):
-                    digest.update(block)
+                hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()
 
 

@@ -13,11 +13,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from experiments.evaluation.information import EACH_EPOCH, INFORMATION, information_of
+from experiments.evaluation.information import ROWS, information_of
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from experiments.evaluation.labeled_embeddings import EmbeddedSet
     from keras_dml._common.types import Metric, Neighbors
     from keras_dml.metrics import DistanceHistograms, PrecisionAtR
     from keras_dml.metrics.approximate import ApproximateScores, Certificate
@@ -40,48 +41,49 @@ class Embeddings:
     """Embeddings with labels, and the intermediate results that several scores share.
 
     Args:
-        embeddings: Numbers `[n, d]`.
-        labels: Class of each row, `[n]`, or the labels of `relation`.
+        queries: The embeddings to search with, and in without a gallery.
         ks: Values of K for the scores at K.
-        gallery: Numbers `[m, d]` to search instead of the other rows.
-        gallery_labels: Labels of each row of the gallery.
+        gallery: Embeddings to search in instead of the other queries.
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
         name: First part of the row names of these embeddings.
-        relation: Which rows match. None: the rows of the query's class.
+        relation: Which rows match. The labels are its labels. None: the rows of the query's class.
 
     Attributes:
+        embeddings, labels: Numbers `[n, d]` and classes `[n]` of the queries.
         certificates: Name of a row -> {key of a score: its certificate}. Filled when ScaNN finds
             the neighbors. Parts of the embeddings share it.
     """
 
     def __init__(
         self,
-        embeddings: np.ndarray,
-        labels: np.ndarray,
+        queries: EmbeddedSet,
         ks: Sequence[int] = (1,),
-        gallery: np.ndarray | None = None,
-        gallery_labels: np.ndarray | None = None,
+        gallery: EmbeddedSet | None = None,
         neighbors: Neighbors = "auto",
         name: str = "embedding",
         relation: Relation | None = None,
     ) -> None:
-        self.embeddings, self.labels, self.ks = embeddings, labels, ks
-        self.gallery: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
+        self.queries, self.ks, self.gallery = queries, ks, gallery
         self.neighbors, self.name, self.relation = neighbors, name, relation
+        self.embeddings, self.labels = queries.embeddings, queries.labels
         self.certificates: dict[str, Mapping[str, Certificate]] = {}
         self._precision: dict[Metric, PrecisionAtR] = {}
         self._approximate: dict[Metric, ApproximateScores] = {}
+        # The gallery as arguments of `keras_dml.metrics`.
+        self._gallery: dict[str, Any] = {}
+        if gallery is not None:
+            self._gallery = {"gallery": gallery.embeddings, "gallery_labels": gallery.labels}
 
-    def part(self, name: str, **replaced: Any) -> Embeddings:
+    def part(
+        self,
+        name: str,
+        queries: EmbeddedSet,
+        ks: Sequence[int],
+        gallery: EmbeddedSet | None,
+        relation: Relation | None = None,
+    ) -> Embeddings:
         """Return other embeddings of the same queries, whose certificates are among these."""
-        given = {
-            "embeddings": self.embeddings,
-            "labels": self.labels,
-            "ks": self.ks,
-            "neighbors": self.neighbors,
-            **self.gallery,
-        }
-        part = Embeddings(name=name, **{**given, **replaced})
+        part = Embeddings(queries, ks, gallery, self.neighbors, name, relation)
         part.certificates = self.certificates
         return part
 
@@ -90,7 +92,7 @@ class Embeddings:
         """Whether ScaNN finds the neighbors."""
         from keras_dml.metrics.approximate import takes_scann
 
-        return takes_scann(self.neighbors, self.embeddings, self.gallery["gallery"])
+        return takes_scann(self.neighbors, self.embeddings, self._gallery.get("gallery"))
 
     def approximate(self, distance: Metric) -> ApproximateScores:
         """Return the scores by ScaNN's neighbors, and remember their certificates."""
@@ -102,7 +104,7 @@ class Embeddings:
                 self.labels,
                 self.ks,
                 distance,
-                **self.gallery,
+                **self._gallery,
                 relation=self.relation,
             )
             self._approximate[distance] = found
@@ -120,7 +122,7 @@ class Embeddings:
             self.labels,
             self.ks,
             distance,
-            **self.gallery,
+            **self._gallery,
             relation=self.relation,
         )
 
@@ -132,49 +134,46 @@ class Embeddings:
             return self.approximate(distance).precision
         if distance not in self._precision:
             self._precision[distance] = precision_at_r(
-                self.embeddings, self.labels, distance, **self.gallery, relation=self.relation
+                self.embeddings, self.labels, distance, **self._gallery, relation=self.relation
             )
         return self._precision[distance]
 
     @functools.cached_property
-    def clusters(self) -> ClusteringScores:
-        """NMI and AMI of k-means, with a gallery of both sets together."""
+    def _together(self) -> tuple[np.ndarray, np.ndarray]:
+        """The embeddings and labels of the queries and the gallery."""
         import numpy as np
 
         from keras_dml._common.labels import joined_labels
+
+        if self.gallery is None:
+            return self.embeddings, self.labels
+        named = [("labels", self.labels), ("gallery_labels", self.gallery.labels)]
+        return np.concatenate([self.embeddings, self.gallery.embeddings]), joined_labels(named)
+
+    @functools.cached_property
+    def clusters(self) -> ClusteringScores:
+        """NMI and AMI of k-means, with a gallery of both sets together."""
         from keras_dml.metrics import clustering_scores
 
-        gallery, gallery_labels = self.gallery.values()
-        if gallery is None or gallery_labels is None:
-            return clustering_scores(self.embeddings, self.labels)
-        labels = joined_labels([("labels", self.labels), ("gallery_labels", gallery_labels)])
-        return clustering_scores(np.concatenate([self.embeddings, gallery]), labels)
+        return clustering_scores(*self._together)
 
     def information(self, names: Sequence[str], every_row: bool = False) -> dict[str, float]:
         """Return scores of `metrics.information`, with a gallery of both sets together."""
-        import numpy as np
-
-        gallery, gallery_labels = self.gallery.values()
-        if gallery is None or gallery_labels is None:
-            return information_of(self.embeddings, self.labels, list(names), every_row)
-        labels = np.concatenate([self.labels, gallery_labels])
-        return information_of(
-            np.concatenate([self.embeddings, gallery]), labels, list(names), every_row
-        )
+        return information_of(*self._together, names, every_row)
 
     @functools.cached_property
     def distances(self) -> DistanceHistograms:
         """Histograms of the distances of matching and of other pairs."""
         from keras_dml.metrics import distance_histograms
 
-        return distance_histograms(self.embeddings, self.labels, **self.gallery)
+        return distance_histograms(self.embeddings, self.labels, **self._gallery)
 
     def divergence(self) -> float:
         """Return the Jensen-Shannon divergence of the distances, in nats."""
         from keras_dml.metrics.approximate import sampled_divergence
 
         if self.by_scann:
-            return sampled_divergence(self.embeddings, self.labels, **self.gallery)
+            return sampled_divergence(self.embeddings, self.labels, **self._gallery)
         return self.distances.divergence()
 
     def pairs_of_the_divergence(self) -> str:
@@ -203,9 +202,11 @@ class Score:
         name: Key in logs and JSON files, such as "map@r".
         label: Name in tables and on pages, such as "MAP@R".
         explanation: What the number means, one or two sentences.
-        compute: `(embeddings, distance) -> value`. A score at K returns `{K: value}`.
+        compute: `(embeddings, distance) -> value`. A score at K returns `{K: value}`. None for a
+            score that `information_scores` computes and `evaluate` does not.
         format: Returns a value as text.
-        line: Returns a value as text with its unit, for a separate line. "" hides the line.
+        line: Returns a value as text with its unit, for a separate line. "" hides the line. The
+            default is `format`.
         scale: Factor from a value to the number that `format` shows.
         higher_is_better: Whether a higher value is a better one; None for neither.
         of_distance: Whether the score depends on the distance. Then it is a column of the table,
@@ -214,13 +215,13 @@ class Score:
         each_epoch: Whether it is computed after each epoch, not only at the end.
         compared: Whether `compare` and `study` have a column for it.
         clusters: Whether it needs k-means.
-        information: Whether `information_scores` computes it and `evaluate` does not.
+        fitted: Whether it fits a classifier or a network.
     """
 
     name: str
     label: str
     explanation: str
-    compute: Callable[[Embeddings, Metric], float | Mapping[int, float]]
+    compute: Callable[[Embeddings, Metric], float | Mapping[int, float]] | None = None
     format: Callable[[float], str] = percent
     line: Callable[[float], str] | None = None
     scale: float = 100
@@ -230,11 +231,11 @@ class Score:
     each_epoch: bool = True
     compared: bool = True
     clusters: bool = False
-    information: bool = False
+    fitted: bool = False
 
     def values(self, embeddings: Embeddings, distance: Metric) -> dict[str, float]:
         """Return the value of each key."""
-        found = self.compute(embeddings, distance)
+        found = self.compute(embeddings, distance) if self.compute else {}
         if isinstance(found, Mapping):
             return {f"{self.name}@{k}": float(value) for k, value in found.items()}
         return {self.name: found}
@@ -265,35 +266,29 @@ class Score:
         return "–" if value is None or math.isnan(value) else self.format(value)
 
 
-def _information_score(name: str) -> Score:
+def _information(
+    name: str,
+    label: str,
+    explanation: str = "",
+    higher_is_better: bool | None = None,
+    format: Callable[[float], str] = "{:z.3f}".format,
+    each_epoch: bool = True,
+    compared: bool = False,
+    fitted: bool = False,
+) -> Score:
     """Return the entry of a score of `keras_dml.metrics.information`."""
-    explained = INFORMATION[name]
     return Score(
         name=name,
-        label=explained.label,
-        explanation=explained.explanation,
-        compute=lambda embeddings, _: embeddings.information([name]).get(name, math.nan),
-        format="{:z.3f}".format,
-        line=lambda value: "" if math.isnan(value) else f"{value:z.3f}",
+        label=label,
+        explanation=explanation,
+        format=format,
         scale=1,
-        higher_is_better=explained.higher_is_better,
+        higher_is_better=higher_is_better,
         of_distance=False,
-        each_epoch=name in EACH_EPOCH,
-        compared=explained.compared,
-        information=True,
+        each_epoch=each_epoch and not fitted,
+        compared=compared,
+        fitted=fitted,
     )
-
-
-def _line_of_divergence(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:z.3f} nats (below log 2 = 0.693)"
-
-
-def _line_of_unmatched(value: float) -> str:
-    return f"{value:,}: a miss in R@K, left out of the other scores" if value else ""
-
-
-def _line_of_clusters(value: float) -> str:
-    return f"{percent(value)} %"
 
 
 RECALL = Score(
@@ -333,7 +328,7 @@ SCORES: dict[str, Score] = {
             "clusters, as many as classes. It is 100 % if both are the same. It rises with the "
             "number of classes, also for random clusters.",
             compute=lambda embeddings, _: embeddings.clusters.nmi,
-            line=_line_of_clusters,
+            line=lambda value: f"{percent(value)} %",
             of_distance=False,
             each_epoch=False,
             compared=False,
@@ -345,7 +340,7 @@ SCORES: dict[str, Score] = {
             explanation="AMI is the mutual information adjusted for chance, 0 % for random "
             "clusters. Compare runs by AMI rather than by NMI.",
             compute=lambda embeddings, _: embeddings.clusters.ami,
-            line=_line_of_clusters,
+            line=lambda value: f"{percent(value)} %",
             of_distance=False,
             each_epoch=False,
             compared=False,
@@ -359,7 +354,7 @@ SCORES: dict[str, Score] = {
             "overlap.",
             compute=lambda embeddings, _: embeddings.divergence(),
             format="{:z.3f}".format,
-            line=_line_of_divergence,
+            line="{:z.3f} nats (below log 2 = 0.693)".format,
             scale=1,
             of_distance=False,
             each_epoch=False,
@@ -371,25 +366,83 @@ SCORES: dict[str, Score] = {
             explanation="",
             compute=lambda embeddings, _: embeddings.precision("cosine").queries_without_match,
             format="{:,}".format,
-            line=_line_of_unmatched,
+            line=lambda value: (
+                f"{value:,}: a miss in R@K, left out of the other scores" if value else ""
+            ),
             scale=1,
             higher_is_better=False,
             of_distance=False,
             each_epoch=False,
             compared=False,
         ),
-        *(_information_score(name) for name in INFORMATION),
-        Score(
-            name="information_rows",
-            label="Images of the entropies and of the information",
-            explanation="",
-            compute=lambda embeddings, _: embeddings.information([])["information_rows"],
+        _information(
+            "class_entropy",
+            "Entropy of the classes H(Y) (nats)",
+            "H(Y) is the upper limit of the mutual information.",
+        ),
+        _information(
+            "entropy_pairwise/l2",
+            "Entropy index H(Z), all pairs (nats)",
+            "The entropy index rises as embeddings spread. Compare only embeddings of one size.",
+        ),
+        _information(
+            "entropy_uniformity/cosine",
+            "Uniformity on the sphere (nats per dimension, 0 = uniform)",
+            "Uniformity compares the distances with those of uniform directions.",
+        ),
+        _information("mean_distance/l2", "Mean pairwise distance"),
+        _information(
+            "entropy_within/l2",
+            "Within-class entropy H(Z|Y), Gaussian bound (nats)",
+            "The within-class entropy falls as the images of a class move together.",
+        ),
+        _information(
+            "information_neighbors/cosine",
+            "Mutual information, nearest neighbors (nats)",
+            "The nearest neighbors of each image estimate the mutual information of embeddings "
+            "and classes. It is from 0 to H(Y), and too low in high dimensions.",
+            higher_is_better=True,
+            compared=True,
+        ),
+        _information(
+            "information_neighbors/l2",
+            "Mutual information, nearest neighbors, l2 (nats)",
+            higher_is_better=True,
+        ),
+        _information(
+            "information_generative/l2",
+            "Generative index, all pairs (nats)",
+            "The generative index is the entropy index minus its mean within classes. It has no "
+            "limit.",
+            each_epoch=False,
+        ),
+        _information(
+            "information_probe/cosine",
+            "Mutual information, lower bound by a linear probe (nats)",
+            "A linear classifier of one half of the images predicts the classes of the other "
+            "half. The mutual information is at least this value.",
+            higher_is_better=True,
+            compared=True,
+            fitted=True,
+        ),
+        _information(
+            "information_probe/l2",
+            "Mutual information, lower bound by a linear probe, l2 (nats)",
+            higher_is_better=True,
+            fitted=True,
+        ),
+        _information(
+            "information_distances",
+            "Pair information, lower bound by a fitted network (nats)",
+            "The statistics network of RankMI bounds the information of a matching pair, for at "
+            "least five equal classes. It is below 2 log 2 = 1.386.",
+            higher_is_better=True,
+            fitted=True,
+        ),
+        _information(
+            ROWS,
+            "Images of the entropies and of the information",
             format="{:,.0f}".format,
-            scale=1,
-            higher_is_better=None,
-            of_distance=False,
-            compared=False,
-            information=True,
         ),
     )
 }
@@ -409,7 +462,7 @@ def evaluate(
         {key: value}. A key is the name of the score, with "@K" for a score at K, and with
         "/cosine" or "/l2" for a score of a distance.
     """
-    chosen = [score for score in SCORES.values() if not score.information]
+    chosen = [score for score in SCORES.values() if score.compute]
     chosen = chosen if scores is None else list(scores)
     found: dict[str, float] = {}
     for distance in DISTANCES:
@@ -434,16 +487,16 @@ def information_scores(
         at_end: Whether to include the scores that are not computed after each epoch.
     """
     names = [
-        name
-        for name, each in INFORMATION.items()
-        if (fitted or not each.fitted) and (at_end or name in EACH_EPOCH)
+        score.name
+        for score in SCORES.values()
+        if not score.compute and (fitted or not score.fitted) and (at_end or score.each_epoch)
     ]
     return embeddings.information(names, every_row=fitted)
 
 
 def of_each_epoch() -> list[Score]:
     """Return the scores that `evaluate` computes after each epoch."""
-    return [score for score in SCORES.values() if score.each_epoch and not score.information]
+    return [score for score in SCORES.values() if score.each_epoch and score.compute]
 
 
 def compared() -> list[Score]:
@@ -473,7 +526,7 @@ def rows_of(scores: Mapping[str, float], name: str = "embedding") -> dict[str, d
     rows: dict[str, dict[str, float]] = {}
     for key, value in scores.items():
         score, *distance = key.split("/")
-        if distance and key not in INFORMATION:
+        if distance and key not in SCORES:
             part = distance[1] if len(distance) > 1 else name
             rows.setdefault(f"{part}, {distance[0]}", {})[score] = value
     return rows
@@ -486,43 +539,39 @@ def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, flo
         {"recall@1/cosine/first 64": value}.
     """
     found: dict[str, float] = {}
-    gallery = embeddings.gallery["gallery"]
     for length in lengths:
-        part = embeddings.part(
-            f"first {length}",
-            embeddings=embeddings.embeddings[:, :length],
-            gallery=None if gallery is None else gallery[:, :length],
-        )
+        queries, gallery = embeddings.queries, embeddings.gallery
+        queries = queries._replace(embeddings=queries.embeddings[:, :length])
+        if gallery is not None:
+            gallery = gallery._replace(embeddings=gallery.embeddings[:, :length])
+        part = embeddings.part(f"first {length}", queries, embeddings.ks, gallery)
         scores = evaluate(part, of_each_epoch())
         found |= {f"{key}/first {length}": value for key, value in scores.items()}
     return found
 
 
-def of_catalog(
-    queries: Embeddings, catalog: tuple[np.ndarray, np.ndarray] | None
-) -> dict[str, float]:
-    """Compute the scores of each epoch for a search in a catalog.
+def of_catalog(queries: Embeddings, catalog: EmbeddedSet | None) -> dict[str, float]:
+    """Compute the scores of each epoch for a search in a catalog, if there is one.
 
     K is 1 and every K that is at most the size of the catalog.
-
-    Args:
-        queries: The embeddings to search with.
-        catalog: Embeddings and labels of the catalog, if there is one.
     """
     if catalog is None:
         return {}
-    ks = sorted({1, *(k for k in queries.ks if k <= len(catalog[0]))})
-    sets = {"gallery": catalog[0], "gallery_labels": catalog[1]}
-    return evaluate(queries.part(CATALOG, ks=ks, **sets), of_each_epoch())
+    ks = sorted({1, *(k for k in queries.ks if k <= len(catalog.labels))})
+    return evaluate(queries.part(CATALOG, queries.queries, ks, catalog), of_each_epoch())
 
 
 def columns_of(rows: Rows) -> list[str]:
     """Return the keys of a table's columns: scores at K by K, then the others in their order."""
-    keys = dict.fromkeys(key for row in rows.values() for key in row)
-    at_k = [key for key in keys if score_of(key).at_k]
     order = list(SCORES)
-    at_k.sort(key=lambda key: (order.index(score_of(key).name), int(key.rpartition("@")[2])))
-    return [*at_k, *(key for key in keys if key not in at_k)]
+
+    def place(key: str) -> tuple[int, int]:
+        score = score_of(key)
+        if not score.at_k:
+            return len(order), 0
+        return order.index(score.name), int(key.rpartition("@")[2])
+
+    return sorted(dict.fromkeys(key for row in rows.values() for key in row), key=place)
 
 
 def score_table(rows: Rows) -> str:
@@ -544,10 +593,9 @@ def score_lines(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     found = []
     for key, value in scores.items():
         score = SCORES.get(key)
-        if score is not None:
-            text = score.line(value) if score.line else score.text(value)
-            found += [(score.label, text)] if text else []
-    return found
+        if score is not None and not math.isnan(value):
+            found.append((score.label, (score.line or score.format)(value)))
+    return [(label, text) for label, text in found if text]
 
 
 def certificate_lines(embeddings: Embeddings) -> list[tuple[str, str]]:

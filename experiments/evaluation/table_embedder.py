@@ -17,6 +17,7 @@ from keras_dml._backend.steps import compiled
 from keras_dml._common.types import METRICS
 from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, evaluation_batches
+from pipelines.max_pixels import MOST_PIXELS
 
 # Part of the key of embeddings on disk. Earlier versions did not turn photos upright.
 _READ_AS = "turned upright"
@@ -218,14 +219,19 @@ def recalls(
     return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
 
 
-def raw_pixels(table: ImageTable, batch_size: int) -> np.ndarray:
-    """Return the gray levels of each image at 32×32 pixels, `[n, 1024]`.
+def raw_pixels(
+    table: ImageTable,
+    batch_size: int,
+    description: str = "raw pixels",
+    max_pixels: int = MOST_PIXELS,
+) -> np.ndarray:
+    """Return the gray levels of each image at 32×32 pixels, `[n, 1024]`, with a progress bar.
 
     They are a baseline for embeddings. 32×32 is affordable for photographs.
     """
-    transform = EvaluationTransform(image_size=32, resize=(32, 32))
+    transform = EvaluationTransform(32, (32, 32), max_pixels)
     parts = []
-    with progress_bar("raw pixels", total=len(table)) as bar:
+    with progress_bar(description, total=len(table)) as bar:
         for images in evaluation_batches(table, transform, batch_size):
             gray = tf.image.rgb_to_grayscale(images)
             parts.append(tf.reshape(gray, [len(images), -1]).numpy())

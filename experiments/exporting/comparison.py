@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -100,7 +98,7 @@ def compare(
     one, other = of_export.queries.astype(np.float64), of_keras.queries.astype(np.float64)
     lengths = np.linalg.norm(other, axis=1)
     products = np.linalg.norm(one, axis=1) * lengths
-    cosines = np.einsum("nd,nd->n", one, other) / np.where(products, products, 1)
+    cosines = (one * other).sum(axis=1) / np.where(products, products, 1)
     found, keras_found = (
         recalls(each.queries, labels[0], ks, gallery=each.gallery, gallery_labels=labels[1])[
             "cosine"
@@ -116,9 +114,3 @@ def compare(
         keras_found,
         time_of_one,
     )
-
-
-def size_of(path: pathlib.Path) -> int:
-    """Return the bytes of a folder, or of a file and the files with the same stem."""
-    files = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}.*")
-    return sum(os.path.getsize(file) for file in files if file.is_file())

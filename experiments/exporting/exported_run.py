@@ -17,15 +17,8 @@ from experiments.evaluation.held_folder import held_beside
 from experiments.evaluation.model_embeddings import naming_bad_images
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.evaluation.tables import markdown_table
-from experiments.exporting.comparison import (
-    Comparison,
-    Embeddings,
-    answers,
-    compare,
-    milliseconds,
-    size_of,
-)
-from experiments.exporting.formats import FORMATS, Format, Images, Source
+from experiments.exporting.comparison import Comparison, Embeddings, answers, compare, milliseconds
+from experiments.exporting.formats import FORMATS, Format, Images, Source, check_packages
 from experiments.exporting.layers import write
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as options_data
@@ -38,8 +31,6 @@ from keras_dml.export import float32_copy
 from keras_dml.models import load_keras_file
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 from pipelines.split import Split
-
-__all__ = ["Export", "export_run"]
 
 # Measurements as JSON. A folder without this file is never replaced.
 FACTS = "export.json"
@@ -88,7 +79,7 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
         raise UsageError(
             f"int8 is for {', '.join(with_int8)}. Received: --int8 with format={export.name}"
         )
-    export.format.check()
+    check_packages(export.name)
     model = _model(run, of_run)
     data = images_of_run(run, of_run, data_dir_moves=True, refuses=True)
     transform = options_data.evaluation_transform(of_run)
@@ -161,7 +152,7 @@ def _compared(
         _embeddings(data, by_keras),
         (data.test.labels, None if gallery is None else gallery.labels),
         options_data.recall_at(of_run, len(data.test), None if gallery is None else len(gallery)),
-        size_of(path),
+        sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file()),
         milliseconds(answer, _images(data.test, transform, 1)[0]),
     )
 

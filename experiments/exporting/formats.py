@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import keras
@@ -46,7 +48,7 @@ class Format(NamedTuple):
 
     Attributes:
         file: Name of the export in its folder.
-        check: Raises `MissingExtraError` if a package is missing.
+        packages: Modules that it needs, in the extra of its name.
         write: Writes a source to a path.
         load: Loads an export into its runtime.
         int8: Whether the format has 8-bit integers.
@@ -55,7 +57,7 @@ class Format(NamedTuple):
     """
 
     file: str
-    check: Callable[[], object]
+    packages: tuple[str, ...]
     write: Callable[[Source, pathlib.Path], None]
     load: Callable[[pathlib.Path], Answer]
     int8: bool
@@ -81,21 +83,11 @@ def _saved_model(source: Source, path: pathlib.Path) -> None:
 
 def _load_saved_model(path: pathlib.Path) -> Answer:
     model = tf.saved_model.load(str(path))
-    embed = model.signatures["embed_images"]
 
-    def answer(images: Images, model: object = model) -> npt.NDArray[np.float32]:
-        return cast(
-            "npt.NDArray[np.float32]", embed(images=tf.constant(images))[EMBEDDINGS].numpy()
-        )
+    def answer(images: Images) -> Any:
+        return model.signatures["embed_images"](images=tf.constant(images))[EMBEDDINGS].numpy()
 
     return answer
-
-
-def _check_onnx() -> None:
-    with needing("onnx", "format=onnx"), quiet():
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import tf2onnx  # noqa: F401
 
 
 def _onnx(source: Source, path: pathlib.Path) -> None:
@@ -105,26 +97,15 @@ def _onnx(source: Source, path: pathlib.Path) -> None:
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    class Examples(quantization.CalibrationDataReader):
-        """An iterator over the images."""
-
-        def __init__(self, examples: Sequence[Images]) -> None:
-            self._left: Iterator[Images] = iter(examples)
-
-        def get_next(self) -> dict[str, Images] | None:
-            """Return the next image. None at the end."""
-            image = next(self._left, None)
-            return None if image is None else {IMAGES: image}
-
+    inputs = ({IMAGES: image} for image in source.examples)
+    reader: Any = types.SimpleNamespace(get_next=lambda: next(inputs, None))
     with tempfile.TemporaryDirectory() as folder:
         whole, prepared = (os.path.join(folder, name) for name in ("whole", "prepared"))
         _exported(source, pathlib.Path(whole), "onnx", None)
         with quiet():
             quant_pre_process(whole, prepared, skip_symbolic_shape=True)
             # A scale per filter: the filters of depthwise convolutions differ a hundredfold.
-            quantization.quantize_static(
-                prepared, str(path), Examples(source.examples), per_channel=True
-            )
+            quantization.quantize_static(prepared, str(path), reader, per_channel=True)
 
 
 def _load_onnx(path: pathlib.Path) -> Answer:
@@ -132,14 +113,6 @@ def _load_onnx(path: pathlib.Path) -> Answer:
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda images: session.run([EMBEDDINGS], {IMAGES: images})[0]
-
-
-def _check_openvino() -> None:
-    # Without this package, OpenVINO's converter sends no telemetry.
-    sys.modules.setdefault("openvino_telemetry", cast("Any", None))
-    with needing("openvino", "format=openvino"), quiet():
-        import nncf  # noqa: F401
-        import openvino  # noqa: F401
 
 
 def _openvino(source: Source, path: pathlib.Path) -> None:
@@ -166,13 +139,6 @@ def _load_openvino(path: pathlib.Path) -> Answer:
     # Some processors compute in bfloat16 by default, which changes the third digit.
     model = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return lambda images: model(images)[0]
-
-
-def _check_litert() -> None:
-    with needing("litert", "format=litert"), quiet():
-        from ai_edge_litert import interpreter  # noqa: F401
-        from ai_edge_quantizer import quantizer  # noqa: F401
-        from litert_converter import converter_api_ext  # noqa: F401
 
 
 def _litert(source: Source, path: pathlib.Path) -> None:
@@ -258,7 +224,7 @@ def _load_litert(path: pathlib.Path) -> Answer:
 FORMATS: dict[str, Format] = {
     "saved_model": Format(
         "saved_model",
-        lambda: None,
+        (),
         _saved_model,
         _load_saved_model,
         False,
@@ -270,7 +236,7 @@ FORMATS: dict[str, Format] = {
     ),
     "onnx": Format(
         "model.onnx",
-        _check_onnx,
+        ("onnx", "onnxruntime", "tf2onnx"),
         _onnx,
         _load_onnx,
         True,
@@ -280,7 +246,7 @@ FORMATS: dict[str, Format] = {
     ),
     "openvino": Format(
         "model.xml",
-        _check_openvino,
+        ("nncf", "openvino"),
         _openvino,
         _load_openvino,
         True,
@@ -291,7 +257,11 @@ FORMATS: dict[str, Format] = {
     ),
     "litert": Format(
         "model.tflite",
-        _check_litert,
+        (
+            "ai_edge_litert.interpreter",
+            "ai_edge_quantizer.quantizer",
+            "litert_converter.converter_api_ext",
+        ),
         _litert,
         _load_litert,
         True,
@@ -302,3 +272,16 @@ FORMATS: dict[str, Format] = {
     ),
 }
 """The formats by the words of `experiments.export --format`."""
+
+
+def check_packages(name: str) -> None:
+    """Import the packages of a format.
+
+    Raises:
+        MissingExtraError: A package is missing.
+    """
+    # Without this package, OpenVINO's converter sends no telemetry.
+    sys.modules.setdefault("openvino_telemetry", cast("Any", None))
+    with needing(name, f"format={name}"), quiet():
+        for package in FORMATS[name].packages:
+            importlib.import_module(package)

@@ -16,8 +16,6 @@ from experiments.training.run_files import kept_model
 from keras_dml._common.extras import needing
 from keras_dml.models.from_hub import MODEL_FILE
 
-__all__ = ["check_target", "publish"]
-
 PREFIX = "hf:"
 CARD, THRESHOLD, INDEX = "README.md", "threshold.json", "index"
 """Names in the repository."""

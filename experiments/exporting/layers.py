@@ -31,7 +31,23 @@ def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None
         UsageError: The format lacks a layer of the model. The message names the layer.
     """
     with _temporary_files_in(path.parent):
-        _write(name, format, source, path)
+        try:
+            _converted(format, source, path)
+        except _NOT_OF_A_LAYER:
+            raise
+        except Exception as error:  # converters raise any exception, also for a full disk
+            with naming(path), tempfile.TemporaryFile(dir=path.parent) as probe:
+                probe.write(bytes(_PROBE))
+            layer = _layer_that_fails(format, source)
+            if layer is None:
+                raise UsageError(
+                    f"format={name} takes each layer, but not the whole model: "
+                    f"{one_line(error)[:300]}"
+                ) from error
+            raise UsageError(
+                f"format={name} does not have the layer {layer.name!r} ({type(layer).__name__}): "
+                "export to another format, or train without it"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -43,25 +59,6 @@ def _temporary_files_in(folder: pathlib.Path) -> Iterator[None]:
             yield
         finally:
             tempfile.tempdir = before
-
-
-def _write(name: str, format: Format, source: Source, path: pathlib.Path) -> None:
-    try:
-        _converted(format, source, path)
-    except _NOT_OF_A_LAYER:
-        raise
-    except Exception as error:  # converters raise any exception, also for a full disk
-        with naming(path), tempfile.TemporaryFile(dir=path.parent) as probe:
-            probe.write(bytes(_PROBE))
-        layer = _layer_that_fails(format, source)
-        if layer is None:
-            raise UsageError(
-                f"format={name} takes each layer, but not the whole model: {one_line(error)[:300]}"
-            ) from error
-        raise UsageError(
-            f"format={name} does not have the layer {layer.name!r} ({type(layer).__name__}): "
-            "export to another format, or train without it"
-        ) from error
 
 
 def _converted(format: Format, source: Source, path: pathlib.Path) -> None:

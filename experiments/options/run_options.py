@@ -34,8 +34,8 @@ def _datasets() -> str:
     prefix = import_attribute("pipelines.datasets.registry.PREFIX")
     lines = [f"Dataset: {', '.join(names)}, or {prefix}NAME."]
     for name in names:
-        load_split = import_attribute(f"pipelines.datasets.{name}.load_split")
-        lines.append(f"{name}: {summary(load_split)}")
+        load = import_attribute(f"pipelines.datasets.{name}.load")
+        lines.append(f"{name}: {summary(load)}")
     lines.append(f"{prefix}NAME or {prefix}NAME:CONFIG: a dataset of tensorflow-datasets.")
     return "\n".join(lines)
 

@@ -58,19 +58,19 @@ def table_of(lines: Sequence[Line]) -> list[list[str]]:
 
 def _line(run: str, result: Mapping[str, Any], paper: Mapping[str, float]) -> Line:
     rows = {name.removeprefix("embedding, "): row for name, row in result["rows"].items()}
-    line = {"recipe": run, **_scores({**rows, "": result.get("scores", {})})}
+    others = result.get("scores", {})
+    line = {"recipe": run, **_scores({**rows, "": others})}
     if "accuracy" in result:
         line["accuracy"] = 100 * result["accuracy"]
     line |= {"training, s": result["train_seconds"], "whole run, s": result["seconds"]}
     # The whole row of the paper, next to ours. Scores that this run lacks are left out.
     for name, printed in rows_of(paper, PAPER).items():
-        ours = rows.get(name.removeprefix(f"{PAPER}, "), {})
-        for key in (key for key in printed if key in ours):
-            line.setdefault(f"{label_of(key)}, {name.removeprefix(f'{PAPER}, ')}", ours[key])
+        distance = name.removeprefix(f"{PAPER}, ")
+        for key in (key for key in printed if key in rows.get(distance, {})):
+            line.setdefault(f"{label_of(key)}, {distance}", rows[distance][key])
             line[f"{label_of(key)}, {name}"] = 100 * printed[key]
-    nmi = result.get("scores", {}).get("nmi")
-    if "nmi" in paper and nmi is not None:
-        line |= {"NMI": 100 * nmi, "NMI, paper": 100 * paper["nmi"]}
+    if "nmi" in paper and others.get("nmi") is not None:
+        line |= {"NMI": 100 * others["nmi"], "NMI, paper": 100 * paper["nmi"]}
     return line
 
 
@@ -98,9 +98,10 @@ def _text(column: str, value: str | float | None) -> str:
     if value is None or isinstance(value, str):
         return value or "–"
     columns = _columns()
-    if column not in columns and column.startswith(f"{RECALL.label}@") and PAPER not in column:
-        return RECALL.text(value)
-    return columns[column][1].text(value) if column in columns else f"{value:z.1f}"
+    if column in columns:
+        return columns[column][1].text(value)
+    is_recall = column.startswith(f"{RECALL.label}@") and PAPER not in column
+    return RECALL.text(value) if is_recall else f"{value:z.1f}"
 
 
 def write_comparison_page(

@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from experiments.options.visible import visible
-from experiments.pages.page import address, encoded_picture
-
-__all__ = ["MOST_POINTS", "map_rows", "map_svg", "places"]
+from experiments.evaluation.labeled_embeddings import EmbeddedSet
+from experiments.evaluation.pictures import encoded_picture
+from experiments.pages.page import address
+from pipelines import ImageTable
 
 # A thousand points fill the plane.
 MOST_POINTS = 1000
 _FEWEST = 12
-_WIDTH, _HEIGHT, _PICTURE = 960, 640, 36
+_SIZE, _PICTURE = (960, 640), 36
 _MOST_PICTURES = 220
+
+
+class Map(NamedTuple):
+    """The places of images on a page, whose template draws them.
+
+    Attributes:
+        size: Width and height of the map.
+        side: Width and height of a picture.
+        dots: (x, y, class) of the images without a picture.
+        pictures: (x, y, class, address) of the other images; (x, y) is the upper left corner.
+    """
+
+    size: tuple[int, int]
+    side: int
+    dots: list[tuple[float, float, str]]
+    pictures: list[tuple[float, float, str, str]]
+
+
+def map_of(
+    test: EmbeddedSet, pictures_of: Callable[[ImageTable], npt.NDArray[np.uint8]]
+) -> Map | None:
+    """Return the map of at most a thousand images; None if `places` is None.
+
+    Args:
+        test: The images.
+        pictures_of: Returns the pictures of a table, uint8 `[m, h, w, 3]`.
+    """
+    rows = map_rows(len(test.labels))
+    where = places(np.asarray(test.embeddings[rows], np.float32))
+    if where is None or test.table is None:
+        return None
+    table = test.table.select(rows)
+    names = [table.class_names[label] for label in table.labels]
+    centers = where * (np.array(_SIZE) - _PICTURE) + _PICTURE / 2
+    shown = _apart(centers)
+    pictures = dict(zip(shown.tolist(), pictures_of(table.select(shown))))
+    found = Map(_SIZE, _PICTURE, [], [])
+    for number, (x, y) in enumerate(centers):
+        if number in pictures:
+            data = address(*encoded_picture(Image.fromarray(pictures[number]), 2 * _PICTURE))
+            corner = x - _PICTURE / 2, y - _PICTURE / 2
+            found.pictures.append((*corner, names[number], data))
+        else:
+            found.dots.append((x, y, names[number]))
+    return found
 
 
 def map_rows(count: int) -> npt.NDArray[np.int64]:
@@ -45,70 +91,23 @@ def places(embeddings: npt.NDArray[np.float32]) -> npt.NDArray[np.float64] | Non
     unit = embeddings / np.where(lengths == 0, 1, lengths)
     if len(unit) < _FEWEST or unit.shape[1] < 2 or np.ptp(unit, axis=0).max() < 1e-6:
         return None
-    perplexity = min(30.0, (len(unit) - 1) / 3)
+    tsne = TSNE(perplexity=min(30.0, (len(unit) - 1) / 3), init="pca", random_state=0, max_iter=500)
     # With so few points, several threads on shared cores take six times as long.
     with threadpool_limits(1):
-        found = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(
-            unit
-        )
+        found = tsne.fit_transform(unit)
     low, high = found.min(0), found.max(0)
     if not np.isfinite(found).all() or (high - low).min() == 0:
         return None
     return (found - low) / (high - low)
 
 
-def with_pictures(where: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return the indices of places whose pictures do not overlap."""
-    centers = _centers(where)
+def _apart(centers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return the indices of random centers whose pictures do not overlap."""
     shown: list[int] = []
-    for number in np.random.default_rng(0).permutation(len(where)):
-        apart = np.abs(centers[shown] - centers[number]).max(1) if shown else np.array([np.inf])
-        if apart.min() >= _PICTURE + 2:
+    for number in np.random.default_rng(0).permutation(len(centers)):
+        apart = np.abs(centers[shown] - centers[number]).max(1)
+        if apart.min(initial=np.inf) >= _PICTURE + 2:
             shown.append(int(number))
         if len(shown) == _MOST_PICTURES:
             break
     return np.sort(np.array(shown, np.int64))
-
-
-def map_svg(
-    where: npt.NDArray[np.float64],
-    names: Sequence[str],
-    pictures: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint8]],
-) -> str:
-    """Return the map as an `<svg>` element. Each picture and dot has its class as a title.
-
-    Args:
-        where: Places `[n, 2]`, as from `places`.
-        names: Class of each place, plain text.
-        pictures: Returns uint8 `[m, h, w, 3]` for m indices of places.
-    """
-    shown = with_pictures(where)
-    centers = _centers(where)
-    drawn = set(shown.tolist())
-    dots = [
-        f'<circle cx="{x:.0f}" cy="{y:.0f}" r="2.5"><title>{_name(names[number])}</title></circle>'
-        for number, (x, y) in enumerate(centers)
-        if number not in drawn
-    ]
-    images = []
-    for number, picture in zip(shown, pictures(shown)):
-        x, y = centers[number] - _PICTURE / 2
-        data = address(*encoded_picture(picture, 2 * _PICTURE))
-        images.append(
-            f'<image x="{x:.0f}" y="{y:.0f}" width="{_PICTURE}" height="{_PICTURE}" href="{data}">'
-            f"<title>{_name(names[number])}</title></image>"
-        )
-    label = f"map of {len(where)} embeddings, {len(shown)} of them as pictures"
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}">'
-        f'<g fill="currentColor" fill-opacity="0.35">{"".join(dots)}</g>{"".join(images)}</svg>'
-    )
-
-
-def _centers(where: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    inner = np.array([_WIDTH, _HEIGHT]) - _PICTURE
-    return where * inner + _PICTURE / 2
-
-
-def _name(name: str) -> str:
-    return html.escape(visible(name))

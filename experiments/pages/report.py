@@ -94,7 +94,7 @@ def write_report(
         headline=percent(headline),
         whose=_whose(result),
         others=_others(result),
-        explanations=[score_of(key).explanation for key in _one_of_each_score(keys)],
+        explanations=list(dict.fromkeys(score_of(key).explanation for key in keys)),
         in_catalog=any(name.startswith(CATALOG) for name in result.rows),
         columns=["", *map(label_of, keys)],
         rows=_cells(result.rows, keys),
@@ -142,23 +142,22 @@ def _others(result: Result) -> dict[str, str]:
     return {name: RECALL.text(value) for name, value in found.items() if value is not None}
 
 
-def _one_of_each_score(keys: Sequence[str]) -> list[str]:
-    return list({score_of(key).name: key for key in keys}.values())
-
-
 def _cells(rows: Rows, keys: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Return the rows of the table; the best cells of each column are bold."""
-    shown: dict[str, list[str]] = {name: [] for name in rows}
+    columns = []
     for key in keys:
         score = score_of(key)
-        values = {n: row[key] for n, row in rows.items() if score.text(row.get(key)) != "–"}
-        best = (max if score.higher_is_better else min)(values.values(), default=None)
-        for name, row in rows.items():
-            text = score.text(row.get(key))
-            # Compare the texts: two equal texts are either both bold or both not.
-            is_best = name in values and text == score.text(best)
-            shown[name].append(Markup("<strong>{}</strong>").format(text) if is_best else text)
-    return list(shown.items())
+        texts = {name: score.text(row.get(key)) for name, row in rows.items()}
+        values = [row[key] for name, row in rows.items() if texts[name] != "–"]
+        # Compare the texts: two equal texts are either both bold or both not.
+        best = score.text((max if score.higher_is_better else min)(values, default=None))
+        columns.append(
+            [
+                Markup("<strong>{}</strong>").format(text) if text == best != "–" else text
+                for text in texts.values()
+            ]
+        )
+    return [(name, [column[place] for column in columns]) for place, name in enumerate(rows)]
 
 
 def _explanations(result: Result) -> list[str]:
@@ -176,29 +175,29 @@ def _curves(result: Result) -> dict[str, Curves]:
     if history is None:
         return {}
     name, value = best_baseline(result.rows)
-    recall = Curves(
-        {each: over_epochs(history, f"test/{RECALL.at_1}/{each}", 100) for each in DISTANCES},
-        RECALL.axis,
-        rings={
-            f"kept, epoch {epoch:g}": (epoch, kept)
-            for epoch, kept in over_epochs([result.best], RECALL_AT_1, 100)
-        },
-        levels={} if value is None else {name: 100 * value},
-    )
-    figures = {f"R@1 on the {result.measured}": recall}
-    accuracy = over_epochs(history, ACCURACY, 100)
-    figures[f"Accuracy on the {result.measured}"] = Curves({"accuracy": accuracy}, "accuracy, %")
+    kept = over_epochs([result.best], RECALL_AT_1, 100)
+    images = result.measured
+    figures = {
+        f"R@1 on the {images}": Curves(
+            {each: over_epochs(history, f"test/{RECALL.at_1}/{each}", 100) for each in DISTANCES},
+            RECALL.axis,
+            rings={f"kept, epoch {point[0]:g}": point for point in kept},
+            levels={} if value is None else {name: 100 * value},
+        ),
+        f"Accuracy on the {images}": Curves(
+            {"accuracy": over_epochs(history, ACCURACY, 100)}, "accuracy, %"
+        ),
+    }
     for score in SCORES.values():
         if score.of_distance and score is not RECALL:
             curve = over_epochs(history, f"test/{score.at_1}/cosine", score.scale)
-            title = f"{score.label} on the {result.measured}"
-            figures[title] = Curves({score.label: curve}, score.axis)
+            figures[f"{score.label} on the {images}"] = Curves({score.label: curve}, score.axis)
     for title, names in _INFORMATION_FIGURES.items():
         lines = {SCORES[name].label: over_epochs(history, f"test/{name}") for name in names}
-        figures[f"{title} of the {result.measured}"] = Curves(lines, "nats")
+        figures[f"{title} of the {images}"] = Curves(lines, "nats")
     parts = ("loss", "tightness", "contrastive", "profile_ce")
-    losses = {part: over_epochs(history, f"train/{part}") for part in parts}
+    figures["Training loss"] = Curves(
+        {part: over_epochs(history, f"train/{part}") for part in parts}
+    )
     rate = over_epochs(history, "train/learning_rate")
-    figures["Training loss"] = Curves(losses)
-    figures["Learning rate"] = Curves({"learning rate": rate})
-    return figures
+    return figures | {"Learning rate": Curves({"learning rate": rate})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +17,11 @@ from experiments.evaluation.query_order import (
     best_and_worst,
     choose_queries,
     class_recalls,
+    nearest,
 )
-from experiments.pages.embedding_map import map_rows, map_svg, places
+from experiments.pages.embedding_map import Map, map_of
 from experiments.pages.page import Cell, Row, array_picture, breaking
-from keras_dml.metrics.neighbors import make_index, neighbor_blocks
+from keras_dml.metrics.neighbors import make_index
 from pipelines import ImageTable, Split, evaluation_batches
 
 _EACH_ROW = (
@@ -29,10 +30,11 @@ _EACH_ROW = (
 )
 _BEST = "The nearest match is far ahead of the nearest image of another class."
 _WORST = "Another class is far ahead of the nearest match. Some labels may be wrong."
+_CONFUSED = "The classes with the lowest R@1, each with its most confident wrong query."
 # The best and the worst are chosen among at most this many random queries.
 _MOST_QUERIES = 10_000
-# Neighbors that are examined, queries of a kind, and classes in the table.
-_DEPTH, _OF_A_KIND, _MOST_CLASSES = 20, 4, 500
+# Neighbors that are examined and shown, queries of a kind, and classes in the table.
+_DEPTH, _NEIGHBORS, _OF_A_KIND, _MOST_CLASSES = 20, 5, 4, 500
 
 
 class Grid(NamedTuple):
@@ -53,93 +55,53 @@ class Grid(NamedTuple):
     classes_title: str = ""
 
     @property
-    def neighbors(self) -> int:
-        """The number of neighbors."""
-        return sum(cell.marked for row in self.rows for cell in row.cells)
-
-    @property
-    def matches(self) -> int:
-        """The number of neighbors of the query's class."""
-        return sum(cell.marked and cell.kind == "match" for row in self.rows for cell in row.cells)
+    def marked(self) -> list[Cell]:
+        """The neighbors."""
+        return [cell for row in self.rows for cell in row.cells if cell.marked]
 
 
 class Shown(NamedTuple):
-    """The pictures of a report: sections of queries, and the map of the embeddings as SVG."""
+    """The pictures of a report: sections of queries, and the map of the embeddings."""
 
     grids: Sequence[Grid] = ()
-    map: str = ""
-
-
-class Neighbor(NamedTuple):
-    """A neighbor: its image, uint8 `[h, w, 3]`, its class, its similarity, whether it matches."""
-
-    image: np.ndarray
-    class_name: str
-    similarity: float
-    match: bool
-
-
-def retrieval_row(
-    image: np.ndarray, class_name: str, neighbors: Iterable[Neighbor], note: str = "query"
-) -> Row:
-    """Return a query with its neighbors, the nearest first.
-
-    Args:
-        image: uint8 `[h, w, 3]`.
-        class_name: Class of the query.
-        neighbors: Its neighbors.
-        note: Text below the query.
-    """
-    cells = [Cell("query", array_picture(image), class_name, note, f"query: {class_name}")]
-    for rank, (picture, name, similarity, match) in enumerate(neighbors, start=1):
-        kind, words = ("match", "same class") if match else ("other", "another class")
-        alt = f"neighbor {rank}: {name}, {words}"
-        note = f"{similarity:z.3f}"
-        cells.append(Cell(kind, array_picture(picture), name, note, alt, marked=True))
-    return Row(cells)
+    map: Map | None = None
 
 
 def shown_of(images: LabeledEmbeddings) -> Shown:
     """Return the pictures of a report. It takes seconds, and a minute for 100,000 images."""
     test, gallery, catalog = images.queries, images.gallery, images.catalog
-    answers = _answers(test, gallery)
     chosen = choose_queries(test.labels)
-    sections = [("Retrieval", _EACH_ROW, chosen, ["query"] * len(chosen))]
-    classes = [] if answers is None else class_recalls(answers)
+    # Title, text, and queries of each section.
+    sections = [("Retrieval", _EACH_ROW, chosen)]
+    notes = ["query"] * len(chosen)
+    classes: list[ClassRecall] = []
+    answers = _answers(test, gallery)
     if answers is not None:
         best, worst = best_and_worst(answers, _OF_A_KIND)
+        classes = class_recalls(answers)
         wrong = [each for each in classes if each.right < each.queries][:_OF_A_KIND]
+        examples = np.array([each.example for each in wrong], np.int64)
         sections += [
-            ("Best queries", _BEST, best, ["query"] * len(best)),
-            ("Worst queries", _WORST, worst, ["query"] * len(worst)),
-            (
-                "Classes most confused",
-                "The classes with the lowest R@1, each with its most confident wrong query.",
-                np.array([each.example for each in wrong], np.int64),
-                [f"R@1 {each.right} of {each.queries}" for each in wrong],
-            ),
+            ("Best queries", _BEST, best),
+            ("Worst queries", _WORST, worst),
+            ("Classes most confused", _CONFUSED, examples),
         ]
+        notes += ["query"] * (len(best) + len(worst))
+        notes += [f"R@1 {each.right} of {each.queries}" for each in wrong]
     # One call for all queries: to build an index or a pipeline takes longer than to use it.
-    rows = iter(
-        retrieval_rows(
-            test,
-            np.concatenate([queries for _, _, queries, _ in sections]),
-            images.transform,
-            gallery,
-            [note for *_, notes in sections for note in notes],
-        )
-    )
-    grids = [Grid(title, [next(rows) for _ in queries], text)
-             for title, text, queries, _ in sections]  # fmt: skip
+    queries = np.concatenate([queries for *_, queries in sections])
+    rows = iter(retrieval_rows(test, queries, images.transform, gallery, notes))
+    grids = [Grid(title, [next(rows) for _ in queries], text) for title, text, queries in sections]
     if classes:
         few = ", the lowest" * (len(classes) > _MOST_CLASSES)
-        table = _class_table(classes[:_MOST_CLASSES], _table(test), _table(gallery or test))
+        classes = classes[:_MOST_CLASSES]
+        table = _class_table(classes, _table(test), _table(gallery or test))
         title = f"Recall of {len(table):,} classes{few}"
         grids[-1] = grids[-1]._replace(classes=table, classes_title=title)
     if catalog is not None and catalog.table is not None:
         in_catalog = retrieval_rows(test, chosen, images.transform, catalog)
         grids.append(Grid("Retrieval in the catalog", in_catalog))
-    return Shown(grids, _map(test, images.transform))
+    return Shown(grids, map_of(test, lambda table: pictures_of(table, images.transform)))
 
 
 def _class_table(
@@ -162,32 +124,16 @@ def _class_table(
 def _answers(test: EmbeddedSet, gallery: EmbeddedSet | None) -> Answers | None:
     """Return the neighbors of the queries that have a match, or of a random part of them."""
     table, items = _table(test), _table(gallery or test)
-    count = len(table)
-    queries = np.arange(count)
-    if count > _MOST_QUERIES:
-        drawn = np.random.default_rng(0).choice(count, _MOST_QUERIES, replace=False)
+    queries = np.arange(len(table))
+    if len(table) > _MOST_QUERIES:
+        drawn = np.random.default_rng(0).choice(len(table), _MOST_QUERIES, replace=False)
         queries = np.sort(drawn)
-    matched = np.isin(table.labels, items.labels)
-    if gallery is None:
-        matched = np.bincount(table.labels)[table.labels] > 1
-    queries = queries[matched[queries]]
-    depth = min(_DEPTH, len(items) - (gallery is None))
-    if not len(queries) or depth <= 0:
+    matches = np.bincount(items.labels, minlength=table.labels.max() + 1)[table.labels]
+    queries = queries[matches[queries] > (gallery is None)]
+    if not len(queries):
         return None
-    rows, similarities = _nearest(test, queries, depth, gallery)
+    rows, similarities = _nearest(test, queries, _DEPTH, gallery)
     return Answers(queries, table.labels[queries], items.labels[rows], similarities)
-
-
-def _map(test: EmbeddedSet, transform: Callable[..., tf.Tensor]) -> str:
-    table = _table(test)
-    rows = map_rows(len(table))
-    where = places(np.asarray(test.embeddings[rows], np.float32))
-    if where is None:
-        return ""
-    names = [table.class_names[label] for label in table.labels[rows]]
-    return map_svg(
-        where, names, lambda numbers: pictures_of(table.select(rows[numbers]), transform)
-    )
 
 
 def retrieval_rows(
@@ -196,33 +142,39 @@ def retrieval_rows(
     transform: Callable[..., tf.Tensor],
     gallery: EmbeddedSet | None = None,
     notes: Sequence[str] | None = None,
-    num_neighbors: int = 5,
 ) -> list[Row]:
     """Return queries with their nearest neighbors by cosine similarity.
 
     Args:
         test: The images that contain the queries.
-        chosen: Row numbers of the queries.
+        chosen: Row numbers of the queries, at least one.
         transform: Evaluation transform, for the pictures.
         gallery: The images to search in. The default is the other test images.
         notes: Text below each query. The default is "query".
-        num_neighbors: Number of neighbors, at most.
     """
-    if not len(chosen):
-        return []
     table, items = _table(test), _table(gallery or test)
-    num_neighbors = min(num_neighbors, len(items) - (gallery is None))
-    nearest, similarities = _nearest(test, chosen, num_neighbors, gallery)
+    neighbors, similarities = _nearest(test, chosen, _NEIGHBORS, gallery)
     queries = pictures_of(table.select(chosen), transform)
-    found = pictures_of(items.select(nearest.ravel()), transform)
-    found = found.reshape(*nearest.shape, *found.shape[1:])
+    found = pictures_of(items.select(neighbors.ravel()), transform)
+    found = found.reshape(*neighbors.shape, *found.shape[1:])
     rows = []
-    for place, (query, note) in enumerate(zip(chosen, notes or ["query"] * len(chosen))):
-        label = table.labels[query]
-        labels = items.labels[nearest[place]]
-        names = [items.class_names[each] for each in labels]
-        neighbors = map(Neighbor, found[place], names, similarities[place], labels == label)
-        rows.append(retrieval_row(queries[place], table.class_names[label], neighbors, note))
+    for place, label in enumerate(table.labels[chosen]):
+        name, note = table.class_names[label], notes[place] if notes else "query"
+        cells = [Cell("query", array_picture(queries[place]), name, note, f"query: {name}")]
+        for rank, row in enumerate(neighbors[place]):
+            match, name = items.labels[row] == label, items.class_names[items.labels[row]]
+            kind, words = ("match", "same class") if match else ("other", "another class")
+            cells.append(
+                Cell(
+                    kind,
+                    array_picture(found[place, rank]),
+                    name,
+                    f"{similarities[place, rank]:z.3f}",
+                    f"neighbor {rank + 1}: {name}, {words}",
+                    marked=True,
+                )
+            )
+        rows.append(Row(cells))
     return rows
 
 
@@ -260,11 +212,11 @@ def same_queries(runs: Mapping[str, pathlib.Path], data: Split, transform: Calla
 def _nearest(
     test: EmbeddedSet, queries: np.ndarray, k: int, gallery: EmbeddedSet | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and similarities of the queries' k nearest, without the query."""
+    """Return the rows and similarities of the queries' k nearest, or of all, without the query."""
+    items = (gallery or test).embeddings
+    k = min(k, len(items) - (gallery is None))
     own_rows = queries if gallery is None else None
-    index = make_index((gallery or test).embeddings, "cosine")
-    _, rows, scores = zip(*neighbor_blocks(index, test.embeddings[queries], k, own_rows))
-    return np.concatenate(rows), np.concatenate(scores)
+    return nearest(make_index(items, "cosine"), test.embeddings[queries], k, own_rows)
 
 
 def pictures_of(table: ImageTable, transform: Callable[..., tf.Tensor]) -> np.ndarray:

@@ -15,8 +15,6 @@ from keras_dml._common.extras import needing
 with needing("ray", "--engine=ray"):
     import ray
 
-__all__ = ["connected"]
-
 _SECONDS_TO_ANSWER = 10.0
 
 

@@ -28,8 +28,6 @@ with needing("ray", "--engine=ray"):
     import ray.data
     from ray.data.checkpoint import CheckpointConfig
 
-__all__ = ["RayUpdate", "embed_on_ray"]
-
 _FOLDER, _ROWS, _CHECKPOINT = ".ray", "rows", "checkpoint"
 _PENDING = ".pending.parquet"
 _RETRIES = 4

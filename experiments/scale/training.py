@@ -28,8 +28,6 @@ with needing("ray", "--engine=ray"):
     )
     from ray.train.tensorflow import TensorflowTrainer
 
-__all__ = ["train_on_ray"]
-
 _RESTARTS = 20
 _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep the user's current folder

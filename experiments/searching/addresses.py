@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import pathlib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 
 if TYPE_CHECKING:
-    from experiments.searching.store import Store
-
-__all__ = [
-    "FORMS",
-    "KINDS",
-    "PARQUET",
-    "TABLE",
-    "Address",
-    "is_address",
-    "open_store",
-    "parsed_address",
-]
+    from experiments.searching.store import Target
 
 PARQUET = "parquet"
 # The default table.
 TABLE = "images"
 # Module, class, and form of the place of each kind.
 _STORES = {
-    "lancedb": ("experiments.searching.lancedb_store", "LanceStore", "FOLDER"),
-    "qdrant": ("experiments.searching.qdrant_store", "QdrantStore", "URL"),
-    "pgvector": ("experiments.searching.pgvector_store", "PostgresStore", "DSN"),
+    "lancedb": ("lancedb_store", "LanceStore", "FOLDER"),
+    "qdrant": ("qdrant_store", "QdrantStore", "URL"),
+    "pgvector": ("pgvector_store", "PostgresStore", "DSN"),
+    PARQUET: ("parquet_files", "ParquetFiles", "FOLDER"),
 }
-KINDS = (*_STORES, PARQUET)
-FORMS = ", ".join(f"{kind}:{place}" for kind, (_, _, place) in _STORES.items())
-"""The forms of store addresses, for help texts."""
+_IN_FOLDERS = ("lancedb", PARQUET)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
@@ -48,42 +39,56 @@ class Address(NamedTuple):
 
 def is_address(text: str) -> bool:
     """Return whether a text is a store address and not a folder."""
-    return text.partition(":")[0] in KINDS and ":" in text
+    return text.partition(":")[0] in _STORES and ":" in text
 
 
 def parsed_address(text: str, name: str) -> Address:
     """Parse a store address.
 
     Args:
-        text: an address such as "lancedb:photos.lance" or "qdrant:http://localhost:6333#shoes".
-        name: the name of the argument, for messages.
+        text: An address such as "lancedb:photos.lance" or "qdrant:http://localhost:6333#shoes".
+        name: The name of the argument, "to" or "index".
 
     Raises:
-        UsageError: if the text is not an address.
+        UsageError: The text is not an address, or names Parquet files, which only `to` can.
     """
     kind, _, place = text.partition(":")
     place, hash_sign, table = place.rpartition("#") if "#" in place else (place, "", TABLE)
     has_table = not (kind == PARQUET and hash_sign) and _NAME.fullmatch(table)
-    if kind not in KINDS or not place.strip() or not has_table:
+    if kind not in _STORES or not place.strip() or not has_table:
+        forms = ", ".join(f"{kind}:{form}" for kind, (_, _, form) in _STORES.items())
         raise UsageError(
-            f"{name} must be {FORMS}, or {PARQUET}:FOLDER. #NAME after a store names a table other "
-            f"than {TABLE}, with at most 48 letters, digits, and _. Received: {name}={text}"
+            f"{name} must be one of {forms}. #NAME after a store names a table other than {TABLE}, "
+            f"with at most 48 letters, digits, and _. Received: {name}={text}"
+        )
+    if kind == PARQUET and name == "index":
+        raise UsageError(
+            "index must be lancedb, qdrant, or pgvector, because Parquet files are for other "
+            f"programs, but got index={text}."
         )
     return Address(kind, os.path.expanduser(place), table)
 
 
-def open_store(address: Address) -> Store:
+def open_store(address: Address) -> Target:
     """Open the store of an address. Does not create a table.
 
     Raises:
-        MissingExtraError: if the store's client is not installed.
-        StoreError: if the store does not answer.
-        UsageError: for Parquet files, which other programs read.
+        MissingExtraError: The store's client is not installed.
+        StoreError: The store does not answer.
+        UsageError: The folder has other files.
     """
-    if address.kind == PARQUET:
-        raise UsageError(
-            "index must be lancedb, qdrant, or pgvector, because Parquet files are for other "
-            f"programs, but got index={PARQUET}:{address.place}."
-        )
     module, name, _ = _STORES[address.kind]
-    return getattr(importlib.import_module(module), name)(address.place, address.table)
+    of_kind = getattr(importlib.import_module(f"experiments.searching.{module}"), name)
+    return of_kind(address.place, address.table)
+
+
+def locked_store(address: Address) -> contextlib.AbstractContextManager[object]:
+    """Return a context that locks a store in a local folder. Servers have their transactions.
+
+    Raises:
+        UsageError: Another process has the lock.
+    """
+    if address.kind not in _IN_FOLDERS or "://" in address.place:
+        return contextlib.nullcontext()
+    pathlib.Path(address.place).parent.mkdir(parents=True, exist_ok=True)
+    return held_beside(pathlib.Path(address.place), "to", f"{address.kind}:{address.place}")

@@ -11,20 +11,6 @@ import numpy as np
 
 from experiments.options.visible import visible
 
-__all__ = [
-    "ANYTHING",
-    "GROUP_SIMILARITY",
-    "Answer",
-    "Conditions",
-    "SearchResult",
-    "answer_line",
-    "answers_text",
-    "folder_of",
-    "grouped",
-    "json_of",
-    "score_name",
-]
-
 # Measured with EfficientNet-Lite0, trained on 1,971 groceries: different photographs reach at most
 # 0.991. Copies saved as JPEG reach 0.995 at quality 75, and 0.998 at quality 95.
 GROUP_SIMILARITY = 0.995

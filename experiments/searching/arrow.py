@@ -14,16 +14,6 @@ with needing("parquet", "a table of Arrow"):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = [
-    "DESCRIPTION",
-    "arrow_schema",
-    "arrow_table",
-    "batch_table",
-    "embeddings_of",
-    "read_batches",
-    "read_ids",
-]
-
 DESCRIPTION = b"keras_dml"
 """The key of the description in the metadata of a table."""
 _REASON = "reason"

@@ -14,8 +14,6 @@ from keras_dml._files.atomic import replacing_folder
 from keras_dml.export import export_saved_model
 from keras_dml.models import feature_extractor
 
-__all__ = ["saved_backbone"]
-
 # TensorFlow ignores this folder of a SavedModel.
 _FLAGS = pathlib.Path("assets.extra", "backbone.json")
 _NAMES = ("backbone", "weights", "pooling", "image_size", "resize", "max_pixels")

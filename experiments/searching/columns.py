@@ -23,8 +23,6 @@ from experiments.recipes.nearest import did_you_mean
 from experiments.searching.answer import folder_of
 from experiments.searching.csv_file import read_csv
 
-__all__ = ["CLASS", "COLUMNS", "FOLDER", "Columns", "Where", "import_csv", "read_columns"]
-
 COLUMNS = "columns.json"
 CLASS, FOLDER = "class", "folder"
 Where: TypeAlias = Sequence[tuple[str, str]]
@@ -148,7 +146,7 @@ class Columns:
         folders = [folder_of(path) for path in paths]
         classes = [name or folder for name, folder in zip(columns.pop(CLASS, folders), folders)]
         self._values = {CLASS: classes, FOLDER: folders, **columns}
-        self._rows: dict[str, dict[str, list[int]]] = {}
+        self._counts = {name: collections.Counter(each) for name, each in self._values.items()}
 
     @property
     def names(self) -> list[str]:
@@ -175,9 +173,9 @@ class Columns:
         The count of a folder includes its subfolders.
         """
         counted: collections.Counter[str] = collections.Counter()
-        for value, rows in self._rows_of(name).items():
+        for value, count in self._counts[name].items():
             for each in _with_parents(name, value):
-                counted[each] += len(rows)
+                counted[each] += count
         del counted[""]
         return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
 
@@ -204,13 +202,13 @@ class Columns:
         Raises:
             UsageError: No image has a value.
         """
-        masks = []
-        for name, values in self.values_asked(where).items():
-            masks.append(np.zeros(len(self._values[name]), bool))
-            masks[-1][[row for value in values for row in self._rows_of(name)[value]]] = True
+        masks = [
+            np.array([value in asked for value in self._values[name]], bool)
+            for name, asked in self.values_asked(where).items()
+        ]
         return np.logical_and.reduce(masks) if masks else None
 
-    def values_asked(self, where: Where) -> dict[str, list[str]]:
+    def values_asked(self, where: Where) -> dict[str, set[str]]:
         """Return the values of each column that meet the conditions.
 
         Raises:
@@ -219,11 +217,11 @@ class Columns:
         asked: dict[str, set[str]] = {}
         for name, value in where:
             asked.setdefault(name, set()).update(self._matching(name, value))
-        return {name: sorted(values) for name, values in asked.items()}
+        return asked
 
     def _matching(self, name: str, value: str) -> list[str]:
         """Return the values in a column that a value in a condition means."""
-        values = list(self._rows_of(name))
+        values = list(self._counts[name])
         wanted = _composed(value.strip("/") if name == FOLDER else value)
         forms = {each: [*map(_composed, _with_parents(name, each))] for each in values}
         matching = [each for each in values if wanted in forms[each]]
@@ -236,15 +234,6 @@ class Columns:
             hint = did_you_mean(wanted[:_SHOWN], (part[:_SHOWN] for part in parts))
             raise UsageError(f"no image has {name}={_short(value)}.{hint}")
         return matching
-
-    def _rows_of(self, name: str) -> dict[str, list[int]]:
-        """Return the numbers of the images with each value of a column."""
-        if name not in self._rows:
-            rows: dict[str, list[int]] = {}
-            for row, value in enumerate(self._values[name]):
-                rows.setdefault(value, []).append(row)
-            self._rows[name] = rows
-        return self._rows[name]
 
 
 def _with_parents(name: str, value: str) -> Iterable[str]:

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from experiments.options.errors import UsageError
 
-__all__ = ["CsvTable", "read_csv"]
-
 _SEPARATORS = (",", ";", "\t", "|")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SHOWN = 60  # characters of a value in a message

@@ -15,8 +15,6 @@ with needing("parquet", "a folder in an object store"):
     import pyarrow as pa
     from pyarrow import fs
 
-__all__ = ["Folder", "opened_folder", "refusing"]
-
 
 class Folder(NamedTuple):
     """A folder of a file system: the text that names it, the file system, and its path there."""

@@ -22,8 +22,6 @@ from keras_dml._files.atomic import replacing
 if TYPE_CHECKING:
     from experiments.evaluation.saved_model import ImageEmbedder
 
-__all__ = ["Embedded", "embed_folder", "embedded_images"]
-
 UNFINISHED = ".unfinished"
 _READERS = 8
 # Embeddings by image file.

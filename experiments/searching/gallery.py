@@ -13,13 +13,11 @@ from experiments.options.errors import UsageError
 from experiments.searching.addresses import is_address, open_store, parsed_address
 from experiments.searching.columns import Columns, StoredColumns, Where, read_columns
 from experiments.searching.index_folder import INDEX, read_settings
-from experiments.searching.store import CLASS, PATH, Store
+from experiments.searching.store import CLASS, PATH, Description, Store
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 from keras_dml.retrieval import ExactIndex, load_index
 from keras_dml.retrieval.items import Items
-
-__all__ = ["FolderGallery", "Neighbors", "StoreGallery", "open_gallery"]
 
 # Additional candidates from a store, because the store rounds scores differently.
 _AHEAD = 100
@@ -43,7 +41,7 @@ def open_gallery(place: str | os.PathLike[str]) -> FolderGallery | StoreGallery:
         UsageError: The index is missing, damaged, or not finished.
     """
     if isinstance(place, str) and is_address(place):
-        return StoreGallery(open_store(parsed_address(place, "index")))
+        return StoreGallery(cast("Store", open_store(parsed_address(place, "index"))))
     return FolderGallery(pathlib.Path(place))
 
 
@@ -51,11 +49,7 @@ class FolderGallery:
     """The images of a folder of `experiments.index`.
 
     Attributes:
-        saved_model: The folder of the model when the index was made.
-        fingerprint: The fingerprint of the model's files.
-        images: The images' folder when the index was made.
-        metric: "cosine" or "l2".
-        dimensions: The length of an embedding.
+        description: The `Description` of the images.
         paths: The paths of all images from their folder.
         columns: The columns of the images, in the same order.
     """
@@ -71,13 +65,17 @@ class FolderGallery:
                 f"the index in {folder} is not finished: repeat its python -m experiments.index "
                 "command, which continues where it stopped"
             )
-        self.saved_model, self.images = str(folder / settings["saved_model"]), settings["images"]
-        self.fingerprint = settings["fingerprint"]
         try:
             self.index = load_index(folder / INDEX)
         except ValueError as error:
             raise UsageError(f"{error}. Its python -m experiments.index builds it again") from error
-        self.metric, self.dimensions = self.index.metric, self.index.dimensions
+        self.description = Description(
+            metric=self.index.metric,
+            dimensions=self.index.dimensions,
+            saved_model=str(folder / settings["saved_model"]),
+            fingerprint=settings["fingerprint"],
+            images=settings["images"],
+        )
         self.paths = self.index.ids.tolist()
         self.columns = read_columns(folder, self.paths)
 
@@ -112,28 +110,23 @@ class StoreGallery:
     """
 
     def __init__(self, store: Store) -> None:
-        self.store = store
         description = store.description()
         if description is None or not store.is_finished():
             state = "is not finished" if description else "does not exist"
             raise UsageError(
                 f"the index in {store} {state}: python -m experiments.index --to={store} makes it"
             )
-        self.saved_model, self.images = description.saved_model, description.images
-        self.fingerprint = description.fingerprint
-        self.metric = cast("Metric", description.metric)
-        self.dimensions = description.dimensions
+        self.store, self.description = store, description
         names = [CLASS, *description.columns]
         rows = [row for block in store.values([PATH, *names]) for row in block]
-        known = {row[0]: list(row[1:]) for row in rows}
-        if len(known) < len(rows) or not rows:
+        self._known = {row[0]: list(row[1:]) for row in rows}
+        if len(self._known) < len(rows) or not rows:
             raise UsageError(
-                f"{store} holds {len(rows):,} images with {len(known):,} different paths: python "
-                f"-m experiments.index --to={store} repairs the table"
+                f"{store} holds {len(rows):,} images with {len(self._known):,} different paths: "
+                f"python -m experiments.index --to={store} repairs the table"
             )
-        self.paths = sorted(known)  # the order of the index
-        self.columns = Columns(self.paths, StoredColumns(names, known))
-        self._known = known.keys()
+        self.paths = sorted(self._known)  # the order of the index
+        self.columns = Columns(self.paths, StoredColumns(names, self._known))
 
     def nearest(  # noqa: D102, as in FolderGallery
         self,
@@ -142,9 +135,10 @@ class StoreGallery:
         where: Where,
         mask: npt.NDArray[np.bool_] | None,
     ) -> Neighbors:
-        query = prepared_rows(embedding, "embedding", self.metric)
-        asked = self.columns.values_asked(where)
-        paths, vectors = self.store.nearest(query[0], k + _AHEAD, self.metric, asked)
+        metric = cast("Metric", self.description.metric)
+        query = prepared_rows(embedding, "embedding", metric)
+        asked = {name: sorted(each) for name, each in self.columns.values_asked(where).items()}
+        paths, vectors = self.store.nearest(query[0], k + _AHEAD, metric, asked)
         # Each path once, because another process can write at the same time.
         row_of = {path: row for row, path in enumerate(paths) if path in self._known}
         # `ExactIndex` orders equal scores as its items: by path.
@@ -152,7 +146,7 @@ class StoreGallery:
         if not candidates:
             return Neighbors([], [], vectors[:0])
         items = Items(vectors[[row_of[path] for path in candidates]], candidates)
-        ids, scores = ExactIndex(items, self.metric).search(query, min(k, len(candidates)))
+        ids, scores = ExactIndex(items, metric).search(query, min(k, len(candidates)))
         order = ids[0].tolist()
         return Neighbors(order, scores[0].tolist(), vectors[[row_of[path] for path in order]])
 

@@ -23,8 +23,6 @@ from pipelines.datasets.folder import (
 if TYPE_CHECKING:
     from experiments.evaluation.saved_model import ImageEmbedder
 
-__all__ = ["ImageFile", "ImageFolder", "embed_batch"]
-
 
 class ImageFile(NamedTuple):
     """An image file: its path from the folder with forward slashes, size, and time in ns."""

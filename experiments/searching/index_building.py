@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.options.errors import UsageError
 from experiments.searching.folder_embeddings import Embedded
-from experiments.searching.index_folder import INDEX, Settings, write_settings
+from experiments.searching.index_folder import INDEX, Changes, Settings, write_settings
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
@@ -23,8 +23,6 @@ from keras_dml.retrieval import (
     load_index,
     scann_loads,
 )
-
-__all__ = ["IndexKind", "update_index"]
 
 # A search of this many images takes some ten milliseconds without a tree.
 EXACT_ITEMS = 100_000
@@ -52,12 +50,7 @@ class IndexKind:
         if recall is None:
             recall = 0.95 if images > EXACT_ITEMS and self.prefix is None else 1.0
         # A later run of the same command builds the tree once ScaNN is installed.
-        return tree_of(recall) if recall < 1 and scann_loads() else None
-
-
-def tree_of(target_recall: float) -> TreeAH:
-    """Return the parameters of a tree."""
-    return TreeAH(target_recall=target_recall)
+        return TreeAH(target_recall=recall) if recall < 1 and scann_loads() else None
 
 
 def update_index(
@@ -76,32 +69,28 @@ def update_index(
         "prefix": kind.prefix,
     }
     index = _loaded(output / INDEX)
-    before = set() if index is None else set(index.ids.tolist())
-    common = [row for row, path in enumerate(paths) if path in before]
-    changed = 0 if index is None else _count_changed(index, embedded, common)
-    removed = len(before - set(paths))
-    counts = len(paths) - len(common), changed, removed
-    if settings["built"] != built or index is None or any(counts):
+    changes = _changes(index, embedded)
+    if settings["built"] != built or index is None or any(changes):
         index = _new_index(paths, embedded.embeddings, kind, tree)
-        _save(index, output / INDEX)
+        index.save(output / INDEX)
         settings |= {"built": built, "search": _search_line(index)}
         write_settings(output, settings)
-    changes = "added {:,}, changed {:,}, removed {:,}".format(*counts)
     return f"{changes}\n{settings['search']}"
 
 
-def _count_changed(index: Index, embedded: Embedded, rows: list[int]) -> int:
-    """Count the rows of images in the index whose embedding has changed.
-
-    The comparison reads the index itself, because a kill can separate it from the settings.
-    """
-    changed = 0
+def _changes(index: Index | None, embedded: Embedded) -> Changes:
+    """Compare the images with the index, because a kill can separate the index and the settings."""
+    paths = embedded.paths
+    if index is None:
+        return Changes(len(paths), 0, 0)
+    before = set(index.ids.tolist())
+    rows, changed = [row for row, path in enumerate(paths) if path in before], 0
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
-        before = index.embeddings_of([embedded.files[row].path for row in block])
+        stored = index.embeddings_of([paths[row] for row in block])
         now = prepared_rows(embedded.embeddings[block], "embeddings", index.metric)
-        changed += int((before != now).any(axis=1).sum())
-    return changed
+        changed += int((stored != now).any(axis=1).sum())
+    return Changes(len(paths) - len(rows), changed, len(before) - len(rows))
 
 
 def _new_index(
@@ -119,19 +108,12 @@ def _new_index(
 
 
 def _loaded(path: pathlib.Path) -> Index | None:
-    """Load the index, or return None if it is damaged or missing."""
+    """Load the index. Delete it and return None if it is damaged or missing."""
     try:
         return load_index(path)
     except ArgumentError:
+        shutil.rmtree(path, ignore_errors=True)
         return None
-
-
-def _save(index: Index, path: pathlib.Path) -> None:
-    try:
-        index.save(path)
-    except ArgumentError:  # the folder is too damaged to be recognized as an index
-        shutil.rmtree(path)
-        index.save(path)
 
 
 def _search_line(index: Index) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import pathlib
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.held_folder import held
@@ -19,6 +19,17 @@ EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
 _NAMES = {"saved_model", "fingerprint", "images", "built", "search"}
+
+
+class Changes(NamedTuple):
+    """The numbers of new, changed, and removed images."""
+
+    added: int
+    changed: int
+    removed: int
+
+    def __str__(self) -> str:
+        return "added {:,}, changed {:,}, removed {:,}".format(*self)
 
 
 @contextlib.contextmanager

@@ -10,8 +10,6 @@ from experiments.options.run_options import CodeOptions, ImageSizeOptions
 from experiments.options.together import check_together
 from experiments.searching.index_folder import EMBEDDINGS, INDEX, MODEL, SETTINGS, SKIPPED
 
-__all__ = ["IndexOptions", "check_index"]
-
 _MODEL, _HOW = "Model, one of", "Search"
 
 

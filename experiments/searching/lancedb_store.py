@@ -24,8 +24,6 @@ with needing("lancedb", "a store lancedb:FOLDER"):
 
 from experiments.searching.arrow import DESCRIPTION, arrow_schema, arrow_table, embeddings_of
 
-__all__ = ["LanceStore"]
-
 # Ray forks and executes a new program at once, which is safe.
 warnings.filterwarnings("ignore", "lancedb fork support is experimental", RuntimeWarning)
 
@@ -67,23 +65,18 @@ class LanceStore(Store):
             self._opened = self._database.open_table(self.table)
         return self._opened
 
-    def description(self) -> Description | None:  # noqa: D102, as in Store
+    def _stored(self) -> tuple[str, bool] | None:
         if self._is_local and not os.path.isdir(self.place):
             return None
-        with self._asking():
-            try:
-                schema = self._table.schema
-            except ValueError as error:
-                if "was not found" not in str(error):
-                    raise
-                return None
+        try:
+            schema = self._table.schema
+        except ValueError as error:
+            if "was not found" not in str(error):
+                raise
+            return None
+        of_path = schema.field(PATH).metadata or {} if PATH in schema.names else {}
         text = (schema.metadata or {}).get(DESCRIPTION, b"").decode()
-        return Description.of_text(text, self)
-
-    def is_finished(self) -> bool:  # noqa: D102
-        with self._asking():
-            metadata = self._table.schema.field(PATH).metadata or {}
-        return metadata.get(b"keras_dml") == b"finished"
+        return text, of_path.get(b"keras_dml") == b"finished"
 
     def create(self, description: Description) -> None:  # noqa: D102
         with self._asking():

@@ -8,17 +8,15 @@ import pathlib
 
 from experiments.evaluation.checked_json import checked, checked_text
 from experiments.options.errors import UsageError
-from experiments.searching.addresses import PARQUET
+from experiments.searching.addresses import PARQUET, TABLE
 from experiments.searching.arrow import arrow_schema, arrow_table
 from experiments.searching.file_systems import Folder, opened_folder, refusing
-from experiments.searching.store import DIGEST, Description, Rows
+from experiments.searching.store import DIGEST, Description, Rows, Target
 from keras_dml._common.extras import needing
 from keras_dml._files.atomic import replacing_folder
 
 with needing("parquet", "parquet:FOLDER"):
     import pyarrow.parquet as pq
-
-__all__ = ["MARKER", "ParquetFiles"]
 
 # Readers of Parquet ignore names that begin with _ or a dot.
 MARKER = "_keras_dml.json"
@@ -26,17 +24,18 @@ ROWS = 100_000
 """Images of a file."""
 
 
-class ParquetFiles:
+class ParquetFiles(Target):
     """A folder of Parquet files. The files are only ever written as a whole.
 
     Args:
         place: The path of the folder, or an address.
+        table: Unused, because a folder is one table.
 
     Raises:
         UsageError: The folder has other files, or its parent is missing.
     """
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
+    def __init__(self, place: str | os.PathLike[str], table: str = TABLE) -> None:
         self.place = os.fspath(place)
         self._is_local = "://" not in self.place
         self._folder = opened_folder(self.place)
@@ -55,15 +54,8 @@ class ParquetFiles:
     def description(self) -> None:
         """Return None, because the files are replaced as a whole."""
 
-    def close(self) -> None:
-        """Do nothing."""
-
-    def write(self, description: Description, rows: Rows) -> bool:
-        """Write the images. In an object store, the old files are deleted last.
-
-        Returns:
-            False if the folder already holds the same images.
-        """
+    def write(self, description: Description, rows: Rows) -> str:
+        """Write the images. In an object store, the old files are deleted last."""
         text = [description.text(), *rows.columns[DIGEST], *rows.ids]
         digest = hashlib.sha256("\n".join(text).encode()).hexdigest()
         prefix = "part" if self._is_local else f"part-{digest[:8]}"
@@ -73,21 +65,21 @@ class ParquetFiles:
         if names >= {*parts, MARKER}:
             found = self._folder.read(MARKER).decode(errors="replace")
             if checked(found) == checked(marker):
-                return False
+                return "there already"
         if self._is_local:
             path = pathlib.Path(self._folder.root)
             with replacing_folder(path, MARKER, "Parquet files of experiments.index") as unfinished:
                 unfinished.mkdir()
                 folder = self._folder._replace(root=str(unfinished))
                 _write(folder, description, rows, parts, marker)
-            return True
+            return "written"
         with refusing(self.place):
             self._folder.system.create_dir(self._folder.root, recursive=True)
             _write(self._folder, description, rows, parts, marker)
             for name in names - {*parts, MARKER}:
                 if name.startswith("part-"):
                     self._folder.system.delete_file(self._folder.path(name))
-        return True
+        return "written"
 
 
 def _write(

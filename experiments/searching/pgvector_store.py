@@ -28,8 +28,6 @@ with needing("pgvector", "a store pgvector:DSN"):
     import psycopg
     from psycopg import sql
 
-__all__ = ["PostgresStore"]
-
 _READ = 10_000
 _SECONDS = 10
 # Follows the description in the comment of the table.
@@ -73,16 +71,12 @@ class PostgresStore(Store):
                 pgvector.psycopg.register_vector(connection)
             yield connection
 
-    def description(self) -> Description | None:  # noqa: D102, as in Store
+    def _stored(self) -> tuple[str, bool] | None:
         with self._connected() as connection:
             comment = self._comment(connection)
         if comment is None:
             return None
-        return Description.of_text(comment.removesuffix(_FINISHED), self)
-
-    def is_finished(self) -> bool:  # noqa: D102
-        with self._connected() as connection:
-            return (self._comment(connection) or "").endswith(_FINISHED)
+        return comment.removesuffix(_FINISHED), comment.endswith(_FINISHED)
 
     def _comment(self, connection: Any) -> str | None:
         """Return the comment of the table, or None if the table is missing."""
@@ -94,79 +88,67 @@ class PostgresStore(Store):
         return None if found is None else found[0]
 
     def _set_comment(self, connection: Any, text: str) -> None:
-        query = sql.SQL("COMMENT ON TABLE {} IS {}").format(self._name, sql.Literal(text))
-        connection.execute(query)
+        connection.execute(self._query("COMMENT ON TABLE {table} IS {comment}", comment=text))
+
+    def _query(self, text: str, **parts: Any) -> sql.Composed:
+        return sql.SQL(text).format(table=self._name, **parts)
 
     def create(self, description: Description) -> None:  # noqa: D102
-        text = [PATH, CLASS, FOLDER, *description.columns, DIGEST]
-        columns = sql.SQL(", ").join(
-            [
-                sql.SQL("{} uuid PRIMARY KEY").format(sql.Identifier(ID)),
-                *(sql.SQL("{} text NOT NULL").format(sql.Identifier(name)) for name in text),
-                sql.SQL("{} vector({}) NOT NULL").format(
-                    sql.Identifier(VECTOR), sql.Literal(description.dimensions)
-                ),
-            ]
+        names = [PATH, CLASS, FOLDER, *description.columns, DIGEST]
+        text = [sql.SQL("{} text NOT NULL").format(sql.Identifier(name)) for name in names]
+        create = (
+            'CREATE TABLE {table} (id uuid PRIMARY KEY, {columns}, "vector" vector({d}) NOT NULL)'
         )
+        columns = sql.SQL(", ").join(text)
         with self._connected() as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._name))
-            connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self._name, columns))
+            connection.execute(self._query("DROP TABLE IF EXISTS {table}"))
+            connection.execute(self._query(create, columns=columns, d=description.dimensions))
             self._set_comment(connection, description.text())
 
     def finish(self, images: int) -> None:  # noqa: D102
         with self._connected() as connection:
             # Until the transaction ends, no other process can write to the table or drop it.
-            lock = sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(self._name)
-            connection.execute(lock)
-            count = sql.SQL("SELECT count(*) FROM {}").format(self._name)
-            self._check_count(connection.execute(count).fetchone()[0], images)
+            connection.execute(self._query("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))
+            count = connection.execute(self._query("SELECT count(*) FROM {table}")).fetchone()[0]
+            self._check_count(count, images)
             comment = self._comment(connection) or ""
             if not comment.endswith(_FINISHED):
                 self._set_comment(connection, comment + _FINISHED)
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
-        query = sql.SQL("SELECT {} FROM {}").format(_listed(names), self._name)
         with self._connected() as connection, connection.cursor("values") as cursor:
-            cursor.execute(query)
+            cursor.execute(self._query("SELECT {names} FROM {table}", names=_listed(names)))
             while rows := cursor.fetchmany(_READ):
                 yield [tuple(map(str, row)) for row in rows]
 
     def upsert(self, rows: Rows) -> None:  # noqa: D102
         names = [ID, *rows.columns, VECTOR]
-        query = sql.SQL("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}").format(
-            self._name,
-            _listed(names),
-            sql.SQL(", ").join(sql.Placeholder() * len(names)),
-            sql.Identifier(ID),
-            sql.SQL(", ").join(
-                sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in names[1:]
-            ),
+        query = self._query(
+            "INSERT INTO {table} ({names}) VALUES ({values}) "
+            "ON CONFLICT (id) DO UPDATE SET ({names}) = ROW ({new})",
+            names=_listed(names),
+            values=sql.SQL(", ").join(sql.Placeholder() * len(names)),
+            new=sql.SQL(", ").join(sql.Identifier("excluded", name) for name in names),
         )
         values = list(zip(rows.ids, *rows.columns.values(), rows.vectors))
         with self._connected(vectors=True) as connection, connection.cursor() as cursor:
             cursor.executemany(query, values)
 
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
-        query = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s::uuid[])").format(
-            self._name, sql.Identifier(ID)
-        )
+        query = self._query("DELETE FROM {table} WHERE id = ANY(%s::uuid[])")
         with self._connected() as connection:
             connection.execute(query, [list(ids)])
 
     def nearest(  # noqa: D102
         self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
     ) -> tuple[list[str], npt.NDArray[np.float32]]:
-        conditions = [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in where] or [
-            sql.SQL("true")
-        ]
-        select = sql.SQL("SELECT {}, {} FROM {} WHERE {} ORDER BY {} {} %s LIMIT %s").format(
-            sql.Identifier(PATH),
-            sql.Identifier(VECTOR),
-            self._name,
-            sql.SQL(" AND ").join(conditions),
-            sql.Identifier(VECTOR),
-            sql.SQL(_OPERATORS[metric]),
+        conditions = [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in where]
+        select = self._query(
+            'SELECT path, "vector" FROM {table} WHERE {where} '
+            'ORDER BY "vector" {operator} %s LIMIT %s',
+            where=sql.SQL(" AND ").join([*conditions, sql.SQL("true")]),
+            operator=sql.SQL(_OPERATORS[metric]),
         )
         given = [*map(list, where.values()), query, k]
         with self._connected(vectors=True) as connection:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,6 @@ with needing("qdrant", "a store qdrant:URL"):
     import qdrant_client
     from qdrant_client import models
     from qdrant_client.http.exceptions import ApiException
-
-__all__ = ["QdrantStore"]
 
 _DESCRIPTION, _FINISHED = "keras_dml", "keras_dml_finished"
 _READ = 2_000
@@ -54,18 +51,11 @@ class QdrantStore(Store):
                 check_compatibility=False,
             )
 
-    def description(self) -> Description | None:  # noqa: D102, as in Store
-        with self._asking():
-            if not self._client.collection_exists(self.table):
-                return None
-        return Description.of_text(self._metadata().get(_DESCRIPTION, ""), self)
-
-    def is_finished(self) -> bool:  # noqa: D102
-        return self._metadata().get(_FINISHED) is True
-
-    def _metadata(self) -> dict[str, Any]:
-        with self._asking():
-            return self._client.get_collection(self.table).config.metadata or {}
+    def _stored(self) -> tuple[str, bool] | None:
+        if not self._client.collection_exists(self.table):
+            return None
+        metadata = self._client.get_collection(self.table).config.metadata or {}
+        return metadata.get(_DESCRIPTION, ""), metadata.get(_FINISHED) is True
 
     def create(self, description: Description) -> None:  # noqa: D102
         # Embeddings for the cosine have length 1. Qdrant's cosine would normalize them again.

@@ -11,19 +11,7 @@ from experiments.options.run_options import ImageLimitOptions
 from experiments.options.together import check_together
 from experiments.searching.answer import GROUP_SIMILARITY
 
-__all__ = ["DEFAULT_K", "SearchOptions", "check_search"]
-
 DEFAULT_K = 10
-_QUERY_FLAGS = (
-    "query_model",
-    "query_text",
-    "k",
-    "where",
-    "min_similarity",
-    "group_similarity",
-    "json",
-)
-_SERVER_FLAGS = ("host", "port", "allowed_host")
 _QUERY, _SERVER = "Queries", "Local web page"
 
 
@@ -81,17 +69,21 @@ serves a page onto which you drop an image. Programs can query the server and ge
     query: tuple[str, ...] = option((), _QUERY, repeated=True)
     query_text: tuple[str, ...] = option((), _QUERY, repeated=True, needs="query_model")
     query_model: pathlib.Path | None = option(
-        None, _QUERY, command_line_only=True, not_with=("saved_model",)
+        None, _QUERY, command_line_only=True, not_with=("saved_model", "serve")
     )
-    k: int | None = option(None, _QUERY, lower_bound=1)
-    where: tuple[str, ...] = option((), _QUERY, repeated=True)
-    min_similarity: float | None = option(None, _QUERY, lower_bound=-1, upper_bound=1)
-    group_similarity: float = option(GROUP_SIMILARITY, _QUERY, lower_bound=0, upper_bound=1)
-    json: bool = option(False, _QUERY)
+    k: int | None = option(None, _QUERY, lower_bound=1, not_with=("serve",))
+    where: tuple[str, ...] = option((), _QUERY, repeated=True, not_with=("serve",))
+    min_similarity: float | None = option(
+        None, _QUERY, lower_bound=-1, upper_bound=1, not_with=("serve",)
+    )
+    group_similarity: float = option(
+        GROUP_SIMILARITY, _QUERY, lower_bound=0, upper_bound=1, not_with=("serve",)
+    )
+    json: bool = option(False, _QUERY, not_with=("serve",))
     serve: bool = option(False, _SERVER)
-    host: str = option("127.0.0.1", _SERVER)
-    allowed_host: tuple[str, ...] = option((), _SERVER, repeated=True)
-    port: int = option(8000, _SERVER, lower_bound=0, upper_bound=65535)
+    host: str = option("127.0.0.1", _SERVER, needs="serve")
+    allowed_host: tuple[str, ...] = option((), _SERVER, repeated=True, needs="serve")
+    port: int = option(8000, _SERVER, lower_bound=0, upper_bound=65535, needs="serve")
 
 
 def check_search(options: SearchOptions) -> None:
@@ -102,11 +94,6 @@ def check_search(options: SearchOptions) -> None:
     for name in ("query", "query_text"):
         if "" in getattr(options, name):  # an unset variable of a shell
             raise UsageError(f"{name} must not be empty, but got {name}=.")
-    for name in _QUERY_FLAGS if options.serve else _SERVER_FLAGS:
-        if name in options.given:
-            raise UsageError(
-                f"{name} must be unset with --{'serve' if options.serve else 'query'}."
-            )
     for name in options.allowed_host:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
             raise UsageError(

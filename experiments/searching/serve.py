@@ -11,8 +11,8 @@ import logging
 import secrets
 import socket
 import urllib.parse
-from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import flask
 import flask.typing
@@ -29,6 +29,7 @@ from experiments.searching.visual_search import BusyError, VisualSearch
 
 # One server of waitress, or several for a name with several addresses.
 Server: TypeAlias = Any
+N = TypeVar("N", int, float)
 MOST_BYTES = 16 * 2**20
 # The server reads larger uploads up to this size, so that the client sees the answer.
 _MOST_READ = 8 * MOST_BYTES
@@ -302,31 +303,26 @@ def _is_ours(requested: str, names: Collection[str]) -> bool:
         return False
 
 
-def _number(text: str, low: float, high: float) -> float | None:
+def _number(text: str, kind: Callable[[str], N], low: float, high: float) -> N | None:
     """Parse a number within bounds. Return None for other texts."""
     try:
         # Python also parses "1_0" and "²", and does not parse thousands of digits.
-        number = float(text) if text.isascii() and "_" not in text else high + 1
+        number = kind(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None
-    return number if low <= number <= high else None
-
-
-def _whole(text: str, low: int, high: int) -> int | None:
-    number = _number(text, low, high) if text.isdecimal() else None
-    return None if number is None else int(number)
+    return number if number is not None and low <= number <= high else None
 
 
 def _count(search: VisualSearch) -> int:
     """Return the requested number of neighbors."""
-    count = _whole(flask.request.args.get("k", "10"), 1, MOST_NEIGHBORS)
+    count = _number(flask.request.args.get("k", "10"), int, 1, MOST_NEIGHBORS)
     if count is None:
         flask.abort(400, f"k must be a number from 1 to {MOST_NEIGHBORS}.")
     return min(count, search.num_items)
 
 
 def _item(text: str, search: VisualSearch) -> int:
-    item = _whole(text, 0, search.num_items - 1)
+    item = _number(text, int, 0, search.num_items - 1)
     if item is None:
         flask.abort(404, f"An item is a number below {search.num_items}.")
     return item
@@ -338,7 +334,7 @@ def _conditions(search: VisualSearch) -> Conditions:
     numbers: dict[str, Any] = {}
     for name, low in (("min_similarity", -1), ("group_similarity", 0)):
         if name in args:
-            numbers[name] = _number(args[name], low, 1)
+            numbers[name] = _number(args[name], float, low, 1)
             if numbers[name] is None:
                 flask.abort(400, f"{name} must be a number from {low} to 1.")
     try:

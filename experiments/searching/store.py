@@ -6,33 +6,19 @@ import abc
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from experiments.options.errors import UsageError, one_line
+from experiments.options.progress import progress_bar
 from experiments.searching.addresses import TABLE
-
-__all__ = [
-    "CLASS",
-    "DIGEST",
-    "FOLDER",
-    "ID",
-    "PATH",
-    "VECTOR",
-    "Description",
-    "Rows",
-    "Store",
-    "StoreError",
-    "Where",
-    "check_columns",
-    "item_id",
-    "made_rows",
-]
+from experiments.searching.index_folder import Changes
 
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
@@ -41,6 +27,7 @@ _MOST_BYTES = 63
 _OF_LANGUAGES = frozenset("\"'`.[]\\")
 # The allowed values of each column.
 Where: TypeAlias = Mapping[str, Sequence[str]]
+T = TypeVar("T")
 
 
 class StoreError(UsageError):
@@ -149,8 +136,38 @@ def check_columns(names: Sequence[str]) -> None:
             )
 
 
-class Store(abc.ABC):
-    """A table of images in a store.
+class Target(abc.ABC):
+    """A place to write the images of an index."""
+
+    @abc.abstractmethod
+    def description(self) -> Description | None:
+        """Return the description of the images, or None if the table does not exist.
+
+        Raises:
+            UsageError: The table was not written by `experiments.index`.
+        """
+
+    @abc.abstractmethod
+    def write(self, description: Description, rows: Rows) -> str:
+        """Bring the place up to date. Continues after a kill.
+
+        Args:
+            description: The description of the images.
+            rows: All images.
+
+        Returns:
+            The changes, for the terminal.
+
+        Raises:
+            StoreError: The store does not answer.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Close the connection."""
+
+
+class Store(Target):
+    """A table of images in a store that can be searched.
 
     Args:
         place: The folder or address of the store.
@@ -198,17 +215,52 @@ class Store(abc.ABC):
                 "it at the same time. Repeat the command"
             )
 
-    @abc.abstractmethod
-    def description(self) -> Description | None:
-        """Return the description of the images, or None if the table does not exist.
+    def description(self) -> Description | None:  # noqa: D102, as in Target
+        with self._asking():
+            stored = self._stored()
+        return None if stored is None else Description.of_text(stored[0], self)
 
-        Raises:
-            UsageError: The table was not written by `experiments.index`.
-        """
-
-    @abc.abstractmethod
     def is_finished(self) -> bool:
         """Return whether the table has been complete."""
+        with self._asking():
+            stored = self._stored()
+        return stored is not None and stored[1]
+
+    @abc.abstractmethod
+    def _stored(self) -> tuple[str, bool] | None:
+        """Return the text of the description, and whether the table has been complete.
+
+        None if the table does not exist.
+        """
+
+    def write(self, description: Description, rows: Rows) -> str:  # noqa: D102, as in Target
+        before = self.description()
+        if before is None or before.columns != description.columns:
+            self.create(description)
+        stored: dict[str, str] = {}
+        for image, digest in itertools.chain(*self.values([ID, DIGEST])):
+            # Two commands at the same time can add an image twice to LanceDB. Write it again.
+            stored[image] = "" if image in stored else digest
+        wanted = dict(zip(rows.ids, rows.columns[DIGEST]))
+        removed = [image for image in stored if image not in wanted]
+        repeated = [image for image, digest in stored.items() if image in wanted and not digest]
+        new = [place for place, image in enumerate(rows.ids) if image not in stored]
+        changed = [
+            place
+            for place, image in enumerate(rows.ids)
+            if stored.get(image, wanted[image]) != wanted[image]
+        ]
+        for gone in _batches([*removed, *repeated], self.batch):
+            self.remove(gone)
+        todo = [*changed, *new]
+        if todo:
+            with progress_bar(f"to {self.kind}", len(todo), leave=True) as bar:
+                for places in _batches(todo, self.batch):
+                    self.upsert(rows.taken(places))
+                    bar.update(len(places))
+        if todo or removed or not self.is_finished():
+            self.finish(len(rows))
+        return str(Changes(len(new), len(changed), len(removed)))
 
     @abc.abstractmethod
     def create(self, description: Description) -> None:
@@ -252,5 +304,7 @@ class Store(abc.ABC):
             where: The allowed values of each column.
         """
 
-    def close(self) -> None:  # noqa: B027
-        """Close the connection."""
+
+def _batches(items: list[T], size: int) -> Iterator[list[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -14,8 +14,9 @@ from experiments.evaluation.pictures import checked_picture
 from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
-from experiments.searching.gallery import FolderGallery, StoreGallery, open_gallery
+from experiments.searching.gallery import open_gallery
 from experiments.searching.images import ImageFolder
+from experiments.searching.store import Description
 from pipelines.images.limits import MOST_PIXELS
 
 # Concurrent searches. Decoding a PNG of 50 million pixels takes 1.4 GB.
@@ -65,34 +66,35 @@ class VisualSearch:
     ) -> None:
         self.max_pixels = max_pixels
         # Load the index first, because the model can contain ScaNN's operations.
-        self._gallery = gallery = open_gallery(place)
-        if images is None and "://" in gallery.images:
+        self._gallery = open_gallery(place)
+        found = self._gallery.description
+        if images is None and "://" in found.images:
             # The index can come from a stranger. Opening its address sends the user's credentials
             # to the server that the address names.
             raise UsageError(
                 f"the index in {place} names an address for its images, which is opened only if "
-                f"the command line sets it: --images={gallery.images.partition('?')[0]}"
+                f"the command line sets it: --images={found.images.partition('?')[0]}"
             )
-        self.images = ImageFolder(images or gallery.images)
+        self.images = ImageFolder(images or found.images)
         if not self.images.exists():
             raise UsageError(
                 f"the folder of the index's images is gone: {self.images.place}. If it has moved, "
                 "set --images=FOLDER."
             )
-        self.num_items, self.metric = len(gallery.paths), gallery.metric
+        self._paths, self.columns = self._gallery.paths, self._gallery.columns
+        self.num_items, self.metric = len(self._paths), found.metric
         self.calibration = None
         if query_model is None:
-            self.saved_model = _model_of_index(place, gallery, saved_model)
-            self.calibration = read_calibration(self.saved_model, gallery.fingerprint, self.metric)
+            self.saved_model = _model_of_index(place, found, saved_model)
+            self.calibration = read_calibration(self.saved_model, found.fingerprint, self.metric)
         else:
             self.saved_model = pathlib.Path(query_model)
         self._embedder = ImageEmbedder(self.saved_model)
-        if self._embedder.dimensions != gallery.dimensions:
+        if self._embedder.dimensions != found.dimensions:
             raise UsageError(
-                f"query_model must give embeddings of length {gallery.dimensions}, as the index in "
+                f"query_model must give embeddings of length {found.dimensions}, as the index in "
                 f"{place}, but got {self._embedder.dimensions} from {self.saved_model}."
             )
-        self._paths, self.columns = gallery.paths, gallery.columns
         self._item_of = {path: item for item, path in enumerate(self._paths)}
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -216,22 +218,20 @@ class VisualSearch:
 
 
 def _model_of_index(
-    place: str | os.PathLike[str],
-    gallery: FolderGallery | StoreGallery,
-    moved: str | os.PathLike[str] | None,
+    place: str | os.PathLike[str], found: Description, moved: str | os.PathLike[str] | None
 ) -> pathlib.Path:
     """Return the folder of the model that embedded the index.
 
     Raises:
         UsageError: The model is missing, or `moved` is another model.
     """
-    path = pathlib.Path(moved or gallery.saved_model)
+    path = pathlib.Path(moved or found.saved_model)
     if moved is None and not path.is_dir():
         raise UsageError(
             f"the model of the index in {place} is gone: {path}. If it has moved, set "
             "--saved_model=FOLDER."
         )
-    if fingerprint(path) != gallery.fingerprint:
+    if fingerprint(path) != found.fingerprint:
         raise UsageError(
             f"saved_model must be the model of the index in {place}, but got {path}. If the model "
             "has moved, set --saved_model=FOLDER."

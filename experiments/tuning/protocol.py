@@ -5,28 +5,35 @@ Protocol: Musgrave et al. 2020, "A Metric Learning Reality Check".
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from experiments.evaluation.held_folder import waiting_for
-from experiments.options import RunOptions, UsageError, data, parse, resolved
+from experiments.options import RunError, RunOptions, UsageError, data, parse, resolved
 from experiments.options.together import check_together
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
+from experiments.training.run_files import BEST, CHECKPOINT, DIVERGED, read_finished
 from experiments.training.selection import check_selection, epochs_of_all_classes
-from experiments.tuning.folds import FoldRuns, Run
-from experiments.tuning.space import Parameter, Trial, own_values, words_of_trial
+from experiments.tuning.folds import Scores, scores_on_test_classes
+from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial
 from keras_dml import losses
 from pipelines.split import Split
 
 if TYPE_CHECKING:
     from experiments.tuning.search import Search
 
-__all__ = ["RecipeSearch", "SearchResult", "percents"]
+# Trains a recipe in a folder with further flags, if it is not trained yet.
+Run = Callable[[pathlib.Path, pathlib.Path, Sequence[str]], None]
+_OBJECTIVE = "map@r/cosine"
+# Large files, which only the best trial needs.
+_LARGE = (BEST, CHECKPOINT, "last.keras", "test_embeddings.npz")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +86,17 @@ class RecipeSearch:
         check_selection(on_fold)
         for parameter in self.space:
             for value in parameter.choices or (parameter.low, parameter.high):
-                words = [*self._words, *words_of_trial({parameter.name: value})]
-                tried = parse(RunOptions, ["study", *words])
+                words = self._words({parameter.name: value})
+                tried = parse(RunOptions, ["study", f"--flagfile={self.recipe}", *words])
                 # The classes of these losses need the fitted model.
                 if not losses.LOSSES[options.loss].trained_by:
                     objective_of(tried).loss()
                 optimizer(tried, tried.learning_rate)
         self.one_fold()
 
-    @property
-    def _words(self) -> list[str]:
-        return [f"--flagfile={self.recipe}", *self.forwarded, f"--seed={self.options.seed}"]
+    def _words(self, values: Mapping[str, Value]) -> list[str]:
+        """Return the flags of a trial's runs after the recipe."""
+        return [*self.forwarded, f"--seed={self.options.seed}", *words_of_trial(values)]
 
     def one_fold(self) -> Split:
         """Return the training classes, divided by the first fold."""
@@ -118,20 +125,13 @@ class RecipeSearch:
             own_values(self.space, self.options),
         )
 
-    @property
-    def fold_runs(self) -> FoldRuns:
-        """The runs of the trials."""
-        words = (*self.forwarded, f"--seed={self.options.seed}")
-        return FoldRuns(self.recipe, self.folder, words, self.folds, self.run)
-
     def do(self, search: Search) -> SearchResult:
         """Run the trials that are missing, and return the best one."""
-        runs = self.fold_runs
 
         def score(trial: Trial) -> float:
-            words = words_of_trial(trial.values)
-            print(f"[{self.recipe.stem}, trial {trial.number + 1}] {' '.join(words)}", flush=True)
-            of_folds = runs.train(trial.number, words)
+            words = " ".join(words_of_trial(trial.values))
+            print(f"[{self.recipe.stem}, trial {trial.number + 1}] {words}", flush=True)
+            of_folds = self._train(trial)
             if of_folds is None:
                 print("  the training broke", flush=True)
                 return 0.0
@@ -147,20 +147,63 @@ class RecipeSearch:
             )
         for trial in trials:
             if trial.number != best.number:
-                runs.lighten(trial.number)
-        with waiting_for(self._lock):
+                self._lighten(trial)
+        with self._locked():
             # Trains again if the best trial's runs are on another machine.
-            of_folds = runs.train(best.number, words_of_trial(best.values)) or []
+            of_folds = self._train(best) or []
         return SearchResult(self, trials, best, of_folds)
 
-    @property
-    def _lock(self) -> pathlib.Path:
-        return self.folder / ".best.lock"
+    def _locked(self) -> contextlib.AbstractContextManager[object]:
+        return waiting_for(self.folder / ".best.lock")
 
-    def on_test_classes(self, best: Trial) -> dict[str, dict[str, float]]:
-        """Evaluate the best trial's models on the test classes, as `FoldRuns.on_test_classes`."""
-        with waiting_for(self._lock):
-            return self.fold_runs.on_test_classes(best.number, words_of_trial(best.values))
+    def _train(self, trial: Trial) -> list[float] | None:
+        """Train a trial on each fold and return the values of MAP@R. None if a training diverged.
+
+        Raises:
+            UsageError, RunError: As a run. Also if no class of a fold has two images.
+        """
+        scores = []
+        for fold, folder in enumerate(self._runs_of(trial), start=1):
+            (folder / DIVERGED).unlink(missing_ok=True)
+            words = [*self._words(trial.values), f"--fold={fold}/{self.folds}"]
+            try:
+                self.run(self.recipe, folder, words)
+            except RunError:
+                if (folder / DIVERGED).is_file():
+                    return None
+                raise
+            score = read_finished(folder)[0]["scores"].get(_OBJECTIVE)
+            if score is None:
+                raise UsageError(
+                    f"folds must have classes of two images or more, which fold {fold} of "
+                    f"{self.recipe.stem} has not. Received: folds={self.folds}"
+                )
+            scores.append(score)
+        return scores
+
+    def _lighten(self, trial: Trial) -> None:
+        """Delete the models of a trial. Its scores and reports stay."""
+        for folder in self._runs_of(trial):
+            for name in _LARGE:
+                (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / "saved_model", ignore_errors=True)
+
+    def _trial_folder(self, trial: Trial) -> pathlib.Path:
+        return self.folder / f"trial-{trial.number}"
+
+    def _runs_of(self, trial: Trial) -> list[pathlib.Path]:
+        folds = range(1, self.folds + 1)
+        return [self._trial_folder(trial) / f"fold-{fold}-of-{self.folds}" for fold in folds]
+
+    def best_epochs(self, trial: Trial) -> list[int]:
+        """Return the epoch of each fold's kept model."""
+        return [read_finished(folder)[0]["best_epoch"] for folder in self._runs_of(trial)]
+
+    def on_test_classes(self, best: Trial) -> Scores:
+        """Evaluate the best trial's models on the test classes."""
+        words = [f"--flagfile={self.recipe}", *self._words(best.values)]
+        with self._locked():
+            return scores_on_test_classes(self._trial_folder(best), self._runs_of(best), words)
 
     def final_words(self, best: Trial) -> list[str]:
         """Return the flags of a run with the best settings on all training classes.
@@ -174,9 +217,8 @@ class RecipeSearch:
         if not self.is_patient(best):
             epochs = best.values.get("epochs", self.options.epochs)
             return [*words, f"--eval_every={epochs}"]
-        best_epochs = self.fold_runs.best_epochs(best.number)
         head_epochs = best.values.get("head_epochs", self.options.head_epochs)
-        epochs = epochs_of_all_classes(best_epochs, cast(int | None, head_epochs))
+        epochs = epochs_of_all_classes(self.best_epochs(best), cast(int | None, head_epochs))
         return [*words, f"--epochs={epochs}", f"--eval_every={epochs}", "--patience=0"]
 
     def is_patient(self, trial: Trial) -> bool:
@@ -224,7 +266,7 @@ class SearchResult:
         """The best epoch of each fold, or "" without patience."""
         if not self.of.is_patient(self.best):
             return ""
-        each = " ".join(map(str, self.of.fold_runs.best_epochs(self.best.number)))
+        each = " ".join(map(str, self.of.best_epochs(self.best)))
         return f"each fold after epoch {each}"
 
     def as_json(self) -> dict[str, Any]:

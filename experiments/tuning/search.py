@@ -30,8 +30,6 @@ with needing("study", "experiments.study --search"):
     # Heartbeats are experimental in Optuna.
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
-__all__ = ["FLAGS", "Search", "study_flags"]
-
 FILE = "search.sqlite"
 FLAGS = "flags"  # key of the identity
 GRACE = 60  # seconds
@@ -137,7 +135,7 @@ class Search:
 
         def objective(trial: optuna.Trial) -> float:
             values = {each.name: _suggest(trial, each) for each in self._space}
-            stored = next(each for each in self._trials() if each.number == trial.number)
+            stored = self._study.trials[trial.number]
             try:
                 return run(_trial(stored, values))
             except UsageError:
@@ -146,29 +144,18 @@ class Search:
                 RetryHeartbeatStaleTrialCallback()(self._study, stored)
                 raise
 
-        def seed(*_: object) -> None:
-            done = len(self._trials(TrialState.COMPLETE))
-            drawn = np.random.SeedSequence([self._seed, done]).generate_state(1)[0]
-            self._study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
-
-        def is_enough() -> bool:
-            return len(self._trials(TrialState.COMPLETE, TrialState.RUNNING)) >= total
-
-        def stop(study: optuna.Study, trial: object) -> None:
-            if is_enough():
-                study.stop()
-
-        said = False
+        waits = False
         with self._reached():
-            while len(self._trials(TrialState.COMPLETE)) < total:
+            while (done := len(self._trials(TrialState.COMPLETE))) < total:
                 optuna.storages.fail_stale_trials(self._study)
-                if not is_enough():
-                    seed()
-                    self._study.optimize(objective, callbacks=[seed, stop])
+                if done + len(self._trials(TrialState.RUNNING)) < total:
+                    drawn = np.random.SeedSequence([self._seed, done]).generate_state(1)[0]
+                    self._study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
+                    self._study.optimize(objective, n_trials=1)
                     continue
-                if not said:
+                if not waits:
                     print("waiting for the trials of another process", flush=True)
-                    said = True
+                    waits = True
                 time.sleep(1.0)
 
     def trials(self) -> list[Trial]:

@@ -14,17 +14,6 @@ from experiments.options.loss_flags import taken_by
 from experiments.options.values import converted
 from experiments.recipes.nearest import did_you_mean
 
-__all__ = [
-    "Parameter",
-    "Trial",
-    "Value",
-    "check_recipes",
-    "own_values",
-    "read_space",
-    "without_password",
-    "words_of_trial",
-]
-
 Value: TypeAlias = float | int | str
 _FORM = "NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=WORD,WORD"
 # Groups of flags that select the images of a run and their evaluation, which no search may change.
@@ -73,7 +62,9 @@ class Trial:
     score: float | None = None
 
 
-def read_space(words: Sequence[str], recipe: str, options: RunOptions) -> tuple[Parameter, ...]:
+def read_space(
+    words: Sequence[str], recipe: str, options: RunOptions, recipes: Sequence[str]
+) -> tuple[Parameter, ...]:
     """Return the hyperparameters of a recipe, in the order of the words.
 
     Args:
@@ -81,15 +72,18 @@ def read_space(words: Sequence[str], recipe: str, options: RunOptions) -> tuple[
             `RECIPE/` before the name for one recipe only.
         recipe: Name of the recipe.
         options: Options of a run of the recipe.
+        recipes: Names of all recipes.
 
     Raises:
-        UsageError: A word has another form or an invalid value, or names a flag that a search
-            cannot change, that is also set, or that the recipe's loss does not take. Or there is no
-            hyperparameter for this recipe.
+        UsageError: A word has another form or an invalid value, or names another recipe, or a flag
+            that a search cannot change, that is also set, or that the recipe's loss does not take.
+            Or no word is for this recipe.
     """
     found: dict[str, Parameter] = {}
     for word in words:
         of, slash, _ = word.partition("=")[0].rpartition("/")
+        if slash and of not in recipes:
+            raise _refused(f"must name one of the recipes {', '.join(recipes)} before the /", word)
         if slash and of != recipe:
             continue
         name, equals, values = word[len(of) + len(slash) :].partition("=")
@@ -101,14 +95,6 @@ def read_space(words: Sequence[str], recipe: str, options: RunOptions) -> tuple[
     if not found:
         raise _refused(f"must name a hyper-parameter of {recipe}", " ".join(words))
     return tuple(found.values())
-
-
-def check_recipes(words: Sequence[str], recipes: Sequence[str]) -> None:
-    """Raise `UsageError` if the text before a `/` is not the name of a recipe."""
-    for word in words:
-        of, slash, _ = word.partition("=")[0].rpartition("/")
-        if slash and of not in recipes:
-            raise _refused(f"must name one of the recipes {', '.join(recipes)} before the /", word)
 
 
 def own_values(space: Sequence[Parameter], options: RunOptions) -> dict[str, Value]:

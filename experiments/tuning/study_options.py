@@ -6,14 +6,28 @@ import dataclasses
 
 from experiments.options import RunOptions, option
 
-__all__ = ["NOT_FORWARDED", "OF_THE_SEARCH", "StudyOptions"]
-
 _STUDY, _SEARCH = "Study", "Search"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyOptions(RunOptions):
-    """The recipes, the seeds, the search, and the flags of each run."""
+    """The recipes, the seeds, the search, and the flags of each run.
+
+    Attributes:
+        recipes: Recipes or flag files, or patterns such as glyphs_*.flags.
+        seeds: Number of runs of each recipe.
+        output_dir: Output folder: RECIPE/seed-S of each run, and the study's results.
+        grid: Flag of a run with several values, NAME=V1,V2: each recipe runs with each value. Can
+            be repeated for every combination.
+        search: Hyperparameter: NAME=LOW:HIGH, NAME=LOW:HIGH:log, or NAME=WORD,WORD. NAME is a flag
+            of a run. RECIPE/NAME=... is for one recipe. Can be repeated.
+        trials: Number of trials of each recipe.
+        folds: Number of folds of the training classes. A trial trains on each.
+        storage: URL of a database that machines share, such as postgresql://HOST/NAME. Default: a
+            file in output_dir.
+    """
+
+    group = _STUDY
 
     command = "experiments.study"
     intro = """Repeat recipes over seeds: their scores with 95 % intervals, and the differences from
@@ -38,40 +52,14 @@ on all training classes over the seeds, and are evaluated on the test classes. S
 with the same command share the work.
 """
 
-    recipes: tuple[str, ...] = option(
-        (), _STUDY, "Recipes or flag files, or patterns such as glyphs_*.flags."
-    )
-    seeds: int = option(
-        5, _STUDY, "Number of runs of each recipe.", lower_bound=2, upper_bound=1000
-    )
-    output_dir: str = option(
-        "runs/study", _STUDY, "Output folder: RECIPE/seed-S of each run, and the study's results."
-    )
-    grid: tuple[str, ...] = option(
-        (),
-        _STUDY,
-        "Flag of a run with several values, NAME=V1,V2: each recipe runs with each value. Can be "
-        "repeated for every combination.",
-        repeated=True,
-    )
-    search: tuple[str, ...] = option(
-        (),
-        _SEARCH,
-        "Hyperparameter: NAME=LOW:HIGH, NAME=LOW:HIGH:log, or NAME=WORD,WORD. NAME is a flag of a "
-        "run. RECIPE/NAME=... is for one recipe. Can be repeated.",
-        repeated=True,
-    )
-    trials: int = option(50, _SEARCH, "Number of trials of each recipe.", lower_bound=1)
-    folds: int = option(
-        4, _SEARCH, "Number of folds of the training classes. A trial trains on each.",
-        lower_bound=2,
-    )  # fmt: skip
-    storage: str | None = option(
-        None,
-        _SEARCH,
-        "URL of a database that machines share, such as postgresql://HOST/NAME. Default: a file in "
-        "output_dir.",
-    )
+    recipes: tuple[str, ...] = option(())
+    seeds: int = option(5, lower_bound=2, upper_bound=1000)
+    output_dir: str = option("runs/study")
+    grid: tuple[str, ...] = option((), repeated=True)
+    search: tuple[str, ...] = option((), _SEARCH, repeated=True)
+    trials: int = option(50, _SEARCH, lower_bound=1)
+    folds: int = option(4, _SEARCH, lower_bound=2)
+    storage: str | None = option(None, _SEARCH)
 
 
 OF_THE_SEARCH = ("search", "trials", "folds", "storage")

@@ -18,8 +18,6 @@ from experiments.tuning.protocol import SearchResult
 from experiments.tuning.space import words_of_trial
 from keras_dml._files.atomic import replacing
 
-__all__ = ["write_results"]
-
 OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
@@ -50,7 +48,7 @@ def write_results(
     # The seed does not change a baseline.
     baselines = distinct_baselines({recipe: of_one[0] for recipe, of_one in results.items()})
     of_folds = {stem: found.of.on_test_classes(found.best) for stem, found in searches.items()}
-    by_label = {label_of(score.at_1): score for score in compared()}
+    by_label = _by_label()
     verdicts = [
         f"{name}: {difference.text(by_label[name].digits)}"
         for name, of_one in scores.items()
@@ -103,18 +101,21 @@ def _scores(
 ) -> dict[str, dict[str, list[float]]]:
     """Return the percentages of each score and recipe. A score that a run lacks is left out."""
     found: dict[str, dict[str, list[float]]] = {}
-    for score in compared():
-        key = score.key
+    for label, score in _by_label().items():
         values = {
-            recipe: [result["scores"].get(key) for result in of_one]
+            recipe: [result["scores"].get(score.key) for result in of_one]
             for recipe, of_one in results.items()
         }
-        if all(value is not None for of_one in values.values() for value in of_one):
-            found[label_of(score.at_1)] = {
+        if all(None not in of_one for of_one in values.values()):
+            found[label] = {
                 recipe: [score.scale * value for value in of_one]
                 for recipe, of_one in values.items()
             }
     return found
+
+
+def _by_label() -> dict[str, Score]:
+    return {label_of(score.at_1): score for score in compared()}
 
 
 def _best_first(of_one: Mapping[str, Sequence[float]]) -> list[str]:
@@ -127,14 +128,16 @@ def _rows(
     in_order: bool,
 ) -> list[list[str]]:
     """Return the head, a row for each recipe, the best in R@1 first, and the baselines."""
-    shown = {label_of(score.at_1): score for score in compared() if label_of(score.at_1) in scores}
-    intervals = {
-        name: {recipe: mean_interval(values) for recipe, values in of_one.items()}
-        for name, of_one in scores.items()
-    }
+    shown = {label: score for label, score in _by_label().items() if label in scores}
     first = next(iter(scores.values()))
     rows = [
-        [recipe, *(intervals[name][recipe].text(score.digits) for name, score in shown.items())]
+        [
+            recipe,
+            *(
+                mean_interval(scores[label][recipe]).text(score.digits)
+                for label, score in shown.items()
+            ),
+        ]
         for recipe in (first if in_order else _best_first(first))
     ]
     for label, found in baselines.items():

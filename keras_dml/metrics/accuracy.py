@@ -3,9 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError
-from keras_dml._common.labels import joined_labels, plain_labels
-from keras_dml._pairwise.arrays import numbers_of
+from keras_dml._common.errors import ArgumentError, argument_error, as_array
+from keras_dml._common.labels import joined_labels
+from keras_dml._common.rows import finite_rows
+from keras_dml.metrics.relevance import checked_labels
 
 
 def class_mean_accuracy(
@@ -39,7 +40,6 @@ def class_mean_accuracy(
     Raises:
         ValueError: The embeddings are not two finite matrices of equal width with at least one row,
             or labels have another shape.
-            or labels of another shape.
 
     Reference: Boudiaf et al. 2020, appendix B; m_k up to its scale is the θ_k with which
     cross-entropy becomes SPCE (Eq. 15).
@@ -63,22 +63,10 @@ def class_mean_accuracy(
 def _checked(
     side: str, given: npt.ArrayLike, given_labels: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.float64], np.ndarray]:
-    rows = numbers_of(f"{side}embeddings", given, "a matrix [n, d]")
-    embeddings, labels = np.asarray(rows, np.float64), plain_labels(f"{side}labels", given_labels)
-    if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ArgumentError(
-            f"{side}embeddings must be a matrix [n, d] with at least one row. "
-            f"Received: {side}embeddings of shape {embeddings.shape}"
-        )
-    bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
-    if len(bad):
-        raise ArgumentError(
-            f"{side}embeddings must be finite. Received: NaN or infinity in {len(bad)} of "
-            f"{len(embeddings)} rows, the first of them row {bad[0]}"
-        )
-    if labels.shape != embeddings.shape[:1]:
-        raise ArgumentError(
-            f"{side}labels must have shape [{len(embeddings)}], one for each row of "
-            f"{side}embeddings. Received: {side}labels of shape {labels.shape}"
-        )
-    return embeddings, labels
+    name = f"{side}embeddings"
+    rows = finite_rows(given, name)
+    if not len(rows):
+        raise argument_error(name, "a matrix [n, d] with at least one row", rows)
+    # Converted again, because `finite_rows` rounds to float32.
+    embeddings = as_array(name, given).astype(np.float64)
+    return embeddings, checked_labels(f"{side}labels", given_labels, len(rows))

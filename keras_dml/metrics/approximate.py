@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,8 @@ from keras_dml._common.checks import check_choice
 from keras_dml._common.errors import as_array
 from keras_dml._common.types import NEIGHBORS, Metric, Neighbors
 from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
-from keras_dml.metrics.neighbors import check_ks, make_index, neighbor_blocks
-from keras_dml.metrics.precision import PrecisionAtR, by_depth, precisions
-from keras_dml.metrics.relevance import Relevance, Rows, relevance_of
-
-if TYPE_CHECKING:
-    from keras_dml.retrieval import Index
+from keras_dml.metrics.precision import PrecisionAtR, mean_precision
+from keras_dml.metrics.retrieval_task import Floats, RetrievalTask, known_mean, retrieval_task
 
 #: Number of images from which on "auto" selects ScaNN.
 MANY = 200_000
@@ -36,8 +32,6 @@ _MOST_QUERIES, _FEWEST_QUERIES, _SAMPLED_NEIGHBORS = 5_000, 100, 2**26
 # Above this mean number of matches, MAP@R comes from the sample only. A search for this many
 # neighbors visits nearly the whole tree.
 _MOST_MATCHES = 1_000
-# Neighbors of the first search if only the first match counts.
-_FEW_NEIGHBORS = 16
 # Queries for the estimate of the time, and for the histograms of distances.
 _TIMED_QUERIES, _HISTOGRAM_QUERIES = 16, 2_000
 # Quantile of the normal distribution for an interval of 95 %.
@@ -67,17 +61,27 @@ class Certificate(NamedTuple):
 
 
 class ApproximateScores(NamedTuple):
-    """Scores by ScaNN's neighbors.
+    """Scores by ScaNN's neighbors, or exact scores.
 
     Attributes:
         recall: `{K: fraction}`.
         precision: MAP@R and R-precision.
         certificates: The certificate of "recall@K" for each K, of "map@r", and of "r_precision".
+            Empty for exact scores.
     """
 
     recall: dict[int, float]
     precision: PrecisionAtR
     certificates: dict[str, Certificate]
+
+    def named(self, prefix: str = "", suffix: str = "") -> dict[str, float]:
+        """Return all numbers by their names in logs, such as "recall@1/cosine"."""
+        scores = {f"recall@{k}": share for k, share in self.recall.items()}
+        scores |= {"map@r": self.precision.map_at_r, "r_precision": self.precision.r_precision}
+        values = {f"{prefix}{score}{suffix}": value for score, value in scores.items()}
+        for score, certificate in self.certificates.items():
+            values |= certificate.named(f"{prefix}{score}{suffix}")
+        return values
 
 
 def takes_scann(
@@ -137,6 +141,7 @@ def approximate_scores(
     *,
     relation: relations.RelationLike = None,
     seed: int = 0,
+    by_scann: bool = True,
 ) -> ApproximateScores:
     """Compute R@K, MAP@R, and R-precision by ScaNN's neighbors, and their certificates.
 
@@ -148,6 +153,7 @@ def approximate_scores(
     Args:
         embeddings, labels, ks, metric, gallery, gallery_labels, relation: As in `recall_at_k`.
         seed: Seed of the sample.
+        by_scann: The result of `takes_scann`. If False, the scores are exact, without certificates.
 
     Raises:
         ValueError: As in `recall_at_k`.
@@ -155,100 +161,48 @@ def approximate_scores(
 
     Reference: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
+    task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation)
+    ks = task.check_ks("ks", ks)
+    if not by_scann:
+        return _means(task, ks, task.scores(ks), {})
     from keras_dml.retrieval import ScannIndex, TreeAH
 
-    queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
-    )
-    own_rows = gallery is None
-    ks = check_ks("ks", ks, items, own_rows)
-    matched = relevance.counts[relevance.counts > 0]
-    matches = float(matched.mean()) if len(matched) else 1.0
+    counts = task.relevance.counts[task.matched]
+    matches = float(counts.mean()) if len(counts) else 1.0
     number = int(np.clip(_SAMPLED_NEIGHBORS / matches, _FEWEST_QUERIES, _MOST_QUERIES))
-    rows = np.arange(len(queries))
-    sample = np.random.default_rng(seed).choice(rows, min(number, len(rows)), replace=False)
+    queries = len(task.queries)
+    sample = np.random.default_rng(seed).choice(queries, min(number, queries), replace=False)
     sample.sort()
-
-    def values(index: Index, rows: np.ndarray, ranked: bool) -> dict[str, npt.NDArray[np.float64]]:
-        return _values(index, queries, relevance, rows, ks, own_rows, ranked)
-
     ranked = matches <= _MOST_MATCHES
     reorder = math.ceil(_REORDERED * max(matches, _FEWEST_MATCHES)) if ranked else None
     tree = TreeAH(target_recall=_TARGET_RECALL, reorder=reorder)
-    found = values(ScannIndex(items, metric, tree=tree), rows, ranked)
-    exact = values(make_index(items, metric), sample, True)
+    found = task.scores(ks, ranked=ranked, index=ScannIndex(task.items, metric, tree=tree))
+    exact = task.scores(ks, rows=sample)
     certificates = {name: _certificate(exact[name], found[name][sample]) for name in exact}
-    scores = {name: _mean(found[name]) for name in found}
-    if not ranked:
-        scores |= {name: certificates[name].exact for name in ("map@r", "r_precision")}
-    precision = PrecisionAtR(scores["map@r"], scores["r_precision"], len(queries) - len(matched))
-    return ApproximateScores({k: scores[f"recall@{k}"] for k in ks}, precision, certificates)
+    if not ranked:  # the sample stands for all queries with a match
+        found |= {name: exact[name] for name in ("map@r", "r_precision")}
+    return _means(task, ks, found, certificates)
 
 
-def _values(
-    index: Index,
-    queries: Rows,
-    relevance: Relevance,
-    rows: np.ndarray,
-    ks: list[int],
-    own_rows: bool,
-    ranked: bool,
-) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the value of each query for each score, `[len(rows)]`. NaN for no value.
-
-    Args:
-        index: The index of the items.
-        queries, relevance: As from `relevance_of`.
-        rows: Row numbers of the queries.
-        ks: Values of K.
-        own_rows: Whether query i is item i, and is excluded.
-        ranked: Whether to compute MAP@R and R-precision, which need all matches.
-    """
-    counts = relevance.counts[rows]
-    searched = np.zeros(len(rows), np.int64)
-    rank, average, precision = (np.full(len(rows), start) for start in (np.inf, np.nan, np.nan))
-
-    def search(group: np.ndarray, k: int, ranked: bool) -> None:
-        own = rows[group] if own_rows else None
-        for block, found, _ in neighbor_blocks(index, queries[rows[group]], k, own):
-            places = group[block]
-            hits = relevance.hits(rows[places], found)
-            rank[places] = np.where(hits.any(axis=1), hits.argmax(axis=1), np.inf)
-            if ranked:
-                average[places], precision[places] = precisions(hits, counts[places])
-        searched[group] = k
-
-    matched = np.flatnonzero(counts > 0)
-    if ranked:
-        for group in by_depth(matched, counts):
-            search(group, int(counts[group].max()), True)
-    elif len(matched):
-        search(matched, min(_FEW_NEIGHBORS, max(ks)), False)
-    # Most queries have their first match among few neighbors, so few need a deeper search.
-    missed = matched[np.isinf(rank[matched]) & (searched[matched] < max(ks))]
-    if len(missed):
-        search(missed, max(ks), False)
-    values = {f"recall@{k}": (rank < k).astype(np.float64) for k in ks}
-    return values | {"map@r": average, "r_precision": precision}
+def _means(
+    task: RetrievalTask,
+    ks: Iterable[int],
+    scores: dict[str, Floats],
+    certificates: dict[str, Certificate],
+) -> ApproximateScores:
+    recall = {k: float(scores[f"recall@{k}"].mean()) for k in ks}
+    return ApproximateScores(recall, mean_precision(task, scores), certificates)
 
 
-def _mean(values: npt.NDArray[np.float64]) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
-
-
-def _certificate(
-    exact: npt.NDArray[np.float64], approximate: npt.NDArray[np.float64]
-) -> Certificate:
+def _certificate(exact: Floats, approximate: Floats) -> Certificate:
     number = int(np.count_nonzero(~np.isnan(exact)))
     if not number:
         return Certificate(math.nan, math.nan, math.nan, math.nan, 0)
-    p, share = _mean(exact), _QUANTILE**2 / number
+    p, share = known_mean(exact), _QUANTILE**2 / number
     middle = (p + share / 2) / (1 + share)
     half = math.sqrt(share * p * (1 - p) + share**2 / 4) / (1 + share)
-    return Certificate(
-        p, max(0.0, middle - half), min(1.0, middle + half), _mean(approximate), number
-    )
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return Certificate(p, low, high, known_mean(approximate), number)
 
 
 def sampled_divergence(
@@ -268,11 +222,12 @@ def sampled_divergence(
     rows, classes = as_array("embeddings", embeddings), np.asarray(labels)
     number = min(_HISTOGRAM_QUERIES, len(rows))
     sample = np.random.default_rng(seed).choice(len(rows), number, replace=False)
-    if gallery is not None:
-        return distance_histograms(
-            rows[sample], classes[sample], gallery=gallery, gallery_labels=gallery_labels
-        ).divergence()
-    found = distance_histograms(rows[sample], classes[sample], gallery=rows, gallery_labels=classes)
+    own_rows = gallery is None
+    if own_rows:
+        gallery, gallery_labels = rows, classes
+    found = distance_histograms(
+        rows[sample], classes[sample], gallery=gallery, gallery_labels=gallery_labels
+    )
     positive = found.positive.copy()
-    positive[0] -= number  # the distance of each query to itself is 0
+    positive[0] -= number * own_rows  # the distance of each query to itself is 0
     return DistanceHistograms(positive, found.negative).divergence()

@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.rows import normalized
-from keras_dml.metrics.pair_scores import PairScores
-from keras_dml.metrics.ranks import pair_blocks
+from keras_dml.metrics.pair_scores import PairScores, pair_blocks
 from keras_dml.metrics.relevance import checked_sets
 
 # float32 distances cannot distinguish more bins.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,6 @@ from keras_dml._common.labels import joined_labels
 from keras_dml._common.types import METRICS, Metric, Neighbors
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
 from keras_dml.metrics.distances import distance_histograms
-from keras_dml.metrics.precision import precision_at_r
-from keras_dml.metrics.ranking import ranking_scores
-from keras_dml.metrics.recall import recall_at_k
-
-if TYPE_CHECKING:
-    from keras_dml.metrics.approximate import Certificate
 
 # The values of the benchmarks, first CUB and Cars. Values above the number of items are dropped.
 _KS = (1, 2, 4, 8, 10, 100, 1000)
@@ -101,7 +95,9 @@ def evaluate(
     seed = check_seed("seed", seed)
     by_class = relations.get(relation).of_classes
     clustering = check_bool("clustering", clustering) and by_class
+    # Imported here, so that chains of imports stay short.
     from keras_dml.metrics.approximate import approximate_scores, sampled_divergence, takes_scann
+    from keras_dml.metrics.ranking import ranking_scores
 
     by_scann = takes_scann(neighbors, embeddings, gallery)
     if clustering:
@@ -115,19 +111,10 @@ def evaluate(
     ks = list(ks) if isinstance(ks, Iterable) else ks  # an iterator can be read once
     scores: dict[str, float] = {}
     for name in chosen:
-        certificates: Mapping[str, Certificate] = {}
-        if by_scann:
-            recall, precision, certificates = approximate_scores(
-                embeddings, labels, ks, name, **sets, relation=relation, seed=seed
-            )
-        else:
-            recall = recall_at_k(embeddings, labels, ks, name, **sets, relation=relation)
-            precision = precision_at_r(embeddings, labels, name, **sets, relation=relation)
-        scores |= {f"recall@{k}/{name}": share for k, share in recall.items()}
-        scores[f"map@r/{name}"] = precision.map_at_r
-        scores[f"r_precision/{name}"] = precision.r_precision
-        for key, certificate in certificates.items():
-            scores |= certificate.named(f"{key}/{name}")
+        found = approximate_scores(
+            embeddings, labels, ks, name, **sets, relation=relation, seed=seed, by_scann=by_scann
+        )
+        scores |= found.named(suffix=f"/{name}")
         if not by_class:
             deepest = min(10, items)
             ranked = ranking_scores(embeddings, labels, [deepest], name, **sets, relation=relation)
@@ -143,7 +130,7 @@ def evaluate(
         scores["jensen_shannon"] = sampled_divergence(embeddings, labels, **sets, seed=seed)
     elif by_class:
         scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
-    scores["queries_without_match"] = precision.queries_without_match
+    scores["queries_without_match"] = found.precision.queries_without_match
     return scores
 
 

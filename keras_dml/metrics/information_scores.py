@@ -114,7 +114,7 @@ def information(
     PLoS ONE 2014; Wang et al., "Nonparametric divergence estimation", 2009.
     """
     found = _estimates(embeddings, labels, scores, neighbors, rows, seed, influences=False)
-    return {name: estimate.value for name, (estimate, _) in found.items()}
+    return {name: estimate.value for name, estimate in found.items()}
 
 
 def information_intervals(
@@ -159,12 +159,12 @@ def information_intervals(
     level = check_number("level", level, above=0, below=1)
     found = _estimates(embeddings, labels, scores, neighbors, rows, seed, influences=True)
     intervals = {}
-    for name, (estimate, codes) in found.items():
+    for name, estimate in found.items():
         if not np.isfinite(estimate.value):
             intervals[name] = (float("nan"), float("nan"))
             continue
-        sizes = np.bincount(codes)
-        totals = np.bincount(codes, estimate.influence)[sizes > 0]
+        sizes = np.bincount(estimate.codes)
+        totals = np.bincount(estimate.codes, estimate.influence)[sizes > 0]
         sizes = sizes[sizes > 0]
         shares = np.full(len(sizes), 1 / len(sizes))
         drawn = np.random.default_rng([seed, 3]).multinomial(len(sizes), shares, replicates)
@@ -182,8 +182,8 @@ def _estimates(
     rows: int | None,
     seed: int,
     influences: bool,
-) -> dict[str, tuple[Estimate, npt.NDArray[np.int64]]]:
-    """Return each estimate with the class numbers of the rows that it uses.
+) -> dict[str, Estimate]:
+    """Return each estimate.
 
     Without `influences`, the scores of distributions of distances skip theirs, which take another
     pass over the pairs.
@@ -211,22 +211,22 @@ def _estimates(
         )
     z = as_array("embeddings", embeddings).astype(np.float64)[order]
     several = np.flatnonzero(sizes[codes] > 1)
-    found: dict[str, tuple[Estimate, npt.NDArray[np.int64]]] = {}
+    found: dict[str, Estimate] = {}
     for metric in ("l2", "cosine"):
         own = {name for name in names if name.endswith(metric)}
         points = z if metric == "l2" else _unit(z)
-        found |= _probes(points, codes, own, metric, seed)
+        if f"information_probe/{metric}" in own:
+            found[f"information_probe/{metric}"] = information_probe(points, codes, seed)
         if own - set(FITTED):
             found |= _of_pairs(points, codes, several, metric, neighbors)
     shares = sizes / sizes.sum()
-    entropy = Estimate.of(-float(shares @ np.log(shares)), -np.log(shares)[codes])
-    found["class_entropy"] = entropy, codes
+    found["class_entropy"] = Estimate.of(-(shares @ np.log(shares)), -np.log(shares)[codes], codes)
     unit = _unit(z)
     if "jensen_shannon" in names:
         histograms = distance_histograms(float32[order], codes)
         tables = histograms.divergence_of_bins()
         influence = pair_influence(unit, codes, tables) if influences else np.zeros(len(codes))
-        found["jensen_shannon"] = Estimate(histograms.divergence(), influence), codes
+        found["jensen_shannon"] = Estimate(histograms.divergence(), influence, codes)
     if "information_distances" in names:
         found["information_distances"] = _of_network(float32[order], unit, codes, seed, influences)
     return {name: found[name] for name in names}
@@ -238,14 +238,14 @@ def _of_network(
     codes: npt.NDArray[np.int64],
     seed: int,
     influences: bool,
-) -> tuple[Estimate, npt.NDArray[np.int64]]:
+) -> Estimate:
     """Return the bound of a fitted network, whose weights do not change with the classes."""
     _, scored = random_halves(len(codes), seed)
     influence = np.zeros(len(scored))
     try:
         found = mutual_information_bound(float32, codes, seed=seed)
     except ArgumentError:  # a random half has no pairs of a kind
-        return Estimate(float("nan"), influence), codes[scored]
+        return Estimate(float("nan"), influence, codes[scored])
     if influences:
         from keras import ops
 
@@ -255,7 +255,7 @@ def _of_network(
         values = found.network(ops.convert_to_tensor(centers[:, None]))[:, 0]
         costs = [ops.convert_to_numpy(of(values)) for of in (positive_costs, negative_costs)]
         influence = pair_influence(unit[scored], codes[scored], -np.stack(costs))
-    return Estimate(found.nats, influence), codes[scored]
+    return Estimate(found.nats, influence, codes[scored])
 
 
 def _of_pairs(
@@ -264,7 +264,7 @@ def _of_pairs(
     several: npt.NDArray[np.int64],
     metric: str,
     neighbors: int,
-) -> dict[str, tuple[Estimate, npt.NDArray[np.int64]]]:
+) -> dict[str, Estimate]:
     """Return the estimates of one metric that come from distances of pairs."""
     d = z.shape[1]
     everyone = pair_statistics(z, codes, neighbors)
@@ -272,36 +272,24 @@ def _of_pairs(
     matched: PairStatistics = everyone
     if len(several) < len(z):
         matched = pair_statistics(z[several], own, neighbors)
-    info = matched.neighbors
-    found = {f"information_neighbors/{metric}": (Estimate.of(float(info.mean()), info), own)}
-    logs = everyone.log_distance
+    info, logs = matched.neighbors, everyone.log_distance
+    found = {f"information_neighbors/{metric}": Estimate.of(info.mean(), info, own)}
     if metric == "cosine":
-        uniformity = float(logs.mean()) - uniform_log_distance(d)
-        found["entropy_uniformity/cosine"] = Estimate.of(uniformity, logs, 2), codes
+        uniformity = logs.mean() - uniform_log_distance(d)
+        found["entropy_uniformity/cosine"] = Estimate.of(uniformity, logs, codes, 2)
         return found
-    index = d * float(logs.mean()) + ball_volume_term(d)
-    found["entropy_pairwise/l2"] = Estimate.of(index, d * logs, 2), codes
+    index = d * logs.mean() + ball_volume_term(d)
+    found["entropy_pairwise/l2"] = Estimate.of(index, d * logs, codes, 2)
     distances = everyone.distance
-    found["mean_distance/l2"] = Estimate.of(float(distances.mean()), distances, 2), codes
+    found["mean_distance/l2"] = Estimate.of(distances.mean(), distances, codes, 2)
     within = within_class_entropy(z[several], own)
-    found["entropy_within/l2"] = Estimate.of(within.average, within.per_class[own]), own
-    sizes = np.bincount(own)
-    of_classes = np.bincount(own, matched.class_log_distance) / sizes
+    found["entropy_within/l2"] = Estimate.of(within.average, within.per_class[own], own)
+    of_classes = np.bincount(own, matched.class_log_distance) / np.bincount(own)
     with np.errstate(invalid="ignore"):  # −∞ − (−∞) of embeddings that coincide
         gains = 2 * d * matched.log_distance - d * of_classes[own]
-        value = d * float(matched.log_distance.mean() - of_classes[own].mean())
-    found["information_generative/l2"] = Estimate.of(value, gains), own
+        value = d * (matched.log_distance.mean() - of_classes[own].mean())
+    found["information_generative/l2"] = Estimate.of(value, gains, own)
     return found
-
-
-def _probes(
-    z: Floats, codes: npt.NDArray[np.int64], names: set[str], metric: str, seed: int
-) -> dict[str, tuple[Estimate, npt.NDArray[np.int64]]]:
-    name = f"information_probe/{metric}"
-    if name not in names:
-        return {}
-    estimate, used = information_probe(z, codes, seed)
-    return {name: (estimate, codes[used])}
 
 
 def _unit(z: Floats) -> Floats:

@@ -89,7 +89,7 @@ def fit_probe(
     return Probe(theta[:-1], theta[-1], mean, scale, converged)
 
 
-def information_probe(rows: Floats, codes: Codes, seed: int) -> tuple[Estimate, Codes]:
+def information_probe(rows: Floats, codes: Codes, seed: int) -> Estimate:
     """Estimate H(Y) − E[−log q(Y|Z)], where q is fitted on one half of each class.
 
     Each half is scored by the classifier of the other half. Two halves of the fitting half choose
@@ -101,8 +101,8 @@ def information_probe(rows: Floats, codes: Codes, seed: int) -> tuple[Estimate, 
         seed: Seed of the halves, and of the choice of 1,000 classes if there are more.
 
     Returns:
-        The estimate, and the row numbers that it uses: those of classes with four rows. NaN if
-        fewer than two classes have four rows.
+        The estimate, with the rows of classes with four rows. NaN if fewer than two classes have
+        four rows.
     """
     sizes = np.bincount(codes)
     chosen = np.flatnonzero(sizes >= 4)
@@ -111,7 +111,7 @@ def information_probe(rows: Floats, codes: Codes, seed: int) -> tuple[Estimate, 
         _LOGGER.info("information_probe: %d of %d classes", MOST_CLASSES, len(sizes))
     used = np.flatnonzero(np.isin(codes, chosen))
     if len(chosen) < 2:
-        return Estimate(float("nan"), np.zeros(len(used))), used
+        return Estimate(float("nan"), np.zeros(len(used)), codes[used])
     rows, codes = rows[used], np.searchsorted(chosen, codes[used])
     second = halves(codes, np.random.default_rng([seed, 1]))
     values = np.empty(len(used))
@@ -125,7 +125,7 @@ def information_probe(rows: Floats, codes: Codes, seed: int) -> tuple[Estimate, 
     if unfinished:
         _LOGGER.warning("information_probe: %d of 2 probes stopped at 500 iterations", unfinished)
     value = np.mean([values[second].mean(), values[~second].mean()])
-    return Estimate.of(float(value), values), used
+    return Estimate.of(value, values, codes)
 
 
 def halves(codes: Codes, rng: np.random.Generator) -> npt.NDArray[np.bool_]:

@@ -12,8 +12,7 @@ from keras_dml._common.checks import check_choice, check_number
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.metrics.pair_counts import between
-from keras_dml.metrics.pair_scores import PairScores
-from keras_dml.metrics.ranks import pair_blocks
+from keras_dml.metrics.pair_scores import PairScores, pair_blocks
 from keras_dml.metrics.rates import allowed, checked_rates, pairs_needed
 from keras_dml.metrics.relevance import checked_sets
 

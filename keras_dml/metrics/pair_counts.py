@@ -3,23 +3,22 @@
 The scores are not stored. The passes store, for the pairs of one class and of two classes:
 
 - a histogram over 16 octaves of distance, with 1,024 bins per octave (first pass)
-- in some windows of scores, the number of pairs at each float32 score, and above the window
-- a random sample that is denser at higher scores, for a bootstrap over classes
+- in some of the bins, the number of pairs at each float32 score
+- a random sample with all pairs of the highest scores, for a bootstrap over classes
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml.metrics.pair_scores import PairScores
-from keras_dml.metrics.ranks import pair_blocks
+from keras_dml.metrics.pair_scores import PairScores, pair_blocks
 
 _Floats: TypeAlias = npt.NDArray[np.float32]
 _Numbers: TypeAlias = npt.NDArray[np.int64]
-Window: TypeAlias = tuple[np.float32, np.float32]
 
 # The two kinds of pairs, as indices into every array with an axis of length 2.
 NEGATIVE, POSITIVE = 0, 1
@@ -33,11 +32,9 @@ _IN_CACHE = 2**17
 _PENDING = 2**21
 # Up to this number of pairs of each kind, the sample contains all pairs.
 _FEW = 2**20
-# Approximate sample sizes: for each part of the high scores (each part is four times as wide as the
-# previous one), for the other negative pairs, and for the positive pairs.
-_OF_A_PART, _OF_THE_REST, _OF_POSITIVES = 2**16, 2**18, 2**19
-# Fraction of the pairs that counts as high scores, where the sample is denser.
-_HIGH = 1 / 16
+# Sample sizes: at most the negative pairs with the highest scores, and about as many of the other
+# negative pairs and of the positive pairs.
+_HIGHEST, _OF_THE_REST, _OF_POSITIVES = 2**19, 2**18, 2**19
 # Distance of a threshold above the highest score, relative to the farthest score, so that no pair
 # reaches it. A float32 sum of products that is computed elsewhere rarely has a larger error.
 _ROUNDING = 2.0**-21
@@ -81,31 +78,33 @@ class SampledPairs:
     weights: npt.NDArray[np.float64]
 
 
-@dataclasses.dataclass(frozen=True)
-class WindowCounts:
-    """The counts of pairs within a window of scores.
+class Bins:
+    """Bins of distance, or of 1 - similarity, with equal relative width."""
 
-    Attributes:
-        window: Lowest and highest score, both inclusive.
-        above: Number of negative and of positive pairs with a higher score, int64 `[2]`.
-        next_above: Lowest score above the window, or infinity.
-        values: All scores that occur in the window, float32 `[v]`, highest first.
-        counts: Number of pairs of each kind with each score, int64 `[v, 2]`.
-    """
+    def __init__(self, scores: PairScores) -> None:
+        self._of_similarity = scores.metric == "cosine"
+        farthest = np.array([max(scores.farthest, float(np.finfo(np.float32).tiny))])
+        self._first = (int(farthest.view(np.int64)[0]) >> _SHIFT) - _BINS + 1
+        self._nearest = np.array([self._first << _SHIFT]).view(np.float64)[0]
 
-    window: Window
-    above: _Numbers
-    next_above: np.float32
-    values: _Floats
-    counts: npt.NDArray[np.int64]
+    def of(self, scores: _Floats) -> npt.NDArray[np.int64]:
+        """Return the bin of each score."""
+        distances = np.subtract(1.0 if self._of_similarity else 0.0, scores, dtype=np.float64)
+        np.maximum(distances, self._nearest, out=distances)
+        cells = distances.view(np.int64)
+        cells >>= _SHIFT
+        cells -= self._first
+        return cells
 
-    def after(self) -> npt.NDArray[np.int64]:
-        """Return cumulative counts above the window and down to each value, int64 `[v + 1, 2]`."""
-        return np.concatenate([self.above[None], self.above + np.cumsum(self.counts, axis=0)])
-
-    def before(self, place: int) -> np.float32:
-        """Return the next higher score than `values[place]`, or infinity."""
-        return self.values[place - 1] if place else self.next_above
+    def lowest(self) -> _Floats:
+        """Return the lowest score in each bin, float32 `[bins]`. The last is -inf."""
+        edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)
+        beyond = 1.0 - edges if self._of_similarity else -edges
+        # A score beyond the edge belongs to the next bin.
+        lowest = beyond.astype(np.float32)
+        lowest = np.where(lowest <= beyond, above(lowest), lowest)
+        lowest[-1] = -np.inf
+        return lowest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,58 +112,79 @@ class Histogram:
     """The result of `count_bins`.
 
     Attributes:
-        counts: Number of pairs of each kind in each bin, nearest bin first, int64 `[2, bins]`.
-        lowest: Lowest score in each bin, float32 `[bins]`. The last is -inf.
+        bins: The bins, nearest first.
+        counts: Number of pairs of each kind in each bin, int64 `[2, bins]`.
     """
 
+    bins: Bins
     counts: npt.NDArray[np.int64]
-    lowest: _Floats
 
-    @property
+    @functools.cached_property
     def matching(self) -> npt.NDArray[np.int64]:
         """Number of pairs of each kind in each bin and all nearer bins, int64 `[2, bins]`."""
         return np.cumsum(self.counts, axis=1)
 
-    def window(self, place: int) -> Window:
-        """Return the scores of a bin."""
-        if not place:
-            return self.lowest[0], np.float32(np.inf)
-        return self.lowest[place], np.nextafter(self.lowest[place - 1], np.float32(-np.inf))
+    @functools.cached_property
+    def lowest(self) -> _Floats:
+        """Lowest score in each bin, float32 `[bins]`. The last is -inf."""
+        return self.bins.lowest()
+
+    def with_previous(self, places: Iterable[int]) -> npt.NDArray[np.bool_]:
+        """Select bins, and for each the next nearer bin with pairs, bool `[bins]`."""
+        selected = np.zeros(_BINS, bool)
+        occupied = np.flatnonzero(self.counts.any(axis=0))
+        for place in places:
+            selected[place] = selected[occupied[occupied < place][-1:]] = True
+        return selected
 
 
 def count_bins(rows: LabeledRows) -> Histogram:
     """Count every unordered pair once, by bins of distance."""
-    bins = _Bins(rows.scores)
+    bins = Bins(rows.scores)
     counts = np.zeros((2, _BINS), np.int64)
     for kind, scores, _ in _pairs_of_a_kind("counting pairs", rows):
-        counts[kind] += bins.count(scores)
-    return Histogram(counts, bins.lowest())
+        for start in range(0, len(scores), _IN_CACHE):
+            cells = bins.of(scores[start : start + _IN_CACHE])
+            counts[kind] += np.bincount(cells, minlength=_BINS)
+    return Histogram(bins, counts)
 
 
-def count_windows(
-    rows: LabeledRows, windows: Sequence[Window], histogram: Histogram, seed: int
-) -> tuple[list[WindowCounts], tuple[SampledPairs, SampledPairs]]:
-    """Count the pairs in windows of scores exactly, and draw a sample of all pairs.
+@dataclasses.dataclass(frozen=True)
+class ValueCounts:
+    """The scores in some bins.
+
+    Attributes:
+        values: The scores that occur, float32 `[v]`, highest first.
+        matching: Number of pairs of each kind with at least this score, int64 `[2, v]`.
+    """
+
+    values: _Floats
+    matching: npt.NDArray[np.int64]
+
+
+def count_values(
+    rows: LabeledRows, places: Iterable[int], histogram: Histogram, seed: int
+) -> tuple[ValueCounts, tuple[SampledPairs, SampledPairs]]:
+    """Count the pairs by score in some bins, and draw a sample of all pairs.
 
     Args:
         rows: The rows.
-        windows: Windows of scores. Overlapping windows are merged.
-        histogram: Histogram of the rows. It determines where the sample becomes denser.
+        places: Numbers of the bins. The next nearer bin with pairs is counted, too, so that the
+            next higher score of each score in the bins is known.
+        histogram: Histogram of the rows.
         seed: Seed of the sample.
 
     Returns:
-        `(windows, (negative, positive))`: counts in the merged windows, and samples of the two
-        kinds of pairs.
+        The counts, and samples of the negative and of the positive pairs.
     """
-    counted = [_InWindow(window) for window in _merged(windows)]
-    sample = _Sample(rows, histogram, seed)
-    floor = min(window.low for window in counted)
+    selected = histogram.with_previous(places)
+    floor = histogram.lowest[np.flatnonzero(selected)[-1]]
+    tally, sample = _Tally(), _Sample(rows, histogram, seed)
     for kind, scores, block in _pairs_of_a_kind("counting pairs at the thresholds", rows):
         high = scores[scores >= floor]
-        for window in counted:
-            window.add(kind, high)
+        tally.add(kind, high[selected[histogram.bins.of(high)]])
         sample.add(kind, scores, block)
-    return [window.counts() for window in counted], (sample.pairs(NEGATIVE), sample.pairs(POSITIVE))
+    return tally.counts(histogram), (sample.pairs(NEGATIVE), sample.pairs(POSITIVE))
 
 
 class _Block(NamedTuple):
@@ -187,48 +207,6 @@ def _pairs_of_a_kind(description: str, rows: LabeledRows) -> Iterator[tuple[int,
         for kind, mask in ((NEGATIVE, ~same), (POSITIVE, same)):
             places = np.flatnonzero(np.triu(mask, 1) if left == right else mask)
             yield kind, scores[places], _Block(left, right, places)
-
-
-def _merged(windows: Sequence[Window]) -> list[Window]:
-    merged: list[Window] = []
-    for low, high in sorted(windows):
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
-        else:
-            merged.append((low, high))
-    return merged
-
-
-class _Bins:
-    """Bins of distance, or of 1 - similarity, with equal relative width."""
-
-    def __init__(self, scores: PairScores) -> None:
-        self._of_similarity = scores.metric == "cosine"
-        farthest = np.array([max(scores.farthest, float(np.finfo(np.float32).tiny))])
-        self._first = (int(farthest.view(np.int64)[0]) >> _SHIFT) - _BINS + 1
-        self._nearest = np.array([self._first << _SHIFT]).view(np.float64)[0]
-
-    def count(self, scores: _Floats) -> _Numbers:
-        counts = np.zeros(_BINS, np.int64)
-        zero = 1.0 if self._of_similarity else 0.0
-        for start in range(0, len(scores), _IN_CACHE):
-            part = scores[start : start + _IN_CACHE]
-            distances = np.subtract(zero, part, dtype=np.float64)
-            np.maximum(distances, self._nearest, out=distances)
-            cells = distances.view(np.int64)
-            cells >>= _SHIFT
-            cells -= self._first
-            counts += np.bincount(cells, minlength=_BINS)
-        return counts
-
-    def lowest(self) -> _Floats:
-        edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)
-        beyond = 1.0 - edges if self._of_similarity else -edges
-        # A score beyond the edge belongs to the next bin.
-        lowest = beyond.astype(np.float32)
-        lowest = np.where(lowest <= beyond, above(lowest), lowest)
-        lowest[-1] = -np.inf
-        return lowest
 
 
 def above(scores: _Floats | np.float32) -> _Floats:
@@ -255,116 +233,76 @@ def between(
     return np.maximum(halfway.astype(np.float32), above(rejected))
 
 
-class _InWindow:
-    """The counts of pairs in a window, by score."""
+class _Tally:
+    """Counts of pairs by score."""
 
-    def __init__(self, window: Window) -> None:
-        self.low, self.high = window
-        self._above = np.zeros(2, np.int64)
-        self._next_above = np.float32(np.inf)
-        self._values: list[_Floats] = [np.empty(0, np.float32)] * 2
-        self._counts: list[_Numbers] = [np.empty(0, np.int64)] * 2
-        self._pending: tuple[list[_Floats], list[_Floats]] = ([], [])
-        self._waiting = 0
+    def __init__(self) -> None:
+        nothing = np.empty(0, np.float32), np.empty(0, np.int64)
+        self._parts: tuple[list[tuple[_Floats, _Numbers]], ...] = ([nothing], [nothing])
+        self._pending = 0
 
     def add(self, kind: int, scores: _Floats) -> None:
-        if not len(scores):
-            return
-        beyond = scores > self.high
-        inside = scores >= self.low
-        inside &= ~beyond
-        self._above[kind] += np.count_nonzero(beyond)
-        self._next_above = np.min(scores, where=beyond, initial=self._next_above)
-        self._pending[kind].append(scores[inside])
-        self._waiting += len(self._pending[kind][-1])
-        if self._waiting > _PENDING:
-            self._count()
+        self._parts[kind].append((scores, np.ones(len(scores), np.int64)))
+        self._pending += len(scores)
+        if self._pending > _PENDING:
+            self._pending = 0
+            for parts in self._parts:
+                parts[:] = [_joined(parts)]
 
-    def _count(self) -> None:
-        for kind, pending in enumerate(self._pending):
-            values, numbers = np.unique(np.concatenate([*pending, []]), return_counts=True)
-            every = np.concatenate([self._values[kind], values.astype(np.float32)])
-            numbers = np.concatenate([self._counts[kind], numbers])
-            self._values[kind], places = np.unique(every, return_inverse=True)
-            self._counts[kind] = np.zeros(len(self._values[kind]), np.int64)
-            np.add.at(self._counts[kind], places, numbers)
-            pending.clear()
-        self._waiting = 0
+    def counts(self, histogram: Histogram) -> ValueCounts:
+        found = [_joined(parts) for parts in self._parts]
+        values = np.union1d(found[0][0], found[1][0])[::-1]
+        counts = np.zeros((2, len(values)), np.int64)
+        for kind, (scores, numbers) in enumerate(found):
+            counts[kind, np.searchsorted(-values, -scores)] = numbers
+        cells = histogram.bins.of(values)
+        so_far = np.cumsum(counts, axis=1)
+        # The pairs in nearer bins, and the pairs with higher scores in the same bin.
+        first = np.searchsorted(cells, cells)
+        nearer = (histogram.matching - histogram.counts)[:, cells]
+        return ValueCounts(values, nearer + so_far - (so_far - counts)[:, first])
 
-    def counts(self) -> WindowCounts:
-        self._count()
-        values = np.union1d(*self._values)[::-1]
-        counts = np.zeros((len(values), 2), np.int64)
-        for kind in (NEGATIVE, POSITIVE):
-            places = np.searchsorted(-values, -self._values[kind])
-            counts[places, kind] = self._counts[kind]
-        return WindowCounts((self.low, self.high), self._above, self._next_above, values, counts)
+
+def _joined(parts: list[tuple[_Floats, _Numbers]]) -> tuple[_Floats, _Numbers]:
+    scores, counts = (np.concatenate(each) for each in zip(*parts))
+    values, places = np.unique(scores, return_inverse=True)
+    return values, np.bincount(places, counts, len(values)).astype(np.int64)
 
 
 class _Sample:
-    """A random sample of pairs, in which negative pairs with high scores are more probable."""
+    """A random sample of pairs, with all negative pairs of the highest scores."""
 
     def __init__(self, rows: LabeledRows, histogram: Histogram, seed: int) -> None:
-        self._codes = rows.codes
-        self._seed = seed
+        self._codes, self._seed = rows.codes, seed
         negative, positive = rows.totals
-        self._levels = np.empty(0, np.float32)
-        self._shares = np.empty(0)
-        self._rest = [1.0, 1.0]
+        self._shares, self._high = [1.0, 1.0], np.float32(np.inf)
         if max(negative, positive) > _FEW:
-            self._rest = [min(1.0, _OF_THE_REST / negative), min(1.0, _OF_POSITIVES / positive)]
-            self._levels, self._shares = _levels(histogram, negative, self._rest[NEGATIVE])
+            self._shares = [min(1.0, _OF_THE_REST / negative), min(1.0, _OF_POSITIVES / positive)]
+            place = int(np.searchsorted(histogram.matching[NEGATIVE], _HIGHEST))
+            self._high = histogram.lowest[place - 1] if place else self._high
         self._kept: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
 
     def add(self, kind: int, scores: _Floats, block: _Block) -> None:
-        if not len(scores):
-            return
         left, right, places = block
         rng = np.random.default_rng((self._seed, kind, left.start, right.start))
-        share = self._rest[kind]
-        if share < 1:
+        share = self._shares[kind]
+        if share < 1 and len(scores):
             chosen = rng.integers(0, len(scores), rng.binomial(len(scores), share))
         else:
             chosen = np.arange(len(scores))
         weights = np.full(len(chosen), 1 / share)
-        if kind == NEGATIVE and len(self._levels):
-            low = scores[chosen] < self._levels[-1]
-            chosen, weights = chosen[low], weights[low]
-            high = np.flatnonzero(scores >= self._levels[-1])
-            # The levels decrease: the first is the highest.
-            shares = self._shares[np.searchsorted(-self._levels, -scores[high])]
-            kept = rng.random(len(high)) < shares
-            chosen = np.concatenate([chosen, high[kept]])
-            weights = np.concatenate([weights, 1 / shares[kept]])
+        if kind == NEGATIVE and np.isfinite(self._high):
+            low = scores[chosen] < self._high
+            high = np.flatnonzero(scores >= self._high)
+            chosen = np.concatenate([chosen[low], high])
+            weights = np.concatenate([weights[low], np.ones(len(high))])
         drawn = chosen if places is None else places[chosen]
         first, second = np.divmod(drawn, right.stop - right.start)
-        self._kept[kind].append(
-            np.rec.fromarrays(
-                [
-                    scores[chosen],
-                    self._codes[first + left.start].astype(np.int32),
-                    self._codes[second + right.start].astype(np.int32),
-                    weights,
-                ]
-            )
-        )
+        classes = (self._codes[first + left.start], self._codes[second + right.start])
+        fields = [scores[chosen], *(each.astype(np.int32) for each in classes), weights]
+        self._kept[kind].append(np.rec.fromarrays(fields))
 
     def pairs(self, kind: int) -> SampledPairs:
         fields = [np.concatenate([block[f"f{i}"] for block in self._kept[kind]]) for i in range(4)]
         order = np.argsort(-fields[0], kind="stable")
-        scores, first, second, weights = (field[order] for field in fields)
-        return SampledPairs(scores, first, second, weights)
-
-
-def _levels(
-    histogram: Histogram, negative: int, rest: float
-) -> tuple[_Floats, npt.NDArray[np.float64]]:
-    """Return decreasing score levels, and the sampling rate between each level and the previous."""
-    levels, shares = [], []
-    number, share = float(_OF_A_PART), 1.0
-    matching = histogram.matching[NEGATIVE]
-    while number < _HIGH * negative and share > rest:
-        levels.append(histogram.lowest[np.searchsorted(matching, number)])
-        shares.append(share)
-        number, share = 4 * number, share / 4
-    return np.array(levels, np.float32), np.array(shares)
+        return SampledPairs(*(field[order] for field in fields))

@@ -1,15 +1,19 @@
 """Scores of pairs of rows in float64, rounded to float32, so that equal pairs have equal scores."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Metric
+from keras_dml.metrics.bar import long_work_bar
 
 _Rows = npt.NDArray[np.float32]
 
+# Rows and columns of a block of scores: 4 MiB, which stay in the cache.
+_BLOCK = 1024
 # Adding and subtracting this number rounds a similarity to multiples of 2⁻⁴⁰. A similarity that
 # differs from 0 only by the order of summation becomes 0.
 _GRID = 1.5 * 2.0**12
@@ -20,6 +24,25 @@ _CLOSE = 2.0**-20
 _AT_ONCE = 2**21
 # Number of rows whose products are converted to scores at once, while they are in the cache.
 _STRIP = 128
+
+
+def pair_blocks(
+    description: str, rows: int, columns: int, own_rows: bool
+) -> Iterator[tuple[slice, slice]]:
+    """Yield the blocks of a matrix of pairs as two slices, with a progress bar for long work.
+
+    Args:
+        description: Text of the bar.
+        rows, columns: Shape of the matrix.
+        own_rows: Whether the matrix is symmetric. Then only blocks on or right of the diagonal are
+            yielded.
+    """
+    with long_work_bar(description, rows) as advance:
+        for start in range(0, rows, _BLOCK):
+            block = slice(start, min(start + _BLOCK, rows))
+            for column in range(start if own_rows else 0, columns, _BLOCK):
+                yield block, slice(column, min(column + _BLOCK, columns))
+            advance(block.stop - start)
 
 
 class PairScores:

@@ -20,7 +20,7 @@ from keras_dml.metrics.pair_counts import (
     LabeledRows,
     between,
     count_bins,
-    count_windows,
+    count_values,
 )
 from keras_dml.metrics.pair_scores import PairScores
 from keras_dml.metrics.rates import RULE_OF_THREE, allowed, checked_rates, pairs_needed
@@ -251,35 +251,27 @@ class _Targets:
         false, missed = self._errors(matching)
         targets = [matching[NEGATIVE] > self._allowed(rate) for rate in rates]
         places = [int(np.argmax(beyond)) for beyond in (*targets, false >= missed)]
-        windows = [self._histogram.window(place) for place in places]
-        self._windows, self.sample = count_windows(rows, windows, self._histogram, seed)
+        self._found, self.sample = count_values(rows, places, self._histogram, seed)
 
     def _allowed(self, rate: float) -> int:
         return allowed(rate, int(self._totals[NEGATIVE]))
 
     def threshold(self, rate: float) -> tuple[np.float32, npt.NDArray[np.int64]]:
         """Return the threshold of a rate, and the number of pairs of each kind at or above it."""
-        most = self._allowed(rate)
-        for window in self._windows:
-            after = window.after()
-            beyond = after[:, NEGATIVE] > most
-            if beyond[-1] and not beyond[0]:
-                place = int(np.argmax(beyond)) - 1
-                neighbors = window.values[place], window.before(place)
-                return np.float32(between(*neighbors, self._farthest)), after[place]
-        raise RuntimeError(f"no window of scores holds the threshold of {rate}")
+        values, matching = self._found.values, self._found.matching
+        place = int(np.argmax(matching[NEGATIVE] > self._allowed(rate)))
+        accepted = values[place - 1] if place else np.float32(np.inf)
+        threshold = np.float32(between(values[place], accepted, self._farthest))
+        return threshold, matching[:, place - 1] if place else np.zeros(2, np.int64)
 
     def equal_error(self) -> tuple[float, float]:
         """Return the rate and the score at which the errors are equal."""
-        for window in self._windows:
-            false, missed = self._errors(window.after().T)
-            if false[0] < missed[0] and false[-1] >= missed[-1]:
-                place = int(np.argmax(false >= missed))
-                before, after = np.abs(false - missed)[place - 1 : place + 1]
-                part = before / (before + after)
-                rate = false[place - 1] + part * (false[place] - false[place - 1])
-                return float(rate), float(window.values[place - 1])
-        raise RuntimeError("no window of scores holds the equal error rate")
+        false, missed = self._errors(np.pad(self._found.matching, ((0, 0), (1, 0))))
+        place = int(np.argmax(false >= missed))
+        before, after = np.abs(false - missed)[place - 1 : place + 1]
+        part = before / (before + after)
+        rate = false[place - 1] + part * (false[place] - false[place - 1])
+        return float(rate), float(self._found.values[place - 1])
 
     def curve(self) -> tuple[npt.NDArray[np.float64], ...]:
         """Return points of the curve: scores, false match rates, and true match rates."""

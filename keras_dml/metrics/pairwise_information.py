@@ -29,17 +29,21 @@ class Estimate:
         value: The estimate in nats.
         influence: `[n]`, 0 in the mean. If row i has the weight w_i, the estimate is about
             `value + Σ w_i influence_i / Σ w_i`.
+        codes: Class number of each row, int64 `[n]`.
     """
 
     value: float
     influence: Floats
+    codes: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, value: float, rows: Floats, factor: float = 1.0) -> Estimate:
+    def of(
+        cls, value: float, rows: Floats, codes: npt.NDArray[np.int64], factor: float = 1.0
+    ) -> Estimate:
         """Create an estimate from the values of rows. A mean over pairs has the factor 2."""
-        if not np.isfinite(rows).all():
-            return cls(value, np.zeros(len(rows)))
-        return cls(value, factor * (rows - rows.mean()))
+        finite = np.isfinite(rows).all()
+        influence = factor * (rows - rows.mean()) if finite else np.zeros(len(rows))
+        return cls(float(value), influence, codes)
 
 
 @dataclasses.dataclass(frozen=True)

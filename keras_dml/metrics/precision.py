@@ -1,14 +1,13 @@
 """Mean average precision at R, and R-precision."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
 from keras_dml._common.types import Metric
-from keras_dml.metrics.neighbors import make_index, neighbor_blocks
-from keras_dml.metrics.relevance import relevance_of
+from keras_dml.metrics.retrieval_task import Floats, RetrievalTask, known_mean, retrieval_task
 
 
 class PrecisionAtR(NamedTuple):
@@ -70,52 +69,11 @@ def precision_at_r(
 
     Reference: Musgrave, Belongie and Lim 2020, "A metric learning reality check", section 2.2.
     """
-    queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
-    )
-    relevant = relevance.counts
-    rows = np.flatnonzero(relevant > 0)
-    if not len(rows):
-        return PrecisionAtR(float("nan"), float("nan"), len(queries))
-    index = make_index(items, metric)
-    average = precision = 0.0
-    for group in by_depth(rows, relevant):
-        deepest = int(relevant[group].max())
-        own_rows = group if gallery is None else None
-        for block, found, _ in neighbor_blocks(index, queries[group], deepest, own_rows):
-            of_block = group[block]
-            hits = relevance.hits(of_block, found)
-            of_averages, of_precisions = precisions(hits, relevant[of_block])
-            average += np.sum(of_averages)
-            precision += np.sum(of_precisions)
-    without = len(queries) - len(rows)
-    return PrecisionAtR(float(average / len(rows)), float(precision / len(rows)), without)
+    task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation)
+    return mean_precision(task, task.scores(()))
 
 
-def by_depth(rows: np.ndarray, relevant: np.ndarray) -> list[npt.NDArray[np.int64]]:
-    """Group queries by their number of matches: up to 16, up to 32, up to 64, and so on.
-
-    One large class then does not deepen every search.
-
-    Args:
-        rows: Row numbers of the queries.
-        relevant: Number of matches of each row.
-    """
-    rows = rows[np.argsort(relevant[rows], kind="stable")]
-    depths = np.ceil(np.log2(np.maximum(relevant[rows], 16))).astype(np.int64)
-    return np.split(rows, np.flatnonzero(np.diff(depths)) + 1) if len(rows) else []
-
-
-def precisions(
-    hits: npt.NDArray[np.bool_], relevant: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return average precision at R and R-precision of each query, `[b]`.
-
-    Args:
-        hits: Whether each of the nearest items is a match, `[b, k]`.
-        relevant: R of each query, from 1 to k, `[b]`.
-    """
-    ranks = np.arange(1, hits.shape[1] + 1)
-    hits = hits & (ranks <= relevant[:, None])
-    so_far = np.cumsum(hits, axis=1) / ranks
-    return (hits * so_far).sum(axis=1) / relevant, hits.sum(axis=1) / relevant
+def mean_precision(task: RetrievalTask, scores: Mapping[str, Floats]) -> PrecisionAtR:
+    """Return the means of the scores of `RetrievalTask.scores`."""
+    without = len(task.queries) - len(task.matched)
+    return PrecisionAtR(known_mean(scores["map@r"]), known_mean(scores["r_precision"]), without)

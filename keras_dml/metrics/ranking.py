@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 from keras_dml import relations
 from keras_dml._common.types import Metric
-from keras_dml.metrics.neighbors import check_ks, make_index, neighbor_blocks
-from keras_dml.metrics.relevance import relevance_of
+from keras_dml.metrics.retrieval_task import retrieval_task
 
 
 def ranking_scores(
@@ -57,20 +56,14 @@ def ranking_scores(
     Reference: Järvelin and Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques",
     with the discount log₂(i + 1) and linear gains, as in trec_eval.
     """
-    queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
-    )
-    ks = check_ks("ks", ks, items, gallery is None)
-    deepest = max(ks)
-    rows = np.flatnonzero(relevance.counts > 0)
+    task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation)
+    ks = task.check_ks("ks", ks)
+    deepest, rows = max(ks), task.matched
     totals = np.zeros((len(ks), 3))
-    index = make_index(items, metric)
-    own_rows = rows if gallery is None else None
-    ranks = np.arange(1, deepest + 1)
-    for block, found, _ in neighbor_blocks(index, queries[rows], deepest, own_rows):
-        hits = relevance.hits(rows[block], found)
-        discounted = relevance.gains(rows[block], found) / np.log2(ranks + 1)
-        best = relevance.best_gains(rows[block], deepest) / np.log2(ranks + 1)
+    discounts = np.log2(np.arange(2, deepest + 2))
+    for block, found, hits in task.neighbors(rows, deepest):
+        discounted = task.relevance.gains(rows[block], found) / discounts
+        best = task.relevance.best_gains(rows[block], deepest) / discounts
         for of_k, k in zip(totals, ks):
             first = np.where(hits[:, :k].any(axis=1), 1 / (1 + hits[:, :k].argmax(axis=1)), 0)
             of_k += (

@@ -2,15 +2,11 @@
 
 from collections.abc import Iterable
 
-import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
-from keras_dml._common.rows import normalized
 from keras_dml._common.types import Metric
-from keras_dml.metrics.neighbors import Rows, check_ks, make_index, neighbor_blocks
-from keras_dml.metrics.ranks import rank_bounds
-from keras_dml.metrics.relevance import Relevance, SameClassRelevance, relevance_of
+from keras_dml.metrics.retrieval_task import retrieval_task
 
 
 def recall_at_k(
@@ -55,35 +51,7 @@ def recall_at_k(
             gallery and gallery_labels is set, the widths differ, or `retrieval.Index` refuses the
             embeddings or the metric.
     """
-    queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
-    )
-    ks = check_ks("ks", ks, items, gallery is None)
-    low, high = _rank_bounds(queries, items, relevance, metric)
-    hits = {k: int(np.count_nonzero(high < k)) for k in ks}
-    unsure = {k: (low < k) & (high >= k) for k in ks}
-    # The index decides cases that float32 products cannot, mostly ties.
-    rows = np.flatnonzero(np.any(list(unsure.values()), axis=0))
-    if len(rows):
-        deepest = max(k for k in ks if unsure[k].any())
-        own_rows = rows if gallery is None else None
-        index = make_index(items, metric)
-        for block, found, _ in neighbor_blocks(index, queries[rows], deepest, own_rows):
-            relevant = relevance.hits(rows[block], found)
-            for k in hits:
-                among = relevant[:, :k].any(axis=1) & unsure[k][rows[block]]
-                hits[k] += int(np.count_nonzero(among))
-    return {k: count / len(queries) for k, count in hits.items()}
-
-
-def _rank_bounds(
-    queries: Rows, items: Rows, relevance: Relevance, metric: Metric
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the bounds of each query's rank of its first relevant item, from 0."""
-    if not isinstance(relevance, SameClassRelevance):  # any rank, so that the index decides
-        return np.zeros(len(queries), np.int64), np.full(len(queries), len(items))
-    own_rows = items is queries
-    if metric == "cosine":
-        queries = normalized(queries)
-        items = queries if own_rows else normalized(items)
-    return rank_bounds(queries, relevance.codes, items, relevance.item_codes, metric, own_rows)
+    task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation)
+    ks = task.check_ks("ks", ks)
+    scores = task.scores(ks, ranked=False)
+    return {k: float(scores[f"recall@{k}"].mean()) for k in ks}

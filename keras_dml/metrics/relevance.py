@@ -139,39 +139,6 @@ def _taken(
     return np.take_along_axis(of_all(queries), found, axis=1)
 
 
-def relevance_of(
-    embeddings: npt.ArrayLike,
-    labels: npt.ArrayLike,
-    gallery: npt.ArrayLike | None,
-    gallery_labels: npt.ArrayLike | None,
-    metric: Metric,
-    relation: relations.Relation,
-) -> tuple[Rows, Rows, Relevance]:
-    """Return queries and items as finite float32 rows, and the relevance of the items.
-
-    Without a gallery, the items are the queries: `items is queries`.
-
-    Raises:
-        ValueError: As in `recall_at_k`, except for K, or the relation refuses the labels.
-    """
-    if relation.of_classes:
-        queries, items, codes, item_codes = checked_sets(
-            embeddings, labels, gallery, gallery_labels, metric
-        )
-        return queries, items, SameClassRelevance(codes, item_codes, gallery is None)
-    _check_together(gallery, gallery_labels)
-    queries, items = rows_of_sets(embeddings, gallery, metric)
-    of_queries = np.asarray(labels)
-    of_items = of_queries if gallery_labels is None else np.asarray(gallery_labels)
-    for name, given, rows in (("labels", of_queries, queries), ("gallery_labels", of_items, items)):
-        if given.shape[:1] != (len(rows),):
-            raise ArgumentError(
-                f"{name} must have {len(rows)} rows, one for each embedding. "
-                f"Received: {name}.shape={given.shape}"
-            )
-    return queries, items, RelationRelevance(relation, of_queries, of_items, gallery is None)
-
-
 def checked_sets(
     embeddings: npt.ArrayLike,
     labels: npt.ArrayLike,
@@ -188,7 +155,7 @@ def checked_sets(
     Raises:
         ValueError: As in `recall_at_k`, except for K.
     """
-    _check_together(gallery, gallery_labels)
+    check_together(gallery, gallery_labels)
     queries, items = rows_of_sets(embeddings, gallery, metric)
     classes = checked_labels("labels", labels, len(queries))
     if gallery_labels is None:
@@ -225,7 +192,8 @@ def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:
     return np.unique(labels, return_inverse=True)[1]
 
 
-def _check_together(gallery: npt.ArrayLike | None, gallery_labels: npt.ArrayLike | None) -> None:
+def check_together(gallery: npt.ArrayLike | None, gallery_labels: npt.ArrayLike | None) -> None:
+    """Raise `ValueError` if only one of the two is set."""
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery" if gallery is None else "gallery_labels"
         raise ArgumentError(

@@ -11,8 +11,7 @@ from keras_dml import relations
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Metric
 from keras_dml._files.atomic import replacing
-from keras_dml.metrics.neighbors import check_ks, make_index, neighbor_blocks
-from keras_dml.metrics.relevance import relevance_of
+from keras_dml.metrics.retrieval_task import retrieval_task
 
 
 def write_trec(
@@ -54,17 +53,13 @@ def write_trec(
     """
     if len(tag.split()) != 1:
         raise ArgumentError(f"tag must be one word. Received: tag={tag!r}")
-    queries, items, relevance = relevance_of(
-        embeddings, labels, gallery, gallery_labels, metric, relations.get(relation)
-    )
-    (k,) = check_ks("k", [k], items, gallery is None)
-    rows = np.flatnonzero(relevance.counts > 0)
-    own_rows = rows if gallery is None else None
-    every = np.arange(len(items))[None]
+    task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation)
+    (k,) = task.check_ks("k", [k])
+    rows = task.matched
+    every = np.arange(len(task.items))[None]
     with replacing(run_path) as run, replacing(qrels_path) as qrels:
         with run.open("w") as file:
-            index = make_index(items, metric)
-            for block, found, _ in neighbor_blocks(index, queries[rows], k, own_rows):
+            for block, found, _ in task.neighbors(rows, k):
                 for query, nearest in zip(rows[block], found):
                     file.writelines(
                         f"{query} Q0 {item} {rank} {-rank} {tag}\n"
@@ -72,8 +67,8 @@ def write_trec(
                     )
         with qrels.open("w") as file:
             for query in rows:
-                gains = relevance.gains(np.array([query]), every)[0]
-                if gallery is None:
+                gains = task.relevance.gains(np.array([query]), every)[0]
+                if task.own_rows:
                     gains[query] = 0
                 fractions = gains[gains != np.round(gains)]
                 if len(fractions):

@@ -59,19 +59,13 @@ class CenteringTransform:
 
     @classmethod
     def saved(
-        cls,
-        rows: npt.NDArray[np.float32],
-        metric: Metric,
-        lift: float | None,
-        middle: list[float] | None = None,
+        cls, dimensions: int, lift: float | None, middle: list[float] | None
     ) -> CenteringTransform:
-        """Create a transform from its lift and center. Without a center, use `chosen`'s."""
-        if middle is not None:
-            found = np.array(middle, np.float64)
-            if found.shape != rows.shape[1:]:
-                raise ValueError(f"a center of shape {found.shape}")
-            return cls(found, lift)
-        return cls(center(rows, metric) if lift is None else _mean_direction(rows), lift)
+        """Create a transform from its lift and center. None for a center at the origin."""
+        found = np.zeros(dimensions) if middle is None else np.array(middle, np.float64)
+        if found.shape != (dimensions,):
+            raise ValueError(f"a center of shape {found.shape}")
+        return cls(found, lift)
 
     @property
     def moves(self) -> bool:

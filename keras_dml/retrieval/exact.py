@@ -30,7 +30,7 @@ class ExactIndex(Index):
 
     kind = "exact"
 
-    def _build(self, first: bool) -> None:
+    def _build(self) -> None:
         _ = self._products  # now, so that no search has to wait
 
     @property
@@ -42,7 +42,7 @@ class ExactIndex(Index):
 
         with self._ready():
             self._check_any_items()
-            items = self._items.first(self._built)
+            items = self._items
             middle = center(items.rows, self._metric)
             return SearchModule(centered(items.rows, middle), items.ids, self._metric, middle)
 

@@ -168,9 +168,7 @@ def _check_sums(folder: pathlib.Path, description: Mapping[str, Any]) -> None:
 
 
 def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
-    # Version 0.1.0 wrote no checksums.
-    if _CHECKSUMS in description:
-        _check_sums(folder, description)
+    _check_sums(folder, description)
     rows = _array(folder / EMBEDDINGS)
     if rows.dtype != np.float32 or rows.shape != (description["items"], description["dimensions"]):
         raise ArgumentError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")

@@ -87,13 +87,12 @@ class Index(abc.ABC):
                     f"Received: embeddings of shape {self._items.rows.shape}"
                 )
         self._lock = threading.RLock()
-        # Number of items that the searcher knows, and whether it must be rebuilt.
-        self._built, self._stale, self._first = 0, True, True
+        self._stale = True  # whether the searcher must be rebuilt
         self._rebalancing: concurrent.futures.Future[None] | None = None
         # Changes since the training of another searcher began.
         self._changes: list[Change] | None = None
         with self._ready():
-            self._first = False
+            pass  # build
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentTypeError(
@@ -126,7 +125,7 @@ class Index(abc.ABC):
     def add(self, embeddings: npt.ArrayLike, ids: npt.ArrayLike | None = None) -> None:
         """Add items after the existing items.
 
-        The next search or `save` includes them. It joins all additions since the previous one.
+        The next search or `save` includes them.
 
         Args:
             embeddings: Numbers `[n, dimensions]`. n can be 0.
@@ -141,6 +140,8 @@ class Index(abc.ABC):
         self._check_dimensions(rows, "embeddings")
         with self._lock:
             self._items.add(rows, ids)
+            if len(rows):
+                self._renew(Upsert(np.full(len(rows), -1), rows))
 
     def upsert(self, ids: npt.ArrayLike, embeddings: npt.ArrayLike) -> None:
         """Replace the embeddings of existing ids, and add items for new ids.
@@ -161,7 +162,7 @@ class Index(abc.ABC):
         self._check_dimensions(rows, "embeddings")
         if not len(rows) and np.shape(ids) == (0,):
             return
-        with self._changing():
+        with self._lock:
             places = self._items.rows_or_new(ids, len(rows))
             new = places < 0
             self._renew(Upsert(places, rows))
@@ -181,8 +182,8 @@ class Index(abc.ABC):
         Raises:
             ValueError: An id is unknown (the message names it). The index is then unchanged.
         """
-        with self._changing():
-            removed = np.unique(self._items.rows_of(ids, "ids", self._built))[::-1]
+        with self._lock:
+            removed = np.unique(self._items.rows_of(ids, "ids"))[::-1]
             if len(removed):
                 self._renew(Removal(removed))
                 self._items.remove(removed)
@@ -242,21 +243,15 @@ class Index(abc.ABC):
             >>> index.search([[1.0, 0.1]], k=2, allowed=["b", "c"])[0]
             array([['b', 'c']], dtype='<U1')
         """
-        _check_k(k, self.num_items)
         prepared = prepared_rows(queries, "queries", self._metric)
         self._check_dimensions(prepared, "queries")
-        k = int(k)
         with self._ready():
-            _check_k(k, self._built)  # items may have been removed
+            k = _checked_k(k, self.num_items)
             among = None if allowed is None else self._among(allowed)
             if among is not None:
                 rows, scores = self._exactly(prepared, min(k, len(among)), among)
             else:
-                rows = np.empty((len(prepared), k), np.int64)
-                scores = np.empty((len(prepared), k), np.float32)
-                for start in range(0, len(prepared), self._block):
-                    block = slice(start, start + self._block)
-                    rows[block], scores[block] = self._nearest(prepared[block], k)
+                rows, scores = _in_blocks(self._nearest, prepared, k, self._block)
             return self._items.ids_of(rows), scores
 
     def embeddings_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -272,7 +267,7 @@ class Index(abc.ABC):
             ValueError: An id is unknown (the message names it).
         """
         with self._lock:
-            return self._items.rows[self._items.rows_of(ids, "ids", self.num_items)]
+            return self._items.rows[self._items.rows_of(ids, "ids")]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index to a folder for `load_index`. The folder can be moved.
@@ -291,7 +286,7 @@ class Index(abc.ABC):
         with self._ready():
             save_index(
                 path,
-                self._items.first(self._built),
+                self._items,
                 kind=self.kind,
                 metric=self._metric,
                 parameters=self.parameters(),
@@ -317,46 +312,23 @@ class Index(abc.ABC):
 
     @property
     def _rows(self) -> npt.NDArray[np.float32]:
-        """The rows that can be searched."""
-        return self._items.rows[: self._built]
+        """The rows of all items."""
+        return self._items.rows
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:
         """Enter a context in which all items can be searched, and other threads wait."""
         with self._lock:
-            self._take_in()
-            if self._stale and self._built:
-                self._build(self._first)
+            if self._stale and self.num_items:
+                self._build()
                 self._stale = False
             yield
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Enter a context in which items can change, and other threads wait.
-
-        The searcher is current or stale.
-        """
-        with self._lock:
-            self._take_in()
-            yield
-            self._built = self.num_items
-
-    def _take_in(self) -> None:
-        """Include the additions, if that needs no training."""
-        before, self._built = self._built, self.num_items
-        if self._built != before:
-            self.__dict__.pop("_products", None)  # of fewer items
-        if self._built != before and not (self._stale and self._changes is None):
-            # A copy, because rows can be replaced in place before another searcher gets them.
-            added = self._rows[before:].copy()
-            self._renew(Upsert(np.full(len(added), -1), added))
 
     def _renew(self, change: Change) -> None:
         """Apply a change of the items to the searcher, or mark the searcher as stale."""
         self.__dict__.pop("_products", None)  # of other items
         if self._changes is not None:
             self._changes.append(change)
-        # An error can leave the change half done.
         fresh, self._stale = not self._stale, True
         self._stale = not (fresh and self._update(change))
 
@@ -364,7 +336,7 @@ class Index(abc.ABC):
         """Do the work of `rebalance`, in a separate thread. Most kinds train nothing."""
 
     def _check_any_items(self) -> None:
-        if not self._built:
+        if not self.num_items:
             raise ArgumentError("an index without items cannot be served: all have been removed")
 
     def _check_dimensions(self, rows: np.ndarray, name: str) -> None:
@@ -378,15 +350,15 @@ class Index(abc.ABC):
         """Return the ascending numbers of the rows that can be found. None for all rows."""
         mask = as_array("allowed", allowed)
         if mask.dtype != bool:
-            rows = np.unique(self._items.rows_of(allowed, "allowed", self._built))
-        elif mask.shape == (self._built,):
+            rows = np.unique(self._items.rows_of(allowed, "allowed"))
+        elif mask.shape == (self.num_items,):
             rows = np.flatnonzero(mask)
         else:
             raise ArgumentError(
                 f"allowed must be ids of items, or a mask with one bool for each of the "
-                f"{self._built} items. Received: allowed of shape {mask.shape} and dtype bool"
+                f"{self.num_items} items. Received: allowed of shape {mask.shape} and dtype bool"
             )
-        return None if len(rows) == self._built else rows
+        return None if len(rows) == self.num_items else rows
 
     @functools.cached_property
     def _products(self) -> ExactProducts:
@@ -399,23 +371,25 @@ class Index(abc.ABC):
         among: npt.NDArray[np.int64] | None = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Return row numbers and scores, `[q, k]` each, by products with all rows or `among`."""
-        rows = np.empty((len(queries), k), np.int64)
-        scores = np.empty((len(queries), k), np.float32)
-        if not rows.size:
-            return rows, scores
-        step = self._products.block
-        for start in range(0, len(queries), step):
-            block = slice(start, start + step)
-            nearest, wider = self._products.candidates(queries[block], k, among)
-            rows[block], scores[block] = self._ranked(queries[block], nearest, k)
-            for query, candidates in wider:
-                own = slice(start + query, start + query + 1)
-                rows[own], scores[own] = self._ranked(queries[own], candidates[None], k)
+        search = functools.partial(self._exact_block, among=among)
+        return _in_blocks(search, queries, k, self._products.block if k else 1)
+
+    def _exact_block(
+        self,
+        queries: npt.NDArray[np.float32],
+        k: int,
+        among: npt.NDArray[np.int64] | None,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        nearest, wider = self._products.candidates(queries, k, among)
+        rows, scores = self._ranked(queries, nearest, k)
+        for query, candidates in wider:
+            own = slice(query, query + 1)
+            rows[own], scores[own] = self._ranked(queries[own], candidates[None], k)
         return rows, scores
 
     @abc.abstractmethod
-    def _build(self, first: bool) -> None:
-        """Prepare the search of all `_rows`. `first` is True on the first call."""
+    def _build(self) -> None:
+        """Prepare the search of all `_rows`."""
 
     def _update(self, change: Change) -> bool:
         """Apply a change to the searcher before the items change. False requires a rebuild.
@@ -463,16 +437,14 @@ class Index(abc.ABC):
         exact 10 nearest other items that the search finds. An item with an equal score counts as
         found.
         """
-        sample = sample_of(self._built, RECALL_QUERIES)
-        queries, k = self._rows[sample], min(RECALL_NEIGHBORS, self._built - 1)
+        sample = sample_of(self.num_items, RECALL_QUERIES)
+        queries, k = self._rows[sample], min(RECALL_NEIGHBORS, self.num_items - 1)
         exact = self._nearness(self._exactly(queries, k + 1)[1])
 
         def recall(search: _Search) -> float:
             if not k:
                 return 1.0
-            starts = range(0, len(sample), self._block)
-            parts = [search(queries[start : start + self._block], k + 1) for start in starts]
-            rows, scores = map(np.concatenate, zip(*parts))
+            rows, scores = _in_blocks(search, queries, k + 1, self._block)
             found = (self._nearness(scores) >= exact[:, -1:]) & (rows != sample[:, None])
             return float(np.minimum(found.sum(axis=1), k).sum() / (k * len(sample)))
 
@@ -496,7 +468,19 @@ class Index(abc.ABC):
         return np.sqrt(np.einsum("qcd,qcd->qc", exact, exact))
 
 
-def _check_k(k: object, count: int) -> None:
+def _in_blocks(
+    search: _Search, queries: npt.NDArray[np.float32], k: int, step: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Search blocks of `step` queries, and join their row numbers and scores, `[q, k]` each."""
+    rows = np.empty((len(queries), k), np.int64)
+    scores = np.empty((len(queries), k), np.float32)
+    for start in range(0, len(queries) if k else 0, step):
+        block = slice(start, start + step)
+        rows[block], scores[block] = search(queries[block], k)
+    return rows, scores
+
+
+def _checked_k(k: object, count: int) -> int:
     if not count:
         raise ArgumentError(f"an index without items finds nothing. Received: k={shown(k)}")
-    check_whole("k", k, least=1, most=count)
+    return check_whole("k", k, least=1, most=count)

@@ -80,49 +80,37 @@ def places_after(count: int, removed: npt.NDArray[np.int64]) -> npt.NDArray[np.i
 
 
 class _Column:
-    """An array that grows at its end. Additions are joined on the next read."""
+    """An array that grows at its end."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._space, self._count = array, len(array)
-        self._added: list[np.ndarray] = []
-        # Separate from `_count`, so that another thread can read it during a join.
-        self._length = len(array)
 
     def __len__(self) -> int:
-        return self._length
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Dtype of the initial array."""
-        return self._space.dtype
+        return self._count
 
     @property
     def array(self) -> np.ndarray:
         """The whole array. Later additions do not change it."""
-        if self._added:
-            added = np.concatenate(self._added)
-            count = self._count + len(added)
-            dtype = np.result_type(self._space, added)  # longer strings have another dtype
-            if count > len(self._space) or dtype != self._space.dtype:
-                space = np.empty((count + count // _SPARE_SHARE, *added.shape[1:]), dtype)
-                space[: self._count] = self._space[: self._count]
-                self._space = space
-            self._space[self._count : count] = added
-            self._count, self._added = count, []
         return self._space[: self._count]
 
     def append(self, block: np.ndarray) -> None:
         """Append a block."""
-        self._added.append(block)
-        self._length += len(block)
+        count = self._count + len(block)
+        dtype = np.result_type(self._space, block)  # longer strings have another dtype
+        if count > len(self._space) or dtype != self._space.dtype:
+            space = np.empty((count + count // _SPARE_SHARE, *block.shape[1:]), dtype)
+            space[: self._count] = self.array
+            self._space = space
+        self._space[self._count : count] = block
+        self._count = count
 
     def truncate(self, count: int) -> None:
         """Drop everything after the first `count` entries."""
-        self._count = self._length = len(self.array[:count])
+        self._count = count
 
 
 class Items:
-    """Rows `[n, d]` and their ids `[n]`. Additions are joined on the next read.
+    """Rows `[n, d]` and their ids `[n]`.
 
     Replacing and removing rows happens in place. Otherwise, row numbers and ids are stable. One
     thread at a time can use the items, except for their number.
@@ -161,10 +149,6 @@ class Items:
         """Return the ids of row numbers of any shape."""
         return rows if self._ids is None else self.ids[rows]
 
-    def first(self, count: int) -> "Items":
-        """Return the first `count` items, which later additions do not change."""
-        return Items(self.rows[:count], self.ids[:count] if self.has_ids else None)
-
     def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
         """Append rows.
 
@@ -181,14 +165,14 @@ class Items:
             return
         if ids is not None and self._ids is not None:
             added = checked_ids(ids, len(rows))
-            self._check_kind(ids, added, self._ids.dtype)
+            self._check_kind(ids, added)
             known = self._known()
             _check_unique(ids, np.array([one for one in added.tolist() if one in known]))
             self._ids.append(added)
         self._rows.append(rows)
 
-    def rows_of(self, ids: npt.ArrayLike, name: str, count: int) -> npt.NDArray[np.int64]:
-        """Return the row numbers of ids, in their order, among the first `count` rows.
+    def rows_of(self, ids: npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
+        """Return the row numbers of ids, in their order.
 
         Raises:
             ValueError: The ids are not whole numbers or strings, or are unknown (the message has
@@ -207,7 +191,8 @@ class Items:
             raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
         if self._are_text and any(one.endswith("\0") for one in each):
             raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
-        # Unknown ids get a number beyond all counted rows.
+        # Unknown ids get a number beyond all rows.
+        count = len(self)
         if self._ids is None:
             rows = [one if 0 <= one < count else count for one in asked.tolist()]
         else:
@@ -224,7 +209,7 @@ class Items:
 
     @property
     def _are_text(self) -> bool:
-        return self._ids is not None and self._ids.dtype.kind == "U"
+        return self._ids is not None and self._ids.array.dtype.kind == "U"
 
     def _known(self) -> dict[int | str, int]:
         """Return the row of each id."""
@@ -235,7 +220,7 @@ class Items:
     def rows_or_new(self, ids: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
         """Return the row numbers of ids, int64 `[count]`, with -1 for new ids."""
         array = checked_ids(ids, count)
-        self._check_kind(ids, array, np.dtype(np.int64) if self._ids is None else self._ids.dtype)
+        self._check_kind(ids, array)
         if self._ids is None:
             return np.where((array >= 0) & (array < len(self)), array, -1)
         known = self._known()
@@ -273,6 +258,6 @@ class Items:
         if self._ids is None:
             self._ids = _Column(np.arange(len(self)))
 
-    def _check_kind(self, ids: npt.ArrayLike, array: np.ndarray, before: np.dtype) -> None:
-        if array.dtype.kind != before.kind:
-            raise _refused(ids, f"dtype {array.dtype} after {before}")
+    def _check_kind(self, ids: npt.ArrayLike, array: np.ndarray) -> None:
+        if array.dtype.kind != self.ids.dtype.kind:
+            raise _refused(ids, f"dtype {array.dtype} after {self.ids.dtype}")

@@ -94,7 +94,7 @@ class PrefixIndex(Index):
 
         with self._ready():
             self._check_any_items()
-            items = self._items.first(self._built)
+            items = self._items
             middle = center(items.rows, self._metric)
             rows = centered(items.rows, middle)
             # Prefixes of centered rows, so that distances keep their digits in float32.
@@ -103,7 +103,7 @@ class PrefixIndex(Index):
                 rows, items.ids, self._metric, middle, short=short, candidates=self._candidates
             )
 
-    def _build(self, first: bool) -> None:
+    def _build(self) -> None:
         if self._length >= self.dimensions:
             raise ArgumentError(
                 f"length must be less than the {self.dimensions} dimensions of the embeddings. "
@@ -122,7 +122,7 @@ class PrefixIndex(Index):
         return self._short.block
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
-        asked = min(max(k, self._candidates), self._built)
+        asked = min(max(k, self._candidates), self.num_items)
         nearest, _ = self._short.candidates(self._prefixes(queries), asked)
         nearest = nearest[:, :asked]
         return self._ranked(queries, nearest, k)

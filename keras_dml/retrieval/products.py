@@ -12,6 +12,8 @@ from keras_dml._common.types import Metric
 
 # Candidates beyond k: few queries have more items that are as near as the k-th within rounding.
 _SPARE = 8
+# Lengths between which float32 holds the squares of distances with all digits.
+_SHORTEST, _LONGEST = 1e-12, 1e15
 # Scores in memory at once: 2^25 float32 are 128 MiB. Smaller blocks make the products slower.
 _SCORE_BLOCK = 2**25
 
@@ -36,11 +38,11 @@ def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
 
 
 class ExactProducts:
-    """Candidates for the nearest of prepared rows, by float64 products with all rows.
+    """Candidates for the nearest of prepared rows, by float32 products with all rows.
 
     `|x|² - 2x·y + |y|²` loses the digits of distances that are short relative to the lengths of x
     and y. Items whose products differ by less than the rounding error therefore all stay
-    candidates. Rows are cast to float64 block by block, so that no copy of them is stored.
+    candidates. Lengths whose squares float32 cannot hold get float64 products.
 
     Args:
         rows: float32 `[n, d]`, normalized for "cosine".
@@ -60,6 +62,8 @@ class ExactProducts:
         self._longest = max(
             (_lengths(rows[block] - self._center).max() for block in row_blocks(rows)), default=0.0
         )
+        in_range = metric == "cosine" or _SHORTEST < self._longest < _LONGEST
+        self._dtype = np.float32 if in_range else np.float64
         self.block = max(1, min(_SCORE_BLOCK // len(rows), BLOCK // rows.shape[1]))
 
     def candidates(
@@ -90,11 +94,13 @@ class ExactProducts:
         blocks = (slice(start, start + step) for start in range(0, len(distinct), step))
         items = (self._rows[block if every else distinct[block]] for block in blocks)
         moved = queries.astype(np.float64) - self._center
-        nearness = _nearness(moved, items, self._center, self._metric)
+        lengths = _lengths(moved)
+        dtype = self._dtype if lengths.max(initial=0.0) < _LONGEST else np.float64
+        nearness = _nearness(moved.astype(dtype), items, self._center, self._metric)
         count = len(distinct) if copies is None else len(copies)
         asked = min(k + _SPARE, count)
         found, values = _largest(nearness if copies is None else nearness[:, copies], asked)
-        limits = self._limits(moved, values[:, k - 1])
+        limits = self._limits(lengths, values[:, k - 1], dtype)
         unsure = np.flatnonzero((values[:, -1] >= limits) & (asked < count))
 
         def wider() -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -107,22 +113,26 @@ class ExactProducts:
         return found if among is None else among[found], wider()
 
     def _limits(
-        self, queries: npt.NDArray[np.float64], kth: npt.NDArray[np.float32]
+        self,
+        lengths: npt.NDArray[np.float64],
+        kth: npt.NDArray[np.float32],
+        dtype: type[np.floating],
     ) -> npt.NDArray[np.float64]:
         """Return the least nearness of an item that can still be one of the k nearest, `[q]`.
 
         Args:
-            queries: Queries minus the center, `[q, d]`.
+            lengths: Lengths of the queries minus the center, `[q]`.
             kth: The k-th largest nearness of each query, `[q]`.
+            dtype: Dtype of the products.
         """
         kth = kth.astype(np.float64)
-        # A float64 sum of d products has an error of at most d·2⁻⁵³ times the vectors' lengths. The
-        # 8 more cover the center and the other sums. The factor 2 below covers both the k-th item
-        # and the item.
-        unit = (queries.shape[1] + 8) * 2.0**-53
+        # A sum of d products has an error of at most d times the rounding unit times the vectors'
+        # lengths. The 8 more cover the center and the other sums. The factor 2 below covers both
+        # the k-th item and the item.
+        unit = (self._rows.shape[1] + 8) * float(np.finfo(dtype).eps) / 2
         if self._metric == "cosine":
             return kth - 2.0**-21 * np.abs(kth) - 4 * unit
-        errors = unit * (_lengths(queries) + self._longest) ** 2
+        errors = unit * (lengths + self._longest) ** 2
         # 2⁻²⁰ and 1e-75 cover the rounding of nearness and scores to float32.
         return -np.sqrt(kth**2 * (1 + 2.0**-20) + 2 * errors + 1e-75)
 
@@ -154,7 +164,7 @@ class _FirstRows:
 
 
 def _nearness(
-    queries: npt.NDArray[np.float64],
+    queries: npt.NDArray[np.floating],
     blocks: Iterator[npt.NDArray[np.float32]],
     middle: npt.NDArray[np.float64],
     metric: Metric,
@@ -162,22 +172,26 @@ def _nearness(
     """Return similarities or negative distances, float32 `[q, n]`.
 
     Args:
-        queries: Queries minus `middle`.
+        queries: Queries minus `middle`, in the dtype of the products.
         blocks: Blocks of the n items.
         middle: Vector to subtract from the items, float64 `[d]`.
         metric: "cosine" or "l2".
     """
     parts = []
+    squares = np.einsum("qd,qd->q", queries, queries)[:, None]
     for block in blocks:
-        items = block.astype(np.float64) - middle
+        items = block.astype(queries.dtype, copy=False)
+        if metric == "l2":
+            items = (block - middle).astype(queries.dtype)
         nearness = queries @ items.T
         if metric == "l2":
-            squares = np.einsum("qd,qd->q", queries, queries)[:, None]
-            squares = squares + np.einsum("nd,nd->n", items, items)
-            nearness = -np.sqrt(np.maximum(squares - 2.0 * nearness, 0.0))
+            nearness *= -2
+            nearness += squares
+            nearness += np.einsum("nd,nd->n", items, items)
+            nearness = -np.sqrt(np.maximum(nearness, 0))
         with np.errstate(over="ignore"):  # beyond the range of float32, all items are equally far
-            parts.append(nearness.astype(np.float32))
-    return np.concatenate(parts, axis=1)
+            parts.append(nearness.astype(np.float32, copy=False))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def _largest(
@@ -187,11 +201,11 @@ def _largest(
 
     Equal numbers are in the order of their positions.
     """
-    # Float32 numbers as integers in the same order, and the position in the bits below.
-    bits = (nearness + np.float32(0)).view(np.int32)
-    keys = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
-    keys = -keys * 2**32 + np.arange(nearness.shape[1])
-    first = np.argpartition(keys, count - 1, axis=1)[:, :count]
-    order = np.argsort(np.take_along_axis(keys, first, axis=1), axis=1)
-    found = np.take_along_axis(first, order, axis=1)
-    return found, np.take_along_axis(nearness, found, axis=1)
+    first = np.argpartition(-nearness, count - 1, axis=1)[:, :count]
+    least = np.take_along_axis(nearness, first[:, -1:], axis=1)
+    # If more numbers equal the last one, the partition chooses any of them.
+    tied = np.flatnonzero((nearness >= least).sum(axis=1) > count)
+    first[tied] = np.argsort(-nearness[tied], axis=1, kind="stable")[:, :count]
+    values = np.take_along_axis(nearness, first, axis=1)
+    order = np.lexsort((first, -values), axis=1)
+    return np.take_along_axis(first, order, axis=1), np.take_along_axis(values, order, axis=1)

@@ -115,6 +115,8 @@ class ScannIndex(Index):
         else:
             self._asked, self._tree = tree, None
         super().__init__(embeddings, metric, ids)
+        if isinstance(tree, TreeAH) and not isinstance(embeddings, Items):
+            tree.for_items(self.num_items, self.dimensions)  # raises the error for too few items
 
     @classmethod
     def loaded(cls, saved: SavedIndex) -> ScannIndex:
@@ -198,20 +200,19 @@ class ScannIndex(Index):
                     np.save(folder / "dataset.npy", self._tree.centering.items(self._rows))
                 leaves = self._tree.tree.leaves_to_search
                 how = {"spare": 0, "reorder": self._tree.reordered, "leaves": leaves}
-            ids = self._items.first(self._built).ids
+            ids = self._items.ids
             return ScannSearchModule(folder, ids, self._metric, middle, lift=lift, **how)
 
-    def _build(self, first: bool) -> None:
-        if first and self._tree is not None:
+    def _build(self) -> None:
+        if self._tree is not None:  # loaded
             return
-        self._tree = None
         # An index that has shrunk can be too small for the requested tree.
-        if self._asked is not None and (first or self._asked.fits(self._built)):
+        if self._asked is not None and self._asked.fits(self.num_items):
             self._tree = TreeSearcher.trained(self._scann, self._rows, self._metric, self._asked)
             if self._tree is not None:
                 self._measure_recall(self._tree)
                 return
-            _logger.info("%d items: brute force, no tree below %d", self._built, SMALLEST)
+            _logger.info("%d items: brute force, no tree below %d", self.num_items, SMALLEST)
         self._center = center(self._rows, self._metric)
         items = centered(self._rows, self._center)
         squares = (
@@ -219,18 +220,19 @@ class ScannIndex(Index):
             for block in row_blocks(items)
         )
         self._longest = np.sqrt(max(squares))
-        spare, measure = min(_SPARE, self._built), SCANN_MEASURES[self._metric]
+        spare, measure = min(_SPARE, self.num_items), SCANN_MEASURES[self._metric]
         self._brute_force = self._scann.builder(items, spare, measure).score_brute_force().build()
 
     def _update(self, change: Change) -> bool:
-        if self._tree is None or not self._tree.takes(change):
-            self._tree = None
+        tree, self._tree = self._tree, None  # an error can leave the change half done
+        if tree is None or not tree.takes(change):
             return False
-        self._tree.update(change)
+        tree.update(change)
+        self._tree = tree
         return True
 
     def _rebalance(self) -> None:
-        with self._changing():
+        with self._lock:
             asked = self._asked
             if asked is None or not self.num_items or not asked.fits(self.num_items):
                 return
@@ -238,7 +240,7 @@ class ScannIndex(Index):
             rows, self._changes = self._items.rows.copy(), []
         try:
             trained = ScannIndex(Items(rows), self._metric, tree=asked)._tree
-            with self._changing():
+            with self._lock:
                 if trained is not None and trained.update_all(self._changes):
                     self._tree, self._stale = trained, False
         finally:
@@ -272,13 +274,13 @@ class ScannIndex(Index):
     def _by_brute_force(
         self, queries: npt.NDArray[np.float32], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        asked = min(k + _SPARE, self._built)
+        asked = min(k + _SPARE, self.num_items)
         moved = centered(queries, self._center)
         candidates, raw = self._brute_force.search_batched_parallel(moved, asked)
         rows, scores = self._ranked(queries, candidates, k)
         # Beyond the range of float32, ScaNN returns infinity, or NaN and the same item repeatedly.
         unsure = ~np.isfinite(raw).all(axis=1)
-        if asked < self._built:
+        if asked < self.num_items:
             unsure |= ~self._is_clear(moved, scores[:, -1], raw[:, -1])
         if unsure.any():
             rows[unsure], scores[unsure] = self._exactly(queries[unsure], k)
@@ -301,6 +303,7 @@ class ScannIndex(Index):
             return kth > last + error
         lengths = np.sqrt(np.einsum("qd,qd->q", moved, moved, dtype=np.float64))
         farthest = (lengths + self._longest) ** 2
-        # Near the limit of float32, a sum can be infinite although its difference is not.
-        in_range = farthest < np.finfo(np.float32).max / 2
+        # Near the limit of float32, a sum can be infinite although its difference is not. Squares
+        # of short lengths lose digits.
+        in_range = (farthest < np.finfo(np.float32).max / 2) & (farthest > 1e-30)
         return in_range & (kth**2 < last - error * farthest)

@@ -30,10 +30,11 @@ _INSERTED_AT_ONCE = 64
 _MOST_GROWTH = 2
 
 
+@dataclasses.dataclass
 class TreeSearcher:
     """A tree trained on an index's items, with the requested and the actual parameters.
 
-    Args:
+    Attributes:
         searcher: ScaNN's searcher.
         count: Number of items.
         asked: `TreeAH` from the caller.
@@ -41,24 +42,20 @@ class TreeSearcher:
         centering: `CenteringTransform` of the items at training time.
         metric: "cosine" or "l2".
         recall: Fraction of the exact nearest items that it finds. None before the measurement.
-        trained_on: Number of items at training time. None is `count`.
+        trained_on: Number of items at training time. 0 is `count`.
     """
 
-    def __init__(
-        self,
-        searcher: Any,
-        count: int,
-        asked: TreeAH,
-        tree: TreeAH,
-        centering: CenteringTransform,
-        metric: Metric,
-        recall: float | None = None,
-        trained_on: int | None = None,
-    ) -> None:
-        self._searcher, self._count = searcher, count
-        self._trained_on = trained_on or count
-        self.asked, self.tree, self.centering, self.recall = asked, tree, centering, recall
-        self._metric = metric
+    searcher: Any
+    count: int
+    asked: TreeAH
+    tree: TreeAH
+    centering: CenteringTransform
+    metric: Metric
+    recall: float | None = None
+    trained_on: int = 0
+
+    def __post_init__(self) -> None:
+        self.trained_on = self.trained_on or self.count
 
     @classmethod
     def trained(
@@ -116,11 +113,10 @@ class TreeSearcher:
         try:
             asked, tree = (TreeAH(**parameters[name]) for name in ("asked", "tree"))
             searcher = scann.load_searcher(str(folder), assets_backcompat_shim=False)
-            centering = CenteringTransform.saved(
-                rows, metric, parameters.get("lift"), parameters.get("center")
+            lift, center, recall, trained_on = (
+                parameters[name] for name in ("lift", "center", "recall", "trained_on")
             )
-            trained_on = parameters.get("trained_on")
-            recall = parameters["recall"]
+            centering = CenteringTransform.saved(rows.shape[1], lift, center)
             return cls(searcher, len(rows), asked, tree, centering, metric, recall, trained_on)
         except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             raise ArgumentError(f"ScaNN cannot read its part of the index: {error}") from error
@@ -133,7 +129,7 @@ class TreeSearcher:
             rows: None, or the path from `folder` to an .npy file of the index's rows. If the tree
                 was trained on exactly these rows, they are not written again.
         """
-        self._searcher.serialize(str(folder), relative_path=True)
+        self.searcher.serialize(str(folder), relative_path=True)
         whole = folder / "dataset.npy"
         if rows is not None and not self.centering.moves and whole.exists():
             assets = folder / "scann_assets.pbtxt"
@@ -146,7 +142,7 @@ class TreeSearcher:
         said = {"asked": asked, "tree": tree, "recall": self.recall, "lift": self.centering.lift}
         # The mean of the items can have changed since training.
         center = self.centering.center.tolist() if self.centering.moves else None
-        return said | {"center": center, "trained_on": self._trained_on}
+        return said | {"center": center, "trained_on": self.trained_on}
 
     def takes(self, change: Change) -> bool:
         """Return whether `update` supports a change, and the leaves and codes still fit the items.
@@ -156,10 +152,10 @@ class TreeSearcher:
         the searcher is deleted.
         """
         fixed = self.tree.soar_lambda is not None or (
-            self.tree.reorder_dtype == "int8" and self._metric == "l2"
+            self.tree.reorder_dtype == "int8" and self.metric == "l2"
         )
-        count = change.count_after(self._count)
-        return not fixed and 0 < count <= _MOST_GROWTH * self._trained_on
+        count = change.count_after(self.count)
+        return not fixed and 0 < count <= _MOST_GROWTH * self.trained_on
 
     def update(self, change: Change) -> None:
         """Apply a change of the index's rows to ScaNN's items, while no search runs.
@@ -169,14 +165,14 @@ class TreeSearcher:
         item comes last, and the last item replaces a deleted one. ScaNN's `rebalance` is not used,
         because it retrains everything in place, with the previous number of leaves.
         """
-        searcher = self._searcher.searcher
+        searcher = self.searcher.searcher
         self.recall = None
         if isinstance(change, Removal):
             searcher.delete(change.rows.tolist())
         else:
             places = [None if place < 0 else place for place in change.places.tolist()]
             searcher.upsert(places, self.centering.trained_on(change.rows), _INSERTED_AT_ONCE)
-        self._count = change.count_after(self._count)
+        self.count = change.count_after(self.count)
 
     def update_all(self, changes: Sequence[Change]) -> bool:
         """Apply all changes. After an unsupported change, return False: the searcher is stale."""
@@ -197,7 +193,7 @@ class TreeSearcher:
     def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return `(rows, raw scores)` `[q, k]` of prepared queries. A missing raw score is NaN."""
         leaves, queries = self.tree.leaves_to_search, self.centering.queries(queries)
-        return self._searcher.search_batched_parallel(queries, k, self.reordered(k), leaves)
+        return self.searcher.search_batched_parallel(queries, k, self.reordered(k), leaves)
 
     def asked_for(self, k: int) -> int:
         """Return how many items to request to get the k best by exact scores.
@@ -205,13 +201,13 @@ class TreeSearcher:
         Rounded numbers change ScaNN's cut at k: "int8" loses 4 % of the nearest ten.
         """
         more = {"float32": 0, "bfloat16": 8, "int8": k + 8}[self.tree.reorder_dtype]
-        return min(k + more, self._count)
+        return min(k + more, self.count)
 
     def reordered(self, k: int) -> int:
         """Return how many items to compare by their float32 rows to find k."""
         # The requested number can have exceeded the number of items at training time.
         most = max(cast(int, self.tree.reorder), self.asked.reorder or 0, 2 * k)
-        return min(most, self._count)
+        return min(most, self.count)
 
     def tune(self, recall: Callable[[], float]) -> None:
         """Choose the parameters that `target_recall` determines, and measure the recall.
@@ -231,7 +227,7 @@ class TreeSearcher:
         # `for_items` guarantees that all three are numbers.
         target = cast(float, self.asked.target_recall)
         leaves, reorder = cast(int, self.tree.num_leaves), cast(int, self.tree.reorder)
-        most = reorder if self.asked.reorder else min(_MOST_REORDER * reorder, self._count)
+        most = reorder if self.asked.reorder else min(_MOST_REORDER * reorder, self.count)
         while (reached := measured(leaves, reorder)) < target and reorder < most:
             reorder = min(2 * reorder, most)
         if reached < target:

@@ -14,40 +14,13 @@ Differences in all submodules:
 New programs should use `keras_dml.losses`, `keras_dml.retrieval`, and `keras_dml.metrics`.
 """
 
-import importlib
-from types import ModuleType
+import pkgutil
+
+from keras_dml._common.exports import lazy_modules
 
 __version__ = "0.18.0"
 """The version of TensorFlow Similarity whose names this package has."""
 
-__all__ = [
-    "__version__",
-    "callbacks",
-    "classification_metrics",
-    "distances",
-    "evaluators",
-    "indexer",
-    "layers",
-    "losses",
-    "matchers",
-    "models",
-    "retrieval_metrics",
-    "samplers",
-    "schedules",
-    "search",
-    "stores",
-    "training_metrics",
-    "types",
-    "utils",
-    "visualization",
-]
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_MODULES = sorted(one.name for one in pkgutil.iter_modules(__path__) if one.name[0] != "_")
+__all__ = ["__version__", *_MODULES]
+__getattr__, __dir__ = lazy_modules(__name__, _MODULES)

@@ -12,10 +12,8 @@ from keras_dml.similarity.classification_metrics import (
     ClassificationMetric,
     make_classification_metric,
 )
-from keras_dml.similarity.evaluators import MemoryEvaluator
 from keras_dml.similarity.matchers import ClassificationMatch
 from keras_dml.similarity.retrieval_metrics import RetrievalMetric
-from keras_dml.similarity.utils import unpack_lookup_distances, unpack_lookup_labels
 
 __all__ = ["EvalCallback"]
 
@@ -105,18 +103,11 @@ class EvalCallback(keras.callbacks.Callback):
         self.model.reset_index()
 
     def _scores(self, queries: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        k = max([self.k, *(metric.k for metric in self.retrieval_metrics)])
-        lookups = self.model.lookup(queries, k=k, verbose=0)
-        evaluator = MemoryEvaluator()
-        nearest = [neighbors[: self.k] for neighbors in lookups]
-        results = evaluator.evaluate_classification(
-            labels,
-            unpack_lookup_labels(nearest, labels.dtype),
-            unpack_lookup_distances(nearest, "float32"),
-            self.distance_thresholds,
-            self.metrics,
-            self.matcher,
+        index = self.model._index
+        predictions = self.model.predict(queries, verbose=0)
+        results = index.evaluate_classification(
+            predictions, labels, self.distance_thresholds, self.metrics, self.matcher, self.k, 0
         )
         scores = {metric.name: float(results[metric.name][0]) for metric in self.metrics}
-        found = evaluator.evaluate_retrieval(labels, lookups, self.retrieval_metrics)
+        found = index.evaluate_retrieval(predictions, labels, self.retrieval_metrics, verbose=0)
         return {**scores, **{name: float(value) for name, value in found.items()}}

@@ -1,21 +1,12 @@
 """Scores of matches and mismatches, as arrays over distance thresholds."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_dml._common.errors import argument_error
-
-__all__ = [
-    "BinaryAccuracy",
-    "ClassificationMetric",
-    "F1Score",
-    "FalsePositiveRate",
-    "NegativePredictiveValue",
-    "Precision",
-    "Recall",
-    "make_classification_metric",
-]
+from keras_dml._common.exports import public_names
 
 
 class ClassificationMetric:
@@ -39,6 +30,7 @@ class ClassificationMetric:
 
     canonical_name = ""
     short_name = ""
+    aliases: Sequence[str] = ()
     maximize = True
     increasing = True
 
@@ -102,6 +94,7 @@ class F1Score(ClassificationMetric):
 
     canonical_name = "f1_score"
     short_name = "f1"
+    aliases = ("f1score",)
 
     def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
         """Compute the score for each threshold."""
@@ -133,6 +126,7 @@ class NegativePredictiveValue(ClassificationMetric):
 
     canonical_name = "negative_predictive_value"
     short_name = "npv"
+    aliases = ("negative_predicitve_value",)  # the spelling of the original
 
     def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
         """Compute the score for each threshold."""
@@ -164,17 +158,16 @@ def _ratio(part: Any, whole: Any) -> np.ndarray:
 
 
 _METRICS: dict[str, type[ClassificationMetric]] = {
-    "binary_accuracy": BinaryAccuracy,
-    "f1": F1Score,
-    "f1_score": F1Score,
-    "f1score": F1Score,
-    "false_positive_rate": FalsePositiveRate,
-    "fpr": FalsePositiveRate,
-    "negative_predicitve_value": NegativePredictiveValue,  # the spelling of the original
-    "negative_predictive_value": NegativePredictiveValue,
-    "npv": NegativePredictiveValue,
-    "precision": Precision,
-    "recall": Recall,
+    name: metric
+    for metric in (
+        BinaryAccuracy,
+        F1Score,
+        FalsePositiveRate,
+        NegativePredictiveValue,
+        Precision,
+        Recall,
+    )
+    for name in filter(None, (metric.canonical_name, metric.short_name, *metric.aliases))
 }
 
 
@@ -198,3 +191,6 @@ def make_classification_metric(
     if name:
         metric.name = name
     return metric
+
+
+__all__ = public_names(__name__)

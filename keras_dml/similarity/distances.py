@@ -7,23 +7,10 @@ import keras
 from keras import ops
 
 from keras_dml._common.errors import argument_error
+from keras_dml._common.exports import public_names
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import matmul, maximum
 from keras_dml._pairwise.pairs import safe_sqrt, squared_distances
-
-__all__ = [
-    "CosineDistance",
-    "Distance",
-    "EuclideanDistance",
-    "InnerProductSimilarity",
-    "ManhattanDistance",
-    "SNRDistance",
-    "SquaredEuclideanDistance",
-    "deserialize",
-    "distance_canonicalizer",
-    "get",
-    "serialize",
-]
 
 registered = keras.saving.register_keras_serializable("Similarity")
 
@@ -243,3 +230,6 @@ def deserialize(config: Config) -> Distance:
     if "class_name" not in config and "name" in config:
         return get(config["name"])
     return keras.saving.deserialize_keras_object(config)
+
+
+__all__ = public_names(__name__)

@@ -160,6 +160,14 @@ class Indexer:
             retrieval_metrics=retrieval_metrics, target_labels=target_labels, lookups=lookups
         )
 
+    def _nearest(
+        self, predictions: Any, k: int, dtype: Any, verbose: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the labels and the rounded distances of the neighbors, `[q, k]` each."""
+        lookups = self.batch_lookup(predictions, k, verbose)
+        distances = unpack_lookup_distances(lookups, "float32", _ROUNDING)
+        return unpack_lookup_labels(lookups, dtype), distances
+
     def evaluate_classification(
         self,
         predictions: Any,
@@ -171,17 +179,27 @@ class Indexer:
         verbose: int = 1,
     ) -> dict[str, np.ndarray]:
         """Return `distance` and each metric as arrays over the thresholds."""
-        lookups = self.batch_lookup(predictions, k, verbose)
         truth = np.reshape(target_labels, -1)
-        return self.evaluator.evaluate_classification(
-            query_labels=truth,
-            lookup_labels=unpack_lookup_labels(lookups, truth.dtype),
-            lookup_distances=unpack_lookup_distances(lookups, "float32", _ROUNDING),
-            distance_thresholds=distance_thresholds,
-            metrics=[make_metric(metric) for metric in metrics],
-            matcher=matcher,
-            verbose=verbose,
-        )
+        nearest = self._nearest(predictions, k, truth.dtype, verbose)
+        made = [make_metric(metric) for metric in metrics]
+        score = self.evaluator.evaluate_classification
+        return score(truth, *nearest, distance_thresholds, made, matcher)
+
+    def evaluate_cutpoints(
+        self, predictions: Any, target_labels: Sequence[int], k: int, verbose: int, **options: Any
+    ) -> dict[str, dict[str, Any]]:
+        """Return the scores of each cutpoint, as arrays of length 1, with one lookup.
+
+        Args:
+            options: `metrics`, objects, and `matcher`.
+        """
+        truth = np.reshape(target_labels, -1)
+        nearest = self._nearest(predictions, k, truth.dtype, verbose)
+        score = self.evaluator.evaluate_classification
+        return {
+            name: {**score(truth, *nearest, [float(one["distance"])], **options), "name": name}
+            for name, one in self.cutpoints.items()
+        }
 
     def calibrate(
         self,
@@ -221,11 +239,8 @@ class Indexer:
         verbose: int = 1,
     ) -> dict[str, list[int]]:
         """Return the label of each query for each cutpoint. `no_match_label`: no near neighbor."""
-        lookups = self.batch_lookup(predictions, k, verbose)
-        labels, apart = make_classification_matcher(matcher).derive_match(
-            unpack_lookup_labels(lookups, "int32"),
-            unpack_lookup_distances(lookups, "float32", _ROUNDING),
-        )
+        nearest = self._nearest(predictions, k, "int32", verbose)
+        labels, apart = make_classification_matcher(matcher).derive_match(*nearest)
         return {
             name: np.where(apart <= cutpoint["distance"], labels, no_match_label).tolist()
             for name, cutpoint in self.cutpoints.items()
@@ -238,19 +253,15 @@ class Indexer:
     def stats(self) -> dict[str, Any]:
         """Return the size, the number of lookups, and the seconds per lookup."""
         seconds = np.array(self._durations or [0.0])
-        names: dict[str, Any] = {
-            "min": np.min,
-            "max": np.max,
-            "avg": np.mean,
-            "median": np.median,
-            "stddev": np.std,
-        }
-        performance = {name: float(reduce(seconds)) for name, reduce in names.items()}
-        counts = {"size": self.size(), "num_lookups": self._num_lookups}
+        reductions: dict[str, Any] = {"min": np.min, "max": np.max, "avg": np.mean}
+        reductions |= {"median": np.median, "stddev": np.std}
         return {
-            **counts,
+            "size": self.size(),
+            "num_lookups": self._num_lookups,
             "stat_buffer_size": self.stat_buffer_size,
-            "query_performance": performance,
+            "query_performance": {
+                name: float(reduce(seconds)) for name, reduce in reductions.items()
+            },
         }
 
     def print_stats(self) -> None:

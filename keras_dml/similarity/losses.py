@@ -15,6 +15,7 @@ from keras import ops
 from keras_dml._backend import private
 from keras_dml._common.checks import check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.exports import public_names
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import log_one_plus_sum_exp, masked_sum, minimum
 from keras_dml._pairwise.arrays import (
@@ -26,56 +27,10 @@ from keras_dml._pairwise.arrays import (
 )
 from keras_dml.losses.base import LabelsAsTheyAre
 from keras_dml.similarity import distances
+from keras_dml.similarity._mining import farthest, masks, nearest
 from keras_dml.similarity.distances import Distance
 
-__all__ = [
-    "XBM",
-    "CircleLoss",
-    "MetricLoss",
-    "MultiSimilarityLoss",
-    "PNLoss",
-    "SoftNearestNeighborLoss",
-    "TripletLoss",
-]
-
 registered = keras.saving.register_keras_serializable("Similarity")
-# Distance of an anchor without positives (negatives) to the nearest (farthest) example.
-_BEYOND = 1e-6
-
-
-def masks(
-    query_labels: Tensor, key_labels: Tensor, valid: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return which keys are positives and negatives of each query, bool `[q, k]` each.
-
-    A query is neither to itself, the key of the same number.
-    """
-    labels, others = ops.reshape(query_labels, (-1, 1)), ops.reshape(key_labels, (1, -1))
-    same = ops.equal(labels, ops.cast(others, labels.dtype))
-    positive, negative = same, ops.logical_not(same)
-    rows, columns = ops.arange(ops.shape(same)[0]), ops.arange(ops.shape(same)[1])
-    positive = ops.logical_and(positive, rows[:, None] != columns[None, :])
-    if valid is not None:
-        positive = ops.logical_and(positive, valid[None, :])
-        negative = ops.logical_and(negative, valid[None, :])
-    return positive, negative
-
-
-def farthest(values: Tensor, mask: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the largest value `[q, 1]` under a mask, and its column `[q]`.
-
-    Without such a value: slightly less than the smallest valid value of the row.
-    """
-    known = values if valid is None else ops.where(valid[None, :], values, float("inf"))
-    least = ops.min(known, axis=1, keepdims=True) - _BEYOND
-    found = ops.where(mask, values, least)
-    return ops.max(found, axis=1, keepdims=True), ops.argmax(found, axis=1)
-
-
-def nearest(values: Tensor, mask: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the smallest value `[q, 1]` under a mask, and its column `[q]`."""
-    largest, column = farthest(-values, mask, valid)
-    return -largest, column
 
 
 class MetricLoss(keras.losses.Loss):
@@ -236,20 +191,22 @@ class TripletLoss(_DistanceLoss):
         kwargs: `reduction` and `dtype`.
     """
 
+    default_name = "triplet_loss"
+
     def __init__(
         self,
         distance: Distance | str = "cosine",
         positive_mining_strategy: str = "hard",
         negative_mining_strategy: str = "semi-hard",
         margin: float | None = None,
-        name: str = "triplet_loss",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         check_choice("positive_mining_strategy", positive_mining_strategy, ("easy", "hard"))
         check_choice(
             "negative_mining_strategy", negative_mining_strategy, ("easy", "hard", "semi-hard")
         )
-        super().__init__(distance, name, **kwargs)
+        super().__init__(distance, name or self.default_name, **kwargs)
         self.positive_mining_strategy = positive_mining_strategy
         self.negative_mining_strategy = negative_mining_strategy
         self.margin = margin
@@ -295,19 +252,7 @@ class PNLoss(TripletLoss):
     """
 
     takes_memory = False
-
-    def __init__(
-        self,
-        distance: Distance | str = "cosine",
-        positive_mining_strategy: str = "hard",
-        negative_mining_strategy: str = "semi-hard",
-        margin: float | None = None,
-        name: str = "pn_loss",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            distance, positive_mining_strategy, negative_mining_strategy, margin, name, **kwargs
-        )
+    default_name = "pn_loss"
 
     def nearest_to_either(
         self, apart: Tensor, far: Tensor, positives: Tensor, negatives: Tensor
@@ -495,3 +440,6 @@ class XBM(MetricLoss):
         names = ("name", "reduction", "memory_size", "warmup_steps")
         loss = keras.saving.deserialize_keras_object(config["loss"])
         return cls(loss=loss, **{name: config[name] for name in names if name in config})
+
+
+__all__ = public_names(__name__)

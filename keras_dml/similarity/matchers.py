@@ -5,13 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
-
-__all__ = [
-    "ClassificationMatch",
-    "MatchMajorityVote",
-    "MatchNearest",
-    "make_classification_matcher",
-]
+from keras_dml._common.exports import public_names
 
 
 class ClassificationMatch:
@@ -31,8 +25,7 @@ class ClassificationMatch:
 
     def __init__(self, name: str = "", canonical_name: str = "") -> None:
         self.name, self.canonical_name = name, canonical_name
-        self.distance_thresholds = np.array([np.inf], "float32")
-        self._counts: dict[str, Any] = {}
+        self.compile()
 
     def compile(self, distance_thresholds: Any = None) -> None:
         """Set the thresholds. None: infinity."""
@@ -59,16 +52,9 @@ class ClassificationMatch:
         labels, distances = map(np.reshape, self.derive_match(labels, distances), [(-1, 1)] * 2)
         right = labels == truth[:, None]
         near = distances <= self.distance_thresholds
-        pairs = {"tp": right & near, "fn": right & ~near, "fp": ~right & near, "tn": ~right & ~near}
-        self._counts = {key: np.sum(mask, axis=0, dtype="float32") for key, mask in pairs.items()}
-        self._counts["count"] = len(truth)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("tp", "fp", "tn", "fn", "count"):
-            if name not in self._counts:
-                raise AttributeError(f"{name} is known after compute_count()")
-            return self._counts[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        pairs = (right & near, ~right & near, ~right & ~near, right & ~near)
+        self.tp, self.fp, self.tn, self.fn = (np.sum(one, 0, dtype="float32") for one in pairs)
+        self.count = len(truth)
 
 
 class MatchNearest(ClassificationMatch):
@@ -128,3 +114,6 @@ def make_classification_matcher(matcher: ClassificationMatch | str) -> Classific
         wanted = f"a ClassificationMatch or one of {', '.join(_MATCHERS)}"
         raise argument_error("matcher", wanted, matcher)
     return matcher
+
+
+__all__ = public_names(__name__)

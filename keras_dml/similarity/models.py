@@ -16,7 +16,14 @@ from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config
 from keras_dml._files.atomic import replacing_folder
 from keras_dml.similarity import distances
-from keras_dml.similarity.indexer import Indexer, Matcher, Metrics, check_index, print_table
+from keras_dml.similarity.indexer import (
+    Indexer,
+    Matcher,
+    Metrics,
+    check_index,
+    make_metric,
+    print_table,
+)
 from keras_dml.similarity.losses import XBM
 from keras_dml.similarity.retrieval_metrics import RetrievalMetric
 from keras_dml.similarity.types import CalibrationResults, Lookup, PandasDataFrame
@@ -289,14 +296,10 @@ class SimilarityModel(keras.Model):
         self._check_any()
         index = self._calibrated()
         predictions = self._predict(x, verbose)
-        metrics = [*extra_metrics, index.calibration_metric]
-        results: dict[str, dict[str, Any]] = {}
-        for name, cutpoint in index.cutpoints.items():
-            thresholds = [float(cutpoint["distance"])]
-            scores = index.evaluate_classification(
-                predictions, y, thresholds, metrics, matcher, k, verbose
-            )
-            results[name] = {**scores, "name": name}
+        metrics = [make_metric(one) for one in (*extra_metrics, index.calibration_metric)]
+        results = index.evaluate_cutpoints(
+            predictions, y, k, verbose, metrics=metrics, matcher=matcher
+        )
         if verbose:
             print_table(list(results.values()))
         return results

@@ -15,18 +15,8 @@ import numpy as np
 
 from keras_dml._common.checks import check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.exports import public_names
 from keras_dml._common.extras import TensorFlow, needing
-
-__all__ = [
-    "MultiShotFileSampler",
-    "MultiShotMemorySampler",
-    "Sampler",
-    "SingleShotMemorySampler",
-    "TFDataSampler",
-    "TFDatasetMultiShotMemorySampler",
-    "load_image",
-    "select_examples",
-]
 
 tf = TensorFlow("TFDataSampler")
 Arrays = tuple[Any, Any]
@@ -143,7 +133,7 @@ class MultiShotMemorySampler(_MemorySampler):
 
     Args:
         x, y: Examples and their class ids.
-        load_example_fn: Function of an example, applied when it is drawn.
+        load_example_fn: Function of an example, applied when it is drawn. None: no change.
         classes_per_batch, examples_per_class_per_batch, steps_per_epoch: As in `Sampler`.
         class_list: The classes to use. None uses all.
         total_examples_per_class: Number of examples to draw with replacement from each class at
@@ -158,11 +148,13 @@ class MultiShotMemorySampler(_MemorySampler):
         ValueError: There are fewer classes than `classes_per_batch`.
     """
 
+    default_load: Callable[[Any], Any] = staticmethod(_same)
+
     def __init__(
         self,
         x: Any,
         y: Any,
-        load_example_fn: Callable[[Any], Any] = _same,
+        load_example_fn: Callable[[Any], Any] | None = None,
         classes_per_batch: int = 2,
         examples_per_class_per_batch: int = 2,
         steps_per_epoch: int = 1000,
@@ -181,7 +173,7 @@ class MultiShotMemorySampler(_MemorySampler):
             wanted = f"at most the number of classes, {len(self.class_list)}"
             raise argument_error("classes_per_batch", wanted, classes_per_batch)
         examples = select_examples(x, y, self.class_list, total_examples_per_class)
-        self.set_examples(*examples, load_example_fn)
+        self.set_examples(*examples, load_example_fn or self.default_load)
         self.index_per_class = _rows_by_class(self._y)
         self._small: set[int] = set()
 
@@ -274,19 +266,11 @@ class MultiShotFileSampler(MultiShotMemorySampler):
 
     Args:
         x, y: Paths and class ids.
-        load_example_fn: Function of a path.
+        load_example_fn: Function of a path. None: `load_image`.
         args, kwargs: As in `MultiShotMemorySampler`.
     """
 
-    def __init__(
-        self,
-        x: Any,
-        y: Any,
-        load_example_fn: Callable[[Any], Any] = load_image,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(x, y, load_example_fn, *args, **kwargs)
+    default_load = staticmethod(load_image)
 
 
 class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
@@ -451,3 +435,6 @@ def _rows_by_class(y: Any) -> dict[int, list[int]]:
     for row, label in enumerate(y):
         rows[_class_id(label)].append(row)
     return dict(rows)
+
+
+__all__ = public_names(__name__)

@@ -1,5 +1,6 @@
 """Metrics of mined distances in the last batch, for `compile(metrics=...)`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -7,48 +8,35 @@ import numpy as np
 from keras import ops
 
 from keras_dml._common.checks import check_choice
+from keras_dml._common.exports import public_names
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import as_labels
 from keras_dml.similarity import distances
+from keras_dml.similarity._mining import farthest, masks, nearest
 from keras_dml.similarity.distances import Distance
-from keras_dml.similarity.losses import farthest, masks, nearest
-
-__all__ = [
-    "DistanceGapMetric",
-    "DistanceMetric",
-    "avg_neg",
-    "avg_pos",
-    "batch_class_ratio",
-    "dist_gap",
-    "max_neg",
-    "max_pos",
-    "min_neg",
-    "min_pos",
-    "sum_neg",
-    "sum_pos",
-]
 
 registered = keras.saving.register_keras_serializable("Similarity")
 _AGGREGATES = {"mean": ops.mean, "avg": ops.mean, "max": ops.max, "min": ops.min, "sum": ops.sum}
 
 
 class _LastBatch(keras.metrics.Metric):
-    """A metric whose result is a number of the last batch."""
+    """A metric whose result is a number of the last batch. A subclass defines `of_batch`."""
 
     def __init__(self, distance: Distance | str | Config, name: str, **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         self.distance = distances.get(distance)
         self.value = self.add_variable((), "zeros", name="value")
 
-    def of_batch(self, labels: Tensor, embeddings: Tensor) -> Tensor:
-        """Return the number of a batch."""
+    def of_batch(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the number of a batch from its distances and masks `[n, n]`."""
         raise NotImplementedError
 
     def update_state(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
         """Replace the value by the number of this batch. Sample weights have no effect."""
-        value = self.of_batch(as_labels(y_true), ops.convert_to_tensor(y_pred))
+        labels = as_labels(y_true)
+        value = self.of_batch(self.distance(y_pred, y_pred), *masks(labels, labels))
         self.value.assign(ops.cast(value, self.value.dtype))
 
     def result(self) -> Tensor:
@@ -98,17 +86,13 @@ class DistanceMetric(_LastBatch):
         )
         super().__init__(distance, name or f"{aggregate}_{anchor[:3]}", **kwargs)
 
-    def of_batch(self, labels: Tensor, embeddings: Tensor) -> Tensor:
+    def of_batch(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Return the aggregate of a batch."""
-        apart = self.distance(embeddings, embeddings)
-        positive, negative = masks(labels, labels)
         if self.anchor == "positive":
             mined = farthest if self.positive_mining_strategy == "hard" else nearest
-            found, _ = mined(apart, positive)
-        else:
-            mined = nearest if self.negative_mining_strategy == "hard" else farthest
-            found, _ = mined(apart, negative)
-        return _AGGREGATES[self.aggregate](found)
+            return _AGGREGATES[self.aggregate](mined(apart, positive)[0])
+        mined = nearest if self.negative_mining_strategy == "hard" else farthest
+        return _AGGREGATES[self.aggregate](mined(apart, negative)[0])
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
@@ -136,10 +120,8 @@ class DistanceGapMetric(_LastBatch):
     ) -> None:
         super().__init__(distance, name or "dist_gap", **kwargs)
 
-    def of_batch(self, labels: Tensor, embeddings: Tensor) -> Tensor:
+    def of_batch(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Return the gap of a batch."""
-        apart = self.distance(embeddings, embeddings)
-        positive, negative = masks(labels, labels)
         largest = ops.max(farthest(apart, positive)[0])
         return ops.abs(ops.min(nearest(apart, negative)[0]) - largest)
 
@@ -154,84 +136,33 @@ def dist_gap(distance: Distance | str) -> DistanceGapMetric:
     return DistanceGapMetric(distance)
 
 
-def avg_pos(distance: Distance | str) -> DistanceMetric:
-    """Return the mean distance to the farthest positive, named `mean_pos`.
+def _metric_of(
+    name: str, aggregate: str, anchor: str, what: str
+) -> Callable[[Distance | str], DistanceMetric]:
+    """Return the public function of an aggregate over the mined positives or negatives."""
+
+    def metric(distance: Distance | str) -> DistanceMetric:
+        return DistanceMetric(distance, aggregate, anchor)
+
+    mined = "farthest positive" if anchor == "positive" else "nearest negative"
+    metric.__name__ = metric.__qualname__ = name
+    metric.__doc__ = f"""Return the {what} distance of the anchors to the {mined}.
 
     Examples:
-        >>> avg_pos("cosine").name
-        'mean_pos'
+        >>> {name}("cosine").name
+        '{aggregate}_{anchor[:3]}'
     """
-    return DistanceMetric(distance, "mean")
+    return metric
 
 
-def avg_neg(distance: Distance | str) -> DistanceMetric:
-    """Return the mean distance to the nearest negative, named `mean_neg`.
-
-    Examples:
-        >>> avg_neg("cosine").name
-        'mean_neg'
-    """
-    return DistanceMetric(distance, "mean", "negative")
-
-
-def max_pos(distance: Distance | str) -> DistanceMetric:
-    """Return the largest distance to the farthest positive.
-
-    Examples:
-        >>> max_pos("cosine").name
-        'max_pos'
-    """
-    return DistanceMetric(distance, "max")
-
-
-def max_neg(distance: Distance | str) -> DistanceMetric:
-    """Return the largest distance to the nearest negative.
-
-    Examples:
-        >>> max_neg("cosine").name
-        'max_neg'
-    """
-    return DistanceMetric(distance, "max", "negative")
-
-
-def min_pos(distance: Distance | str) -> DistanceMetric:
-    """Return the smallest distance to the farthest positive.
-
-    Examples:
-        >>> min_pos("cosine").name
-        'min_pos'
-    """
-    return DistanceMetric(distance, "min")
-
-
-def min_neg(distance: Distance | str) -> DistanceMetric:
-    """Return the smallest distance to the nearest negative.
-
-    Examples:
-        >>> min_neg("cosine").name
-        'min_neg'
-    """
-    return DistanceMetric(distance, "min", "negative")
-
-
-def sum_pos(distance: Distance | str) -> DistanceMetric:
-    """Return the sum of the distances to the farthest positives.
-
-    Examples:
-        >>> sum_pos("cosine").name
-        'sum_pos'
-    """
-    return DistanceMetric(distance, "sum")
-
-
-def sum_neg(distance: Distance | str) -> DistanceMetric:
-    """Return the sum of the distances to the nearest negatives.
-
-    Examples:
-        >>> sum_neg("cosine").name
-        'sum_neg'
-    """
-    return DistanceMetric(distance, "sum", "negative")
+avg_pos = _metric_of("avg_pos", "mean", "positive", "mean")
+avg_neg = _metric_of("avg_neg", "mean", "negative", "mean")
+max_pos = _metric_of("max_pos", "max", "positive", "largest")
+max_neg = _metric_of("max_neg", "max", "negative", "largest")
+min_pos = _metric_of("min_pos", "min", "positive", "smallest")
+min_neg = _metric_of("min_neg", "min", "negative", "smallest")
+sum_pos = _metric_of("sum_pos", "sum", "positive", "summed")
+sum_neg = _metric_of("sum_neg", "sum", "negative", "summed")
 
 
 def batch_class_ratio(sampler: Any, num_batches: int = 100) -> float:
@@ -248,3 +179,6 @@ def batch_class_ratio(sampler: Any, num_batches: int = 100) -> float:
     """
     labels = (np.asarray(sampler[step][1]) for step in range(min(num_batches, len(sampler))))
     return float(np.mean([len(one) / len(np.unique(one)) for one in labels]))
+
+
+__all__ = public_names(__name__)

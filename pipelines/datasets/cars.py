@@ -13,7 +13,7 @@ from keras_dml._common.extras import needing
 from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
 from pipelines.datasets.files import checked_data_dir, missing_file_error, warn_of_other_counts
-from pipelines.split import Split, split_by_id
+from pipelines.split import Unsplit
 from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
 NUM_IMAGES = 16_185
@@ -33,36 +33,17 @@ _SECONDS = 120
 _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-    crop_to_box: bool = False,
-    split: str = "first_classes",
-    seed: int = 0,
-) -> Split:
-    """Cars-196, split at its official boundary or after `train_classes` classes."""
-    table, class_ids = read_cars(data_dir, crop_to_box)
-    return split_by_id(
-        table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes, None, split, seed
-    )
+def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> Unsplit:
+    """Cars-196, split at its official boundary or after `train_classes` classes.
 
-
-def read_cars(
-    data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False
-) -> tuple[ImageTable, np.ndarray]:
-    """Read the annotation files of Cars-196. No image is opened.
-
-    Rows are in the order of the annotations (in the second layout, first the training set, then the
-    test set). Classes are in the order of their ids. A folder with other numbers of images or
-    classes than the full dataset only causes a warning.
+    No image is opened. Rows are in the order of the annotations (in the second layout, first the
+    training set, then the test set). Classes are in the order of their ids. A folder with other
+    numbers of images or classes than the full dataset only causes a warning.
 
     Args:
         data_dir: Folder with the files in `EXPECTED`, or a folder that contains it as
-        `stanford_cars`. crop_to_box: Whether to crop images to their bounding boxes.
-
-    Returns:
-        `ImageTable`, and the dataset's id of each class.
+            `stanford_cars`.
+        crop_to_box: Whether to crop images to their bounding boxes.
 
     Raises:
         ValueError: A folder or a file is missing, an annotation file cannot be read or has an
@@ -93,7 +74,7 @@ def read_cars(
         paths, classes, _class_names(names, class_ids), boxes if crop_to_box else None
     )
     warn_of_other_counts(root, table, "Cars-196", NUM_IMAGES, NUM_CLASSES)
-    return table, class_ids
+    return Unsplit(table, class_ids=class_ids, last_train_class=LAST_TRAIN_CLASS)
 
 
 def _is_there(root: str) -> bool:

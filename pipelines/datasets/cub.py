@@ -7,7 +7,7 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, decimal, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
-from pipelines.split import Split, split_by_id
+from pipelines.split import Unsplit
 from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
 NUM_IMAGES = 11_788
@@ -21,35 +21,15 @@ EXPECTED = (
 )
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-    crop_to_box: bool = False,
-    split: str = "first_classes",
-    seed: int = 0,
-) -> Split:
-    """CUB-200-2011, split at its official boundary or after `train_classes` classes."""
-    table, class_ids = read_cub(data_dir, crop_to_box)
-    return split_by_id(
-        table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes, None, split, seed
-    )
+def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> Unsplit:
+    """CUB-200-2011, split at its official boundary or after `train_classes` classes.
 
-
-def read_cub(
-    data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False
-) -> tuple[ImageTable, np.ndarray]:
-    """Read the annotation files of CUB-200-2011. No image is opened.
-
-    Rows are in the order of `images.txt`, classes in the order of their ids. A folder with other
-    numbers of images or classes than the full dataset only causes a warning.
+    No image is opened. Rows are in the order of `images.txt`, classes in the order of their ids. A
+    folder with other numbers of images or classes than the full dataset only causes a warning.
 
     Args:
         data_dir: The folder `CUB_200_2011`, or a folder that contains it.
         crop_to_box: Whether to crop images to their bounding boxes (`bounding_boxes.txt`).
-
-    Returns:
-        `ImageTable`, and the dataset's id of each class.
 
     Raises:
         ValueError: A folder or a file is missing, a line is invalid (the message names file and
@@ -75,7 +55,7 @@ def read_cub(
         boxes,
     )
     warn_of_other_counts(root, table, "CUB-200-2011", NUM_IMAGES, NUM_CLASSES)
-    return table, class_ids
+    return Unsplit(table, class_ids=class_ids, last_train_class=LAST_TRAIN_CLASS)
 
 
 def _columns_of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:

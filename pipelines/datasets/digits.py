@@ -1,11 +1,8 @@
 """The handwritten digits of scikit-learn: ten classes, no download."""
 
-import os
-
 import numpy as np
 
 from keras_dml._common.extras import needing
-from pipelines.datasets.files import check_not_given
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -16,11 +13,7 @@ _HIGHEST_LEVEL = 16  # of the stored images
 _SEED = 2020  # of the split
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-) -> Split:
+def load() -> Split:
     """Built in: handwritten digits. Training and test have the same ten classes.
 
     1,797 gray images of 8×8 pixels. About a fifth of each class is for the test. The split is
@@ -28,13 +21,7 @@ def load_split(
 
     Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI (1998), the
     part in scikit-learn (`sklearn.datasets.load_digits`).
-
-    Raises:
-        ValueError: `data_dir`, `train_classes`, or `test_classes` is set.
     """
-    check_not_given("digits", "reads no files", data_dir=data_dir)
-    reason = "trains and tests on the same ten classes"
-    check_not_given("digits", reason, train_classes=train_classes, test_classes=test_classes)
     # This import takes a second.
     with needing("run", "the dataset digits"):
         from sklearn.datasets import load_digits

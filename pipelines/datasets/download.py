@@ -12,13 +12,10 @@ import http.client
 import os
 import pathlib
 import shutil
-import tarfile
 import urllib.error
 import urllib.request
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.bars import Bar
@@ -190,49 +187,26 @@ def _copy(url: str, file: pathlib.Path) -> None:
 def _is_official(file: pathlib.Path, archive: Archive) -> bool:
     if archive.sha256 is None:
         return True
-    digest = hashlib.sha256()
-    with _opened(file, "checking") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest() == archive.sha256
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() == archive.sha256
 
 
 def _unpack(file: pathlib.Path, holds: str) -> None:
-    with _scratch(file.with_name(f".unpacking-{holds}")) as scratch:
+    with (
+        _scratch(file.with_name(f".unpacking-{holds}")) as scratch,
+        Bar(total=1, desc=f"unpacking {file.name}", unit="archive") as bar,
+    ):
         try:
             if file.suffix == ".zip":
-                _unpack_zip(file, scratch)
+                shutil.unpack_archive(file, scratch)
             else:
-                _unpack_tar(file, scratch)
+                # Refuse members outside of the folder.
+                shutil.unpack_archive(file, scratch, filter="data")
         except Exception as error:  # archives and compressions have different errors
             if isinstance(error, OSError) and error.errno is not None:  # a disk error
                 raise
             raise ArgumentError(f"{file} is damaged or cut off: {error}") from error
+        bar.update()
         if not (scratch / holds).exists():
             raise ArgumentError(f"{file} must contain {holds}. It is another archive")
         os.replace(scratch / holds, file.with_name(holds))
-
-
-def _unpack_zip(file: pathlib.Path, folder: pathlib.Path) -> None:
-    with zipfile.ZipFile(file) as archive:
-        for member in Bar(archive.infolist(), unit="file", desc=f"unpacking {file.name}"):
-            archive.extract(member, folder)
-
-
-def _unpack_tar(file: pathlib.Path, folder: pathlib.Path) -> None:
-    with _opened(file, "unpacking") as stream, tarfile.open(fileobj=stream) as archive:
-        # Refuse members outside of the folder.
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)
-        for member in archive:
-            archive.extract(member, folder)
-
-
-@contextlib.contextmanager
-def _opened(file: pathlib.Path, doing: str) -> Iterator[BinaryIO]:
-    """Open a file for reading, with a progress bar."""
-    size = file.stat().st_size
-    with (
-        open(file, "rb") as stream,
-        Bar.wrapattr(stream, "read", total=size, desc=f"{doing} {file.name}") as read,
-    ):
-        yield read

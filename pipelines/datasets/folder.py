@@ -12,7 +12,7 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError
 from pipelines import heic
 from pipelines.datasets.files import LOGGER, checked_data_dir
-from pipelines.split import Split, split_by_class
+from pipelines.split import Unsplit
 from pipelines.table import ImageTable
 
 EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
@@ -32,22 +32,9 @@ EXPECTED = (
 )
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-    split: str = "first_classes",
-    seed: int = 0,
-) -> Split:
+def load(data_dir: str | os.PathLike[str] | None) -> Unsplit:
     """One subfolder per class. By default, the first half of the classes is for training."""
-    table = folder(data_dir)
-    if table.num_classes < 2 and split in ("first_classes", "random_classes"):
-        raise ArgumentError(
-            "data_dir must have at least 2 class folders, because half of the classes test, but "
-            f"got only {table.class_names[0]!r} in {os.fspath(data_dir or '')!r}. To test on other "
-            "images of the same classes: split='within_classes' (--class_split=within_classes)."
-        )
-    return split_by_class(table, train_classes, test_classes, None, split, seed)
+    return Unsplit(folder(data_dir))
 
 
 def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:

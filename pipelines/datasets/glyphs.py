@@ -11,12 +11,11 @@ import unicodedata
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
-from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
-from pipelines.datasets.files import check_not_given
-from pipelines.split import Split, split_by_class
+from pipelines.split import Unsplit
 from pipelines.table import ImageTable
 
 if TYPE_CHECKING:
@@ -62,27 +61,9 @@ _BASELINE = _DRAWING // 2 + round(0.37 * _EM)
 _SAME = 90
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-    split: str = "first_classes",
-    seed: int = 0,
-) -> Split:
+def load(num_classes: int | None = None) -> Unsplit:
     """Built in: characters. By default, the first half of the classes is for training."""
-    check_not_given("glyphs", "reads no files", data_dir=data_dir)
-    wanted = None
-    first = split == "first_classes"
-    if first and train_classes and test_classes and min(train_classes, test_classes) > 0:
-        # Drawing takes time, and the first classes do not depend on the number of classes.
-        wanted = train_classes + test_classes
-    try:
-        table = glyphs(num_classes=wanted)
-    except ValueError as error:
-        raise ArgumentError(
-            f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
-        ) from error
-    return split_by_class(table, train_classes, test_classes, None, split, seed)
+    return Unsplit(glyphs(num_classes))
 
 
 def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
@@ -152,32 +133,43 @@ def _common_characters() -> list[str]:
 def _characters() -> list[str]:
     """Return the classes in their fixed order. Homoglyphs have the lowest code point."""
     fonts = _fonts()
-    characters, drawings = [], []
-    for character in _common_characters():
-        drawn = [_draw(font, character) for font in fonts]
-        inked = [drawing for drawing in drawn if drawing is not None]
-        if len(inked) == len(fonts):
-            characters.append(character)
-            drawings.append(np.concatenate([np.asarray(d.reduce(2)) for d in inked]))
-    homoglyphs = _repeats(np.stack(drawings))
-    distinct = (c for row, c in enumerate(characters) if row not in homoglyphs)
+    characters = [c for c in _common_characters() if _draw(fonts[0], c) is not None]
+    homoglyphs = _homoglyphs(characters, fonts)
     # Sort by a digest of the character, so that a new character does not change the order.
-    return sorted(distinct, key=lambda c: hashlib.sha256(c.encode()).digest())
+    return sorted(
+        (c for c in characters if c not in homoglyphs),
+        key=lambda c: hashlib.sha256(c.encode()).digest(),
+    )
 
 
-def _repeats(drawings: np.ndarray) -> set[int]:
-    """Return the rows that look like an earlier row. The earlier row is not a repeat itself."""
-    # Comparing two million pairs is slow. A product over the first font leaves few candidates.
-    first = drawings[:, :IMAGE_SIZE].reshape(len(drawings), -1).astype(np.float32)
-    first /= np.linalg.norm(first, axis=1, keepdims=True)
-    alike = np.argwhere(np.triu(first @ first.T > 0.9, 1))
-    repeats = set()
-    for earlier, later in alike.tolist():
-        if earlier not in repeats and later not in repeats:
-            difference = np.abs(np.subtract(*drawings[[earlier, later]], dtype=np.int16)).max()
-            if difference <= _SAME:
-                repeats.add(later)
+def _homoglyphs(characters: list[str], fonts: "list[ImageFont.FreeTypeFont]") -> set[str]:
+    """Return the characters that look like an earlier character, which is not a repeat itself."""
+    # Comparing all pairs is slow. A product over the first font leaves few candidates, and its
+    # pixels fewer, so that few characters are drawn in all fonts.
+    first = np.stack([_shape(fonts[:1], c) for c in characters])
+    units = first.reshape(len(first), -1).astype(np.float32)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    repeats: set[str] = set()
+    for row, column in np.argwhere(np.triu(units @ units.T > 0.9, 1)).tolist():
+        earlier, later = characters[row], characters[column]
+        if (
+            earlier not in repeats
+            and later not in repeats
+            and _is_same(first[row], first[column])
+            and _is_same(_shape(fonts, earlier), _shape(fonts, later))
+        ):
+            repeats.add(later)
     return repeats
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    return bool(np.abs(one - other).max() <= _SAME)
+
+
+def _shape(fonts: "list[ImageFont.FreeTypeFont]", character: str) -> npt.NDArray[np.int16]:
+    """Draw a character in several fonts at half the size, [fonts, height, width]."""
+    drawn = [cast("Image.Image", _draw(font, character)) for font in fonts]
+    return np.stack([np.asarray(drawing.reduce(2), np.int16) for drawing in drawn])
 
 
 def _draw(font: "ImageFont.FreeTypeFont", character: str) -> "Image.Image | None":

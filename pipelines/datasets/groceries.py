@@ -8,7 +8,7 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table, whole
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
-from pipelines.split import Split, split_by_id
+from pipelines.split import Unsplit
 from pipelines.table import ImageTable
 
 NUM_IMAGES = 5_421
@@ -34,36 +34,20 @@ _CLASS_COLUMNS = {
 _IMAGE_COLUMNS = {"path": str, "class_id": whole, "coarse_class_id": whole}
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-    split: str = "first_classes",
-    seed: int = 0,
-) -> Split:
-    """The Grocery Store Dataset: photos, and a catalog with a shop's picture of each class."""
-    table, catalog, class_ids = read_groceries(data_dir)
-    return split_by_id(
-        table, class_ids, LAST_TRAIN_CLASS, train_classes, test_classes, catalog, split, seed
-    )
+def load(data_dir: str | os.PathLike[str] | None) -> Unsplit:
+    """The Grocery Store Dataset: photos, and a catalog with a shop's picture of each class.
 
-
-def read_groceries(
-    data_dir: str | os.PathLike[str] | None,
-) -> tuple[ImageTable, ImageTable, np.ndarray]:
-    """Read `classes.csv` and the three lists. No image is opened.
-
-    The lists divide the photos of each class into training and test. This division is not used.
-    Rows are all photos, in the order of `train.txt`, `val.txt`, and `test.txt`. Classes are those
-    with photos, in the order of their ids. A folder with other numbers of images or classes than
-    the full dataset only causes a warning.
+    No image is opened. The lists divide the photos of each class into training and test. This
+    division is not used. Rows are all photos, in the order of `train.txt`, `val.txt`, and
+    `test.txt`. Classes are those with photos, in the order of their ids. A folder with other
+    numbers of images or classes than the full dataset only causes a warning.
 
     Args:
         data_dir: Folder with `classes.csv`, or the downloaded or cloned folder that contains it.
 
     Returns:
-        The table of photos, the catalog with one picture of each class on white, and the dataset's
-        id of each class. Both tables have `coarse_ids`.
+        The photos, and the catalog with one picture of each class on white. Both tables have
+        `coarse_ids`.
 
     Raises:
         ValueError: A folder or a file is missing, a line is invalid (the message names file and
@@ -92,7 +76,7 @@ def read_groceries(
         for numbers, files in ((labels, paths), (np.arange(len(class_ids)), pictures))
     )
     warn_of_other_counts(root, table, "Grocery Store Dataset", NUM_IMAGES, NUM_CLASSES)
-    return table, catalog, class_ids
+    return Unsplit(table, catalog, class_ids, LAST_TRAIN_CLASS)
 
 
 def _classes(path: str) -> dict[int, tuple[str, int, str]]:

@@ -8,7 +8,6 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import (
-    check_not_given,
     checked_data_dir,
     missing_file_error,
     warn_of_other_counts,
@@ -27,11 +26,7 @@ EXPECTED = (
 _LIST = "list_eval_partition.txt"
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-) -> Split:
+def load(data_dir: str | os.PathLike[str] | None) -> Split:
     """In-Shop, with a gallery, in its official split.
 
     The list specifies the training images, the queries, and the gallery. No image is opened. Rows
@@ -41,7 +36,6 @@ def load_split(
 
     Args:
         data_dir: Folder with the list and `img`, unpacked or as downloaded (`Eval`, `Img`).
-        train_classes, test_classes: Must be None.
 
     Returns:
         `Split` with the queries as `test`, and with a `gallery`.
@@ -51,8 +45,6 @@ def load_split(
             file and line), the number of lines is not the announced one, one of the three sets is
             empty, an item is in training and test, or listed images are missing.
     """
-    given = {"train_classes": train_classes, "test_classes": test_classes}
-    check_not_given("inshop", "has an official split", **given)
     root = checked_data_dir(data_dir, EXPECTED)
     path = _either(root, _LIST, os.path.join("Eval", _LIST))
     images = os.path.dirname(_either(root, "img", os.path.join("Img", "img")))

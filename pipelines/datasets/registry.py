@@ -1,21 +1,22 @@
 """Datasets by name, with their official splits.
 
-A dataset is a module of this package with a function `load_split(data_dir, train_classes,
-test_classes) -> Split`. It has an argument `crop_to_box` if its images have bounding boxes, and
-arguments `split` and `seed` if its files do not define the split. The first line of its docstring
-describes the dataset in lists.
+A dataset is a module of this package with a function `load`. It returns a `Split` if its files
+define the split, and an `Unsplit` otherwise. It has an argument `data_dir` if it reads files,
+`crop_to_box` if its images have bounding boxes, and `num_classes` if fewer classes take less time.
+The first line of its docstring describes the dataset in lists.
 """
 
 import difflib
 import importlib
 import inspect
 import os
-from types import ModuleType
+from collections.abc import Callable
 
 from keras_dml._common.checks import check_bool, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from pipelines.datasets.files import check_not_given
 from pipelines.datasets.tfds import PREFIX, tfds_split
-from pipelines.split import Split, check_split
+from pipelines.split import Split, Unsplit, check_split
 
 NAMES = (
     "cars",
@@ -85,15 +86,7 @@ def load_dataset(
         raise ArgumentTypeError(f"name must be a string. Received: name={shown(name)}")
     check_split(split)
     if name in NAMES and (not crop_to_box or _takes(name, "crop_to_box")):
-        more: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
-        if split != "first_classes":
-            if not takes_split(name):
-                raise ArgumentError(
-                    f"split (--class_split) must not be set with {name}, which has an official "
-                    f"split. Received: split={split}"
-                )
-            more |= {"split": split, "seed": split_seed}
-        return _module(name).load_split(data_dir, train_classes, test_classes, **more)
+        return _split(name, data_dir, train_classes, test_classes, crop_to_box, split, split_seed)
     if crop_to_box:
         boxed = " and ".join(known for known in NAMES if _takes(known, "crop_to_box"))
         raise ArgumentError(
@@ -113,12 +106,50 @@ def load_dataset(
 
 def takes_split(name: str) -> bool:
     """Return whether `load_dataset` accepts other values of `split` than the default."""
-    return name not in NAMES or _takes(name, "split")
+    return name not in NAMES or inspect.signature(_load(name)).return_annotation is Unsplit
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"pipelines.datasets.{name}")
+def _split(
+    name: str,
+    data_dir: str | os.PathLike | None,
+    train_classes: int | None,
+    test_classes: int | None,
+    crop_to_box: bool,
+    split: str,
+    seed: int,
+) -> Split:
+    if not takes_split(name):
+        if split != "first_classes":
+            raise ArgumentError(
+                f"split (--class_split) must not be set with {name}, which has an official split. "
+                f"Received: split={split}"
+            )
+        numbers = {"train_classes": train_classes, "test_classes": test_classes}
+        check_not_given(name, "has an official split", **numbers)
+    arguments: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
+    if _takes(name, "data_dir"):
+        arguments["data_dir"] = data_dir
+    else:
+        check_not_given(name, "reads no files", data_dir=data_dir)
+    first = split == "first_classes" and _takes(name, "num_classes")
+    if first and train_classes and test_classes and min(train_classes, test_classes) > 0:
+        arguments["num_classes"] = train_classes + test_classes
+    try:
+        loaded = _load(name)(**arguments)
+    except ArgumentError as error:
+        if error.argument != "num_classes":
+            raise
+        raise ArgumentError(
+            f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
+        ) from error
+    if isinstance(loaded, Split):
+        return loaded
+    return loaded.split(train_classes, test_classes, split, seed)
+
+
+def _load(name: str) -> Callable[..., Split | Unsplit]:
+    return importlib.import_module(f"pipelines.datasets.{name}").load
 
 
 def _takes(name: str, argument: str) -> bool:
-    return argument in inspect.signature(_module(name).load_split).parameters
+    return argument in inspect.signature(_load(name)).parameters

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table, whole
-from pipelines.datasets.files import check_not_given, dataset_root, warn_of_other_counts
+from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -22,11 +22,7 @@ EXPECTED = (
 _COLUMNS = {"image_id": whole, "class_id": whole, "super_class_id": whole, "path": str}
 
 
-def load_split(
-    data_dir: str | os.PathLike[str] | None,
-    train_classes: int | None = None,
-    test_classes: int | None = None,
-) -> Split:
+def load(data_dir: str | os.PathLike[str] | None) -> Split:
     """Stanford Online Products, in its official split.
 
     Rows are in the order of the two lists, classes in the order of their ids. No image is opened. A
@@ -34,14 +30,11 @@ def load_split(
 
     Args:
         data_dir: The folder `Stanford_Online_Products`, or a folder that contains it.
-        train_classes, test_classes: Must be None.
 
     Raises:
         ValueError: The folder or a list is missing, a line is invalid (the message names file and
             line), a class is in both lists, or listed images are missing.
     """
-    given = {"train_classes": train_classes, "test_classes": test_classes}
-    check_not_given("sop", "has an official split", **given)
     needed = ["Ebay_train.txt", "Ebay_test.txt"]
     root = dataset_root(data_dir, "Stanford_Online_Products", needed, EXPECTED)
     rows = {

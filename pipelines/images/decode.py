@@ -11,18 +11,23 @@ which gives the same bits as Pillow and is as fast as the other one.
 """
 
 import functools
-from collections.abc import Callable
 from typing import TypeAlias, cast
 
 import tensorflow as tf
 
 from keras_dml._common.errors import ArgumentTypeError
-from pipelines.images.file_bytes import numbers, part
+from pipelines.images.file_bytes import (
+    holds,
+    is_jpeg,
+    is_png,
+    is_webp,
+    little_endian,
+    numbers,
+    part,
+)
 from pipelines.images.limits import MOST_PIXELS, announced_size, check_pixels
 from pipelines.images.orientation import (
     UPRIGHT,
-    is_jpeg,
-    looks_upright,
     read_orientation,
     stored_window,
     turned_pixels,
@@ -33,12 +38,16 @@ from pipelines.images.orientation import (
 # The bytes of an image file, scalar string, or pixels, uint8. Optionally with a box.
 Source: TypeAlias = tf.Tensor | tuple[tf.Tensor, tf.Tensor]
 
-_HEADER_BYTES = 32
 _ANIMATION_BIT = 0x02  # in the flags of a WebP's VP8X chunk
 # Chroma is stored at half the width and interpolated. The outer columns of a window therefore need
 # their neighbors to equal the columns of the whole image.
 _CHROMA_REACH = 2
 _DCT = "INTEGER_ACCURATE"
+# A function with this option is one operation of a graph, because operations in an untaken branch
+# still cost a little each. TensorFlow traces it once per process, not once per pipeline.
+one_operation = functools.partial(
+    tf.function, autograph=False, experimental_attributes={"_noinline": True}
+)
 
 
 class PixelImage:
@@ -51,7 +60,7 @@ class PixelImage:
         TypeError: `pixels` has another dtype or shape (at trace time).
     """
 
-    is_jpeg = is_upright_jpeg = False
+    is_jpeg = False
 
     def __init__(self, pixels: tf.Tensor) -> None:
         if pixels.dtype != tf.uint8 or pixels.shape.rank != 3 or pixels.shape[-1] not in (1, 3):
@@ -86,8 +95,6 @@ class EncodedImage:
     Attributes:
         size: int32 `[2]`, height and width of the upright image in pixels.
         is_jpeg: Scalar bool, whether `crop_jpeg` is valid.
-        is_upright_jpeg: Scalar bool, whether `crop_upright_jpeg`, the fastest method, is valid.
-            True for most photos. False for some upright JPEGs.
 
     Raises (when the operations run):
         tf.errors.InvalidArgumentError: The file has another format, is damaged, or has more than
@@ -98,12 +105,9 @@ class EncodedImage:
     def __init__(self, encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> None:
         self._encoded = encoded
         self.is_jpeg = is_jpeg(encoded)
-        self.is_upright_jpeg = looks_upright(encoded)
-        self.size, self._orientation, self._rgba = tf.cond(
-            self.is_upright_jpeg,
-            lambda: _open_upright_jpeg(encoded, max_pixels),
-            lambda: _open_other(encoded, max_pixels),
-        )
+        # The message of an error is shorter outside of a function.
+        opened = _opened if tf.executing_eagerly() else _opened_in_one_operation
+        self.size, self._orientation, self._rgba = opened(encoded, max_pixels)
         self.size.set_shape([2])
 
     def crop(self, window: tf.Tensor) -> tf.Tensor:
@@ -111,18 +115,14 @@ class EncodedImage:
 
         They are equal to that part of the whole decoded image.
         """
-        window = tf.convert_to_tensor(window)
-        return tf.cond(
-            self.is_upright_jpeg,
-            lambda: _crop_jpeg_exactly(self._encoded, self.size, window),
-            lambda: _crop_other(
-                self._encoded, self.is_jpeg, self.size, self._orientation, self._rgba, window
-            ),
+        return _crop(
+            self._encoded,
+            self.is_jpeg,
+            self.size,
+            self._orientation,
+            self._rgba,
+            tf.convert_to_tensor(window),
         )
-
-    def crop_upright_jpeg(self, window: tf.Tensor) -> tf.Tensor:
-        """Return `crop_jpeg` of an image that is `is_upright_jpeg`."""
-        return _QUICK_CROPS[1](self._encoded, self.size, window)
 
     def crop_jpeg(self, window: tf.Tensor, reduction: int = 1) -> tf.Tensor:
         """Return the pixels of a window of a JPEG quickly, uint8 [height, width, 3].
@@ -135,21 +135,12 @@ class EncodedImage:
             window: int32 [y, x, height, width] in pixels of the upright image.
             reduction: 1, 2, 4, or 8.
         """
-        crop = _QUICK_CROPS[reduction]
         window = tf.convert_to_tensor(window)
-        return tf.cond(
-            self._orientation == UPRIGHT,
-            lambda: crop(self._encoded, self.size, window),
-            lambda: _crop_rotated(self._encoded, self.size, self._orientation, window, crop),
-        )
+        return _crop_jpeg(self._encoded, self.size, self._orientation, window, reduction)
 
     def within_upright(self, box: tf.Tensor) -> tf.Tensor:
         """Convert `box`, int32 `[4]` in stored pixels, to a window of the upright image."""
-        return tf.cond(
-            self._orientation == UPRIGHT,
-            lambda: box,
-            lambda: one_operation(lambda: upright_window(box, self.size, self._orientation)),
-        )
+        return _upright_box(box, self.size, self._orientation)
 
 
 class BoxedImage:
@@ -167,15 +158,11 @@ class BoxedImage:
         self._start = tf.clip_by_value(start, 0, image.size - 1)
         end = tf.clip_by_value(start + extent, self._start + 1, image.size)
         self.size = end - self._start
-        self.is_jpeg, self.is_upright_jpeg = image.is_jpeg, image.is_upright_jpeg
+        self.is_jpeg = image.is_jpeg
 
     def crop(self, window: tf.Tensor) -> tf.Tensor:
         """Return the pixels of `window` = int32 [y, x, height, width], relative to the box."""
         return self._image.crop(self._within_image(window))
-
-    def crop_upright_jpeg(self, window: tf.Tensor) -> tf.Tensor:
-        """Return `EncodedImage.crop_upright_jpeg` for a window relative to the box."""
-        return cast(EncodedImage, self._image).crop_upright_jpeg(self._within_image(window))
 
     def crop_jpeg(self, window: tf.Tensor, reduction: int = 1) -> tf.Tensor:
         """Return `EncodedImage.crop_jpeg` for a window relative to the box."""
@@ -210,12 +197,6 @@ def _open_whole(source: tf.Tensor, max_pixels: int) -> EncodedImage | PixelImage
     return EncodedImage(source, max_pixels) if source.dtype == tf.string else PixelImage(source)
 
 
-def image_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return height and width of an encoded image, two int32 scalars, without decoding a JPEG."""
-    height, width = tf.unstack(EncodedImage(encoded).size)
-    return height, width
-
-
 def decode_image(encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> tf.Tensor:
     """Return the whole encoded image as uint8 [height, width, 3].
 
@@ -230,70 +211,62 @@ def decode_image(encoded: tf.Tensor, max_pixels: int = MOST_PIXELS) -> tf.Tensor
     return image.crop(tf.concat([[0, 0], image.size], 0))
 
 
-def _holds(header: tf.Tensor, start: int, expected: bytes) -> tf.Tensor:
-    return tf.reduce_all(header[start : start + len(expected)] == list(expected))
-
-
 def _slice(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     y, x, height, width = tf.unstack(window)
     return pixels[y : y + height, x : x + width]
 
 
-def _crop_jpeg_exactly(encoded: tf.Tensor, size: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    y, x, height, width = tf.unstack(window)
-    left = tf.maximum(x - _CHROMA_REACH, 0)
-    right = tf.minimum(x + width + _CHROMA_REACH, size[1])
-    pixels = tf.image.decode_and_crop_jpeg(
-        encoded, [y, left, height, right - left], channels=3, dct_method=_DCT
-    )
-    return pixels[:, x - left : x - left + width]
-
-
-def _crop_jpeg_quickly(
-    reduction: int, encoded: tf.Tensor, size: tf.Tensor, window: tf.Tensor
+def _decode_jpeg(
+    encoded: tf.Tensor, size: tf.Tensor, window: tf.Tensor, reduction: int | None
 ) -> tf.Tensor:
-    if reduction > 1:
+    """Decode a window of a stored JPEG. Without a reduction, all its colors are exact."""
+    if reduction is None:
+        y, x, height, width = tf.unstack(window)
+        left = tf.maximum(x - _CHROMA_REACH, 0)
+        right = tf.minimum(x + width + _CHROMA_REACH, size[1])
+        window = [y, left, height, right - left]
+    elif reduction > 1:
         blocks = -(-size // reduction)
         start = tf.minimum((window[:2] + reduction // 2) // reduction, blocks - 1)
         end = (window[:2] + window[2:] + reduction // 2) // reduction
         end = tf.clip_by_value(end, start + 1, blocks)
         window = tf.concat([start, end - start], 0)
-    return tf.image.decode_and_crop_jpeg(
-        encoded, window, channels=3, ratio=reduction, dct_method=_DCT
+    pixels = tf.image.decode_and_crop_jpeg(
+        encoded, window, channels=3, ratio=reduction or 1, dct_method=_DCT
+    )
+    return pixels if reduction else pixels[:, x - left : x - left + width]
+
+
+def _crop_jpeg(
+    encoded: tf.Tensor,
+    size: tf.Tensor,
+    orientation: tf.Tensor,
+    window: tf.Tensor,
+    reduction: int | None,
+) -> tf.Tensor:
+    """Return `_decode_jpeg` of a window of the upright image."""
+    return tf.cond(
+        orientation == UPRIGHT,
+        lambda: _decode_jpeg(encoded, size, window, reduction),
+        lambda: _crop_rotated(encoded, size, orientation, window, reduction),
     )
 
 
-_QUICK_CROPS = {
-    reduction: functools.partial(_crop_jpeg_quickly, reduction) for reduction in (1, 2, 4, 8)
-}
-
-
-# One operation of the graph, traced once per process for each `crop`. Most files do not need it.
-@functools.partial(
-    tf.function,
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
+@one_operation
 def _crop_rotated(
     encoded: tf.Tensor,
     size: tf.Tensor,
     orientation: tf.Tensor,
     window: tf.Tensor,
-    crop: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+    reduction: int | None,
 ) -> tf.Tensor:
-    """Return `crop` of a window of the upright image, for a file that is not upright."""
     stored = stored_window(window, size, orientation)
-    pixels = crop(encoded, turned_size(size, orientation), stored)
+    pixels = _decode_jpeg(encoded, turned_size(size, orientation), stored, reduction)
     return turned_pixels(pixels, orientation)
 
 
-@functools.partial(
-    tf.function,
-    autograph=False,
-    reduce_retracing=True,
-    experimental_attributes={"_noinline": True},
-)
-def _crop_other(
+@one_operation
+def _crop(
     encoded: tf.Tensor,
     jpeg: tf.Tensor,
     size: tf.Tensor,
@@ -301,16 +274,18 @@ def _crop_other(
     rgba: tf.Tensor,
     window: tf.Tensor,
 ) -> tf.Tensor:
-    """Return `EncodedImage.crop` for files that are not upright JPEGs."""
+    """Return `EncodedImage.crop`."""
+    return tf.cond(
+        jpeg,
+        lambda: _crop_jpeg(encoded, size, orientation, window, None),
+        lambda: _over_white(_slice(rgba, window)),
+    )
 
-    def cropped_jpeg() -> tf.Tensor:
-        return tf.cond(
-            orientation == UPRIGHT,
-            lambda: _crop_jpeg_exactly(encoded, size, window),
-            lambda: _crop_rotated(encoded, size, orientation, window, _crop_jpeg_exactly),
-        )
 
-    return tf.cond(jpeg, cropped_jpeg, lambda: _over_white(_slice(rgba, window)))
+@one_operation
+def _upright_box(box: tf.Tensor, size: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Return `EncodedImage.within_upright`."""
+    return upright_window(box, size, orientation)
 
 
 def _over_white(rgba: tf.Tensor) -> tf.Tensor:
@@ -320,41 +295,11 @@ def _over_white(rgba: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.round(255.0 + (rgba[..., :3] - 255.0) * opacity), tf.uint8)
 
 
-def one_operation(function: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Return `function()`, as one operation in a graph.
-
-    Operations in an untaken branch still cost a little each, together a tenth of a small photo's
-    time.
-    """
-    if tf.executing_eagerly():
-        return function()
-    return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})()
-
-
-def _open_upright_jpeg(
-    encoded: tf.Tensor, max_pixels: int
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the same as `_open_other`, for a JPEG that `looks_upright`."""
-    return _jpeg_size(encoded, max_pixels), tf.constant(UPRIGHT), tf.zeros([0, 0, 4], tf.uint8)
-
-
-def _jpeg_size(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
-    size = tf.io.extract_jpeg_shape(encoded)[:2]
-    with tf.control_dependencies(check_pixels(size[0], size[1], max_pixels)):
-        return tf.identity(size)
-
-
-def _open_other(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _opened(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the size, int32 `[2]`, orientation, and pixels, uint8 [height, width, 4], of a file.
 
     Size and pixels refer to the upright image. A JPEG is not decoded yet and returns no pixels.
     """
-    if tf.executing_eagerly():
-        return _opened(encoded, max_pixels)
-    return _opened_in_one_operation(max_pixels)(encoded)
-
-
-def _opened(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     orientation = read_orientation(encoded)
     size, stored = tf.cond(
         is_jpeg(encoded),
@@ -367,42 +312,31 @@ def _opened(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor, 
     return turned_size(size, orientation), orientation, rgba
 
 
+_opened_in_one_operation = one_operation(_opened)
+
+
+def _jpeg_size(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
+    size = tf.io.extract_jpeg_shape(encoded)[:2]
+    with tf.control_dependencies(check_pixels(size[0], size[1], max_pixels)):
+        return tf.identity(size)
+
+
 def _decoded(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor]:
     with tf.control_dependencies(check_pixels(*announced_size(encoded), max_pixels)):
-        encoded = tf.identity(encoded)
-    header = tf.io.decode_raw(encoded, tf.uint8, fixed_length=_HEADER_BYTES)
-    pixels = _decode_rgba(encoded, header, max_pixels)
+        pixels = _decode_rgba(tf.identity(encoded), max_pixels)
     return tf.shape(pixels)[:2], pixels
 
 
-@functools.lru_cache(maxsize=8)
-def _opened_in_one_operation(
-    max_pixels: int,
-) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-    """Return `_opened` as one operation, as in `one_operation`, traced once per process, not per
-    pipeline.
-
-    Tracing takes half a second.
-    """
-    return tf.function(
-        functools.partial(_opened, max_pixels=max_pixels),
-        input_signature=[tf.TensorSpec([], tf.string)],
-        autograph=False,
-        experimental_attributes={"_noinline": True},
-    )
-
-
-def _decode_rgba(encoded: tf.Tensor, header: tf.Tensor, max_pixels: int) -> tf.Tensor:
+def _decode_rgba(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
     """Decode a file that is not a JPEG to uint8 [height, width, 4]."""
-    is_webp = _holds(header, 0, b"RIFF") & _holds(header, 8, b"WEBP")
-    flags = tf.cast(header[20], tf.int32)
-    animated = is_webp & _holds(header, 12, b"VP8X") & (flags & _ANIMATION_BIT != 0)
+    webp, flags = is_webp(encoded), numbers(encoded, 20, 1)[0]
+    animated = webp & holds(encoded, 12, b"VP8X") & (flags & _ANIMATION_BIT != 0)
     formats = [
-        (_holds(header, 0, b"\x89PNG\r\n\x1a\n"), lambda: _decode_png(encoded, header)),
+        (is_png(encoded), lambda: _decode_png(encoded)),
         (animated, lambda: _refuse(encoded, "an animated WebP: only still images can be read")),
-        (is_webp, lambda: _decode_webp(encoded)),
-        (_holds(header, 0, b"BM"), lambda: _decode_bmp(encoded, header)),
-        (_holds(header, 0, b"GIF8"), lambda: _decode_gif(encoded, max_pixels)),
+        (webp, lambda: _decode_webp(encoded)),
+        (holds(encoded, 0, b"BM"), lambda: _decode_bmp(encoded)),
+        (holds(encoded, 0, b"GIF8"), lambda: _decode_gif(encoded, max_pixels)),
     ]
     # Each decoder is in its branch and only runs if the branch is taken, because an animated WebP
     # crashes the process in TensorFlow's decoder. Use nested conditions, not a switch_case: with op
@@ -425,12 +359,12 @@ def _opaque(rgb: tf.Tensor) -> tf.Tensor:
     return tf.pad(rgb, [[0, 0], [0, 0], [0, 1]], constant_values=255)
 
 
-def _decode_png(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
+def _decode_png(encoded: tf.Tensor) -> tf.Tensor:
     rgba = tf.io.decode_png(encoded, channels=4)
     # For a file of 1, 2, or 4 bits without transparency, TensorFlow sets alpha to the largest level
     # of the file, not to 255. In practice, no transparent image has this value in all pixels.
-    bits = tf.minimum(header[24], 8)
-    largest = tf.bitwise.left_shift(tf.constant(1, tf.uint8), bits) - 1
+    bits = numbers(encoded, 24, 1)[0]
+    largest = tf.cast(2 ** tf.minimum(bits, 8) - 1, tf.uint8)
     return tf.cond(
         (bits < 8) & tf.reduce_all(rgba[..., 3] == largest),
         lambda: _opaque(rgba[..., :3]),
@@ -450,10 +384,10 @@ def _decode_gif(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
         return _opaque(tf.ensure_shape(first, [None, None, 3]))
 
 
-def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
+def _decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
     """Decode an uncompressed BMP of 8 (palette), 24, or 32 bits per pixel."""
-    bits = tf.cast(header[28], tf.int32) + 256 * tf.cast(header[29], tf.int32)
-    compression = header[30]
+    bits = little_endian(numbers(encoded, 28, 2))
+    compression = numbers(encoded, 30, 1)[0]
     # 0 is uncompressed, 3 is channel masks, in practice BGRA.
     readable = ((compression == 0) & ((bits == 8) | (bits == 24))) | (
         ((compression == 0) | (compression == 3)) & (bits == 32)
@@ -462,18 +396,17 @@ def _decode_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
         readable,
         lambda: tf.cond(
             bits == 8,
-            lambda: _opaque(_decode_palette_bmp(encoded, header)),
+            lambda: _opaque(_decode_palette_bmp(encoded)),
             lambda: _opaque(tf.io.decode_bmp(encoded)[..., :3]),
         ),
         lambda: _refuse(encoded, "a BMP that is compressed or does not have 8, 24, or 32 bits"),
     )
 
 
-def _decode_palette_bmp(encoded: tf.Tensor, header: tf.Tensor) -> tf.Tensor:
+def _decode_palette_bmp(encoded: tf.Tensor) -> tf.Tensor:
     # TensorFlow decodes the palette's indices as gray levels. Look up their colors here.
     indices = tf.io.decode_bmp(encoded)[..., 0]
-    scale = tf.constant([1, 2**8, 2**16, 2**24], tf.int64)
-    start, end = (tf.reduce_sum(numbers(encoded, place, 4) * scale) for place in (14, 10))
+    start, end = (little_endian(numbers(encoded, place, 4)) for place in (14, 10))
     start += 14
     # A color has four bytes: blue, green, red, and an unused one. The offset in a damaged header
     # can be outside the file. `part` then prevents an error message that contains the whole file.

@@ -16,13 +16,20 @@ import functools
 
 import tensorflow as tf
 
-from pipelines.images.file_bytes import length, numbers, part
+from pipelines.images.file_bytes import (
+    big_endian,
+    holds,
+    is_jpeg,
+    is_png,
+    length,
+    little_endian,
+    numbers,
+    part,
+)
 
 UPRIGHT = 1
 _TAG, _SHORT = 0x0112, 3
 _PREFIX = b"Exif\0\0"
-_JPEG_BEGINS = b"\xff\xd8\xff"
-_PNG_BEGINS = b"\x89PNG\r\n\x1a\n"
 _APP1, _IMAGE_BEGINS, _IMAGE_ENDS = 0xE1, 0xDA, 0xD9
 # Segments without a length: TEM, RST0 to RST7, and SOI.
 _BARE, _FIRST_BARE, _LAST_BARE = 0x01, 0xD0, 0xD8
@@ -42,11 +49,6 @@ _UPRIGHT_HEAD = (
 _EXIF_FLAG = 0x08  # in the VP8X chunk of a WebP
 # A PNG of 80 MB has as many chunks. Millions of empty chunks in a hostile file would take minutes.
 _MOST_PARTS = 10_000
-
-
-def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether the file starts like a JPEG, scalar bool."""
-    return tf.strings.substr(encoded, 0, len(_JPEG_BEGINS)) == _JPEG_BEGINS
 
 
 def read_orientation(encoded: tf.Tensor) -> tf.Tensor:
@@ -83,10 +85,13 @@ def looks_upright(encoded: tf.Tensor) -> tf.Tensor:
 
 def _may_hold_exif(encoded: tf.Tensor) -> tf.Tensor:
     """Return whether a file for which `looks_upright` is False can contain EXIF."""
-    head = numbers(encoded, 0, 21)
-    is_png = _is(head[:8], _PNG_BEGINS) & _holds_text(encoded, "eXIf")
-    extended = _is(head[:4], b"RIFF") & _is(head[8:16], b"WEBPVP8X")
-    return is_jpeg(encoded) | is_png | (extended & (head[20] & _EXIF_FLAG != 0))
+    extended = holds(encoded, 0, b"RIFF") & holds(encoded, 8, b"WEBPVP8X")
+    flags = numbers(encoded, 20, 1)[0]
+    return (
+        is_jpeg(encoded)
+        | (is_png(encoded) & _holds_text(encoded, "eXIf"))
+        | (extended & (flags & _EXIF_FLAG != 0))
+    )
 
 
 def swaps_sides(orientation: tf.Tensor) -> tf.Tensor:
@@ -158,8 +163,8 @@ def _is(values: tf.Tensor, expected: bytes) -> tf.Tensor:
 def _search_parts(encoded: tf.Tensor) -> tf.Tensor:
     """Find the EXIF part of a JPEG, PNG, or WebP, and return its orientation."""
     end = length(encoded)
-    jpeg, png = is_jpeg(encoded), _is(numbers(encoded, 0, len(_PNG_BEGINS)), _PNG_BEGINS)
-    start = tf.where(jpeg, 2, tf.where(png, len(_PNG_BEGINS), 12))
+    jpeg, png = is_jpeg(encoded), is_png(encoded)
+    start = tf.where(jpeg, 2, tf.where(png, 8, 12))
 
     def go_on(
         position: tf.Tensor, searching: tf.Tensor, content: tf.Tensor, size: tf.Tensor
@@ -194,7 +199,7 @@ def _jpeg_segment(encoded: tf.Tensor, position: tf.Tensor, ahead: tf.Tensor) -> 
     begins = (ahead[:-1] == 0xFF) & (ahead[1:] != 0xFF) & (ahead[1:] != 0)
     position += tf.argmax(tf.pad(tf.cast(begins, tf.uint8), [[0, 1]], constant_values=1))
     segment = numbers(encoded, position, 10)
-    kind, size = segment[1], _number(segment[2:4])
+    kind, size = segment[1], big_endian(segment[2:4])
     is_marker = (segment[0] == 0xFF) & (kind != 0xFF) & (kind != 0)
     bare = ~is_marker | (kind == _BARE) | ((kind >= _FIRST_BARE) & (kind <= _LAST_BARE))
     found = is_marker & (kind == _APP1) & _is(segment[4:], _PREFIX)
@@ -204,12 +209,12 @@ def _jpeg_segment(encoded: tf.Tensor, position: tf.Tensor, ahead: tf.Tensor) -> 
 
 
 def _png_chunk(position: tf.Tensor, ahead: tf.Tensor) -> tf.Tensor:
-    size, kind = _number(ahead[:4]), ahead[4:8]
+    size, kind = big_endian(ahead[:4]), ahead[4:8]
     return _part(_is(kind, b"eXIf"), _is(kind, b"IEND"), position + 8, size, position + size + 12)
 
 
 def _webp_chunk(position: tf.Tensor, ahead: tf.Tensor) -> tf.Tensor:
-    size = _number(ahead[7:3:-1])
+    size = little_endian(ahead[4:8])
     found = _is(ahead[:4], b"EXIF")
     return _part(found, False, position + 8, size, position + 8 + size + size % 2)
 
@@ -224,7 +229,7 @@ def _directory_orientation(tiff: tf.Tensor) -> tf.Tensor:
     big = _is(head[:4], b"MM\0*")
 
     def number(values: tf.Tensor) -> tf.Tensor:
-        return tf.where(big, _number(values), _number(tf.reverse(values, [-1])))
+        return tf.where(big, big_endian(values), little_endian(values))
 
     start = number(head[4:])
     count = number(numbers(tiff, start, 2))
@@ -240,9 +245,3 @@ def _directory_orientation(tiff: tf.Tensor) -> tf.Tensor:
     kind, values, value = number(entry[2:4]), number(entry[4:8]), number(entry[8:10])
     known = (big | _is(head[:4], b"II*\0")) & (kind == _SHORT) & (values == 1)
     return tf.where(known & (value >= 1) & (value <= 8), tf.cast(value, tf.int32), UPRIGHT)
-
-
-def _number(values: tf.Tensor) -> tf.Tensor:
-    """Convert bytes along the last axis to int64, highest byte first."""
-    places = values.shape[-1]
-    return tf.reduce_sum(values * [256**place for place in reversed(range(places))], -1)

@@ -180,17 +180,12 @@ def resample_for_training(
 
     if image.is_jpeg is False:
         return from_pixels()
-    return tf.cond(
-        image.is_upright_jpeg & suits(1),
-        lambda: bilinear(photo.crop_upright_jpeg(whole)),
-        lambda: one_operation(
-            lambda: tf.cond(
-                image.is_jpeg & tf.reduce_any([suits(reduction) for reduction in _REDUCTIONS]),
-                from_jpeg,
-                from_pixels,
-            )
-        ),
-    )
+
+    def read() -> tf.Tensor:
+        reducible = tf.reduce_any([suits(reduction) for reduction in _REDUCTIONS])
+        return tf.cond(image.is_jpeg & reducible, from_jpeg, from_pixels)
+
+    return read() if tf.executing_eagerly() else one_operation(read)()
 
 
 def whole_pixels(

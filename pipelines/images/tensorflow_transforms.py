@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -29,24 +29,23 @@ if TYPE_CHECKING:
     from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
 
-def augment(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
-    """Return `transform(source, seed)`, see `TrainTransform`."""
-    return _shared(_augmented, transform)(source, seed)
+def _shared(compute: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Make all graphs of the process share one function for each transform.
 
+    A run builds about twenty pipelines. Tracing the function for each would take half a second.
+    """
 
-def center(transform: EvaluationTransform, source: Source) -> tf.Tensor:
-    """Return `transform(source)`, see `EvaluationTransform`."""
-    return _shared(_central, transform)(source)
+    @functools.lru_cache(maxsize=64)
+    def traced(transform: TrainTransform | EvaluationTransform) -> Callable[..., tf.Tensor]:
+        return tf.function(functools.partial(compute, transform), autograph=False)
 
+    @functools.wraps(compute)
+    def call(transform: TrainTransform | EvaluationTransform, *arguments: Any) -> tf.Tensor:
+        if tf.executing_eagerly():
+            return compute(transform, *arguments)
+        return traced(transform)(*arguments)
 
-def augment_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Return `transform.of_batch(pixels, seeds)`, see `TrainTransform`."""
-    return _shared(_augmented_batch, transform)(pixels, seeds)
-
-
-def center_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
-    """Return `transform.of_batch(pixels)`, see `EvaluationTransform`."""
-    return _shared(_central_batch, transform)(pixels)
+    return call
 
 
 def draw(
@@ -75,7 +74,9 @@ def draw(
     return resized, window, flip_number, jitter_numbers
 
 
-def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
+@_shared
+def augment(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
+    """Return `transform(source, seed)`, see `TrainTransform`."""
     image = decode.open_image(source, transform.max_pixels)
     resized, window, flip_number, jitter_numbers = draw(transform, image.size, seed)
     read = resample_for_training if transform.crop == "area" else resample
@@ -93,7 +94,9 @@ def _augmented(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf
     return tf.ensure_shape(mirrored, [transform.image_size, transform.image_size, 3])
 
 
-def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
+@_shared
+def center(transform: EvaluationTransform, source: Source) -> tf.Tensor:
+    """Return `transform(source)`, see `EvaluationTransform`."""
     image = decode.open_image(source, transform.max_pixels)
     resized = resized_size(image.size, transform.resize or transform.image_size)
     window = central_window(resized, transform.image_size)
@@ -101,7 +104,9 @@ def _central(transform: EvaluationTransform, source: Source) -> tf.Tensor:
     return tf.ensure_shape(output, [transform.image_size, transform.image_size, 3])
 
 
-def _augmented_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+@_shared
+def augment_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    """Return `transform.of_batch(pixels, seeds)`, see `TrainTransform`."""
     resized = _static_resized_size(transform, pixels)
     _, (corners, extent), flip_numbers, _ = draw(transform, tf.shape(pixels)[1:3], seeds)
     return resample_pixels(
@@ -113,7 +118,9 @@ def _augmented_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Ten
     )
 
 
-def _central_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
+@_shared
+def center_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
+    """Return `transform.of_batch(pixels)`, see `EvaluationTransform`."""
     resized = _static_resized_size(transform, pixels)
     corner, extent = central_window(tf.constant(resized), transform.image_size)
     corners = tf.broadcast_to(corner, [tf.shape(pixels)[0], 2])
@@ -127,22 +134,3 @@ def _static_resized_size(
         size = tf.constant(list(pixels.shape[1:3]))
         height, width = resized_size(size, transform.resize or transform.image_size).numpy()
     return int(height), int(width)
-
-
-def _shared(
-    compute: Callable[..., tf.Tensor], transform: TrainTransform | EvaluationTransform
-) -> Callable[..., tf.Tensor]:
-    """Return `compute` for this transform. All graphs of the process share one function.
-
-    A run builds about twenty pipelines. Tracing the function for each would take half a second.
-    """
-    if tf.executing_eagerly():
-        return functools.partial(compute, transform)
-    return _traced(compute, transform)
-
-
-@functools.lru_cache(maxsize=64)
-def _traced(
-    compute: Callable[..., tf.Tensor], transform: TrainTransform | EvaluationTransform
-) -> Callable[..., tf.Tensor]:
-    return tf.function(functools.partial(compute, transform), autograph=False)

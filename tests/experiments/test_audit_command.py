@@ -45,8 +45,10 @@ def file(tmp_path):
     return tmp_path / "mine.npz"
 
 
-def test_third_party_embeddings(file, capsys):
-    assert command(f"--embeddings={file}", "--similarity=0.999") == 0
+def test_third_party_embeddings_and_limits(file, capsys):
+    limits = ["--max_label_errors=3", "--max_outliers=2", "--max_duplicates=1"]
+    given = [f"--embeddings={file}", "--similarity=0.999", *limits]
+    assert command(*given) == 0
     lines = findings(file.parent / "mine-audit")
     wrong = {line["row"]: line["suggested_class"] for line in of_kind(lines, "label error")}
     assert wrong["7"] == "class 0" and wrong["40"] == "class 2"
@@ -59,14 +61,7 @@ def test_third_party_embeddings(file, capsys):
     page = (file.parent / "mine-audit" / "audit.html").read_text()
     assert "<img" not in page and "Labels probably wrong: " in page and "class 2" in page
     assert "images that training has seen" not in capsys.readouterr().out
-
-
-def test_limits_and_their_exit_code(file, capsys):
-    limits = ["--max_label_errors=3", "--max_outliers=2", "--max_duplicates=1"]
-    given = [f"--embeddings={file}", "--similarity=0.999"]
-    assert command(*given, *limits) == 0
-    capsys.readouterr()
-    assert command(*given, *limits, "--max_outliers=0") == 3
+    assert command(*given, "--max_outliers=0") == 3
     printed = capsys.readouterr()
     assert "found: 2 outliers (--max_outliers=0): more than is allowed" in printed.err
     assert "findings.csv" in printed.out  # also written if a limit is exceeded
@@ -143,23 +138,23 @@ def test_a_run_without_a_model_names_the_command_that_resumes_it(photos, tmp_pat
 def test_embeddings_of_a_run_are_reused_for_the_same_images(tmp_path):
     table = ImageTable.from_paths(["a.png", "b.png", "c.png"], ["x", "y", "x"])
     kept = {"embeddings": EMBEDDINGS[:3], "labels": table.labels, "paths": table.paths}
-    assert kept_embeddings(tmp_path, "test", table) is None
+    file = tmp_path / "test_embeddings.npz"
     for changed, same in (
         ({}, True),
         ({"labels": np.array([0, 0, 1])}, False),
         ({"paths": np.array(["a.png", "b.png", "d.png"])}, False),
         ({"embeddings": EMBEDDINGS[:2]}, False),
     ):
-        np.savez(tmp_path / "test_embeddings.npz", **kept | changed)
-        found = kept_embeddings(tmp_path, "test", table)
-        assert (found is not None) == same
+        np.savez(file, **kept | changed)
+        assert (kept_embeddings(tmp_path, "test", table) is not None) == same
         assert kept_embeddings(tmp_path, "gallery", table) is None
-    (tmp_path / "test_embeddings.npz").write_bytes(b"PK cut")
-    assert kept_embeddings(tmp_path, "test", table) is None
     pixels = ImageTable.from_arrays(np.zeros((3, 4, 4, 1), np.uint8), [0, 1, 0])
-    np.savez(tmp_path / "test_embeddings.npz", embeddings=EMBEDDINGS[:3], labels=pixels.labels)
+    np.savez(file, embeddings=EMBEDDINGS[:3], labels=pixels.labels)
     assert kept_embeddings(tmp_path, "test", pixels) is not None
     assert kept_embeddings(tmp_path, "test", table) is None
+    for damage in (lambda: file.write_bytes(b"PK cut"), file.unlink):
+        damage()
+        assert kept_embeddings(tmp_path, "test", pixels) is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 30])

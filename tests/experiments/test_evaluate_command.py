@@ -5,7 +5,6 @@ import json
 import pathlib
 import re
 import shutil
-import zipfile
 
 import keras
 import numpy as np
@@ -16,7 +15,7 @@ from tiny_run import TINY
 import pipelines
 from experiments import evaluate
 from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.information import INFORMATION
+from experiments.evaluation.scores import SCORES
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import parse
 from experiments.options.command_line import run_command
@@ -43,7 +42,7 @@ def read(folder):
 
 def of_retrieval(scores):
     return {key: value for key, value in scores.items()
-            if key not in {*INFORMATION, "information_rows"}}  # fmt: skip
+            if key not in SCORES or SCORES[key].compute}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +79,9 @@ def test_third_party_embeddings(tmp_path, capsys):
     printed = capsys.readouterr().out
     scores, page = read(tmp_path / "mine-evaluation")
     assert scores == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3])
-    for name, shown in (("map@r/l2", "{:.1f}"), ("nmi", "{:.1f}"), ("recall@3/cosine", "{:.1f}")):
-        assert shown.format(100 * scores[name]) in printed
-        assert shown.format(100 * scores[name]) in page
+    for name in ("map@r/l2", "nmi", "recall@3/cosine"):
+        shown = f"{100 * scores[name]:.1f}"
+        assert shown in printed and shown in page
     assert f"{scores['jensen_shannon']:.3f} nats" in printed
     assert page.count("<svg") == 1 and "<h2>Retrieval" not in page
 
@@ -122,33 +121,23 @@ def test_prefixes_of_third_party_embeddings(tmp_path, capsys):
     scores, page = read(tmp_path / "mine-evaluation")
     expected = metrics.recall_at_k(EMBEDDINGS[:, :2], LABELS, [1, 3], "l2")
     assert scores["recall@3/l2/first 2"] == expected[3]
-    assert scores["recall@3/l2"] != expected[3] and "recall@1/l2/first 4" not in scores
-    assert "first 1, cosine" in capsys.readouterr().out and "first 2, l2" in page
+    assert "recall@1/l2/first 4" not in scores and "first 2, l2" in page
     for lengths in ("2,1", "0,1", "3,5", "1,1"):
-        assert command(*options, f"--matryoshka={lengths}") == 2
-        said = capsys.readouterr().err
-        assert "matryoshka must be increasing lengths up to 4" in said and lengths in said
+        refused([*options, f"--matryoshka={lengths}"], f"matryoshka must .*4.*{lengths}", capsys)
 
 
-def test_a_catalog_in_a_file_is_searched(tmp_path, capsys):
+def test_a_catalog_in_a_file_is_searched(tmp_path):
     catalog = {"catalog_embeddings": EMBEDDINGS[::5], "catalog_labels": LABELS[::5]}
     np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, **catalog)
     assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--recall_at=1,3,7") == 0
-    printed = capsys.readouterr().out
     found = metrics.recall_at_k(
         EMBEDDINGS, LABELS, [1, 3], gallery=EMBEDDINGS[::5], gallery_labels=LABELS[::5]
     )
-    (line,) = [line for line in printed.splitlines() if line.startswith("photo to catalog, cosine")]
-    assert line.split()[-5:] == [f"{100 * found[1]:.1f}", f"{100 * found[3]:.1f}", "–", "–", "–"]
     result = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())
     assert result["catalog"] == 6 and result["catalog_zero_rows"] == 0
     assert result["recall"]["photo to catalog, cosine"] == {"1": found[1], "3": found[3]}
     # The catalog does not change the other scores.
     assert of_retrieval(result["scores"]) == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3, 7])
-
-    np.savez(tmp_path / "half.npz", embeddings=EMBEDDINGS, labels=LABELS, catalog_labels=LABELS)
-    assert command(f"--embeddings={tmp_path / 'half.npz'}") == 2
-    assert "must have the array catalog_embeddings" in capsys.readouterr().err
 
 
 NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
@@ -160,6 +149,9 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
         ({"labels": None}, "must have the array labels.*with the arrays embeddings"),
         ({"embeddings": None, "labels": None, "x": LABELS}, "must have .* embeddings.* arrays x"),
         ({"gallery_labels": LABELS}, "must have the array gallery_embeddings"),
+        ({"catalog_labels": LABELS}, "must have the array catalog_embeddings"),
+        ({"labels": ["a"] * 30}, "The queries must have at least 2 classes, but got 1"),
+        ({"labels": range(30)}, "at least 2 images of a class, but got 1 of each class"),
         ({"labels": LABELS[:7]}, r"labels shape \[n\].*\(30, 4\) and \(7,\)"),
         ({"embeddings": EMBEDDINGS[0]}, r"embeddings must have shape \[n, d\].*\(4,\)"),
         ({"embeddings": NAN_IN_ROW_3}, r"NaN or infinity in 1 of 30 rows \(row numbers 3\)"),
@@ -171,6 +163,7 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
         ({"--recall_at": "30"}, "recall_at must be between 1 and 29.*30"),
         ({"--split": "train"}, "split has no effect on --embeddings"),
         ({"--dataset": "cub"}, "dataset has no effect on --embeddings"),
+        ({"--neighbors": "faiss"}, "neighbors.*scann.*faiss"),
     ],
 )
 def test_invalid_embeddings(changed, message, tmp_path, capsys):
@@ -188,18 +181,6 @@ def refused(arguments, message, capsys):
     err = "".join(line for line in lines if "image/s" not in line)  # lines of the progress bar
     assert err.startswith("error: ") and err.count("\n") == 1
     assert re.search(message, err), err
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (["a"] * 30, "The queries must have at least 2 classes, but got 1"),
-        (range(30), "The queries must have at least 2 images of a class, but got 1 of each class"),
-    ],
-)
-def test_labels_without_matches_or_without_others(labels, message, tmp_path, capsys):
-    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=labels)
-    refused([f"--embeddings={tmp_path / 'mine.npz'}"], message, capsys)
 
 
 @pytest.mark.parametrize(
@@ -230,37 +211,35 @@ def test_an_untrained_backbone_without_a_run(photos, tmp_path, capsys):
     assert scores == metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
     assert "training classes" not in printed
     assert "<h1>untrained backbone small_convnet</h1>" in page
-    assert command(*words, "--run=x") == 2
-    assert "but got --run and --backbone" in capsys.readouterr().err
 
 
 def test_unreadable_files(tmp_path, capsys):
-    np.save(tmp_path / "a.npy", EMBEDDINGS)
-    np.savez(tmp_path / "whole.npz", embeddings=EMBEDDINGS, labels=LABELS)
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:300])
-    (tmp_path / "text.npz").write_text("embeddings")
-    (tmp_path / "empty.npz").write_bytes(b"")
-    np.savez_compressed(tmp_path / "damaged.npz", embeddings=EMBEDDINGS, labels=LABELS)
-    damaged = bytearray((tmp_path / "damaged.npz").read_bytes())
-    damaged[60:70] = b"\xff" * 10
-    (tmp_path / "damaged.npz").write_bytes(damaged)
-    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
-        archive.writestr("embeddings.npy", b"")
-    other = bytearray((tmp_path / "other.npz").read_bytes())
-    other[8] = 99  # a compression method that zipfile does not support
-    other[other.index(b"PK\1\2") + 10] = 99
-    (tmp_path / "other.npz").write_bytes(other)
-    for name in ("a.npy", "cut.npz", "text.npz", "empty.npz", "damaged.npz", "other.npz"):
+    np.savez_compressed(tmp_path / "whole.npz", embeddings=EMBEDDINGS, labels=LABELS)
+    whole = (tmp_path / "whole.npz").read_bytes()
+    for name, content in (
+        ("cut.npz", whole[:300]),
+        ("text.npz", b"embeddings"),
+        ("damaged.npz", whole[:60] + b"\xff" * 10 + whole[70:]),
+    ):
+        (tmp_path / name).write_bytes(content)
         refused([f"--embeddings={tmp_path / name}"], f"must be a .npz file.*{name}", capsys)
     refused([f"--embeddings={tmp_path / 'gone.npz'}"], "gone.npz is not a file", capsys)
-    refused([f"--run={tmp_path}"], "run must be the folder of a run", capsys)
-    refused([], "one of --run, --model, .*but got none of them", capsys)
-    refused(["--run=a", "--model=b"], "but got --run and --model", capsys)
-    refused(["--model=b", "--epochs=3"], "epochs has no effect.*--epochs=3", capsys)
-    refused(["--model=b", "--nodeterministic"], "deterministic has no effect", capsys)
-    refused(["--model=b", "--pooling=max"], "pooling has no effect on --model", capsys)
-    assert command("--help") == 0
-    assert "--saved_model=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--run=/nowhere"], "run must be the folder of a run"),
+        ([], "one of --run, --model, .*but got none of them"),
+        (["--run=a", "--model=b"], "but got --run and --model"),
+        (["--run=a", "--backbone=small_convnet"], "but got --run and --backbone"),
+        (["--model=b", "--epochs=3"], "epochs has no effect.*--epochs=3"),
+        (["--model=b", "--nodeterministic"], "deterministic has no effect"),
+        (["--model=b", "--pooling=max"], "pooling has no effect on --model"),
+    ],
+)
+def test_invalid_flags(arguments, message, capsys):
+    refused(arguments, message, capsys)
 
 
 def test_output_folders(tmp_path, capsys, monkeypatch):
@@ -399,19 +378,11 @@ def test_scores_by_scann_have_certificates(tmp_path, capsys):
     assert "Exact on" not in capsys.readouterr().out
     exact, _ = read(tmp_path / "mine-evaluation")
     assert command(*words, "--neighbors=scann") == 0
-    printed = capsys.readouterr().out
-    for row in ("embedding, cosine", "embedding, l2", "first 2, cosine"):
-        assert f"Exact on 30 random queries, with 95 % interval ({row}): R@1 " in printed
+    assert "interval (first 2, cosine): R@1 " in capsys.readouterr().out
     scores, page = read(tmp_path / "mine-evaluation")
     assert scores == pytest.approx(exact) and "Exact on 30 random queries" in page
     text = (tmp_path / "mine-evaluation" / "evaluation.json").read_text()
     certificates = json.loads(text)["certificates"]
     for key in ("recall@3/cosine", "map@r/l2", "recall@1/cosine/first 2"):
         low, high = certificates[f"{key}/exact_low"], certificates[f"{key}/exact_high"]
-        assert certificates[f"{key}/exact"] == pytest.approx(scores[key])
         assert low < scores[key] < high
-
-
-def test_a_wrong_search_for_neighbors(tmp_path, capsys):
-    assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--neighbors=faiss") == 2
-    assert re.search("neighbors.*scann.*faiss", capsys.readouterr().err)

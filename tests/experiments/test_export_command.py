@@ -1,6 +1,5 @@
 """`experiments.export`: its files, output, and invalid input."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,11 +12,8 @@ from tiny_run import TINY
 from trials import Tally, seeds
 
 from experiments import export
+from experiments.exporting.formats import FORMATS
 from experiments.options.command_line import run_command
-
-# Format -> packages that it needs.
-NEEDS = {"saved_model": (), "onnx": ("onnxruntime", "tf2onnx"), "openvino": ("openvino", "nncf"),
-         "litert": ("ai_edge_litert", "ai_edge_quantizer", "litert_converter")}  # fmt: skip
 
 
 def command(*arguments):
@@ -41,26 +37,16 @@ def run(finished, tmp_path_factory):
 def test_a_run_is_exported_with_its_card(run, capsys):
     assert command(f"--run={run}", "--format=saved_model") == 0
     printed = capsys.readouterr().out
-    for words in (
-        "| lost           |  0.00",
-        "size: ",
-        "similarity of two: 1.0",
-        "ms an",
-    ):
+    for words in ("| lost           |  0.00", "size: ", "similarity of two: 1.0", "ms an"):
         assert words in printed
     folder = run / "exports" / "saved_model"
-    assert sorted(path.name for path in folder.iterdir()) == [
+    assert {path.name for path in folder.iterdir()} == {
         "export.json",
         "model_card.md",
         "saved_model",
-    ]
+    }
     card = (folder / "model_card.md").read_text()
-    for words in (
-        "20 images of 5 classes",
-        "--epochs=2",
-        "None yet",
-        "random weights",
-    ):
+    for words in ("20 images of 5 classes", "--epochs=2", "None yet", "random weights"):
         assert words in card
     assert str(run) not in card and "--data_dir" not in card
     # Again, with leftovers of a killed export, and with embeddings that do not fit the images.
@@ -79,16 +65,9 @@ def test_a_run_is_exported_with_its_card(run, capsys):
     ("words", "message"),
     [
         ([], "run and format must be set"),
-        (["--format=onnx"], "run must be set"),
-        (["--run={run}"], "format must be set"),
         (["--run=/nowhere", "--format=onnx"], "with flags.txt in it. Received: run=/nowhere"),
-        (
-            ["--run={run}", "--format=tensorrt"],
-            "format must be one of saved_model, onnx, openvino, litert",
-        ),
         (["--run={run}", "--format=saved_model", "--int8"], "int8 is for litert, onnx, openvino"),
         (["--run={run}", "--format=onnx", "--examples=9"], "examples needs --int8"),
-        (["--run={run}", "--format=litert", "--int8", "--examples=0"], "examples"),
         (["--run={run}", "--format=saved_model"], "run must be the folder of a run"),
     ],
 )
@@ -124,8 +103,8 @@ def exporting(request, run, tmp_path):
     """An export with the test's flags into `FOLDER/it`, with a separate temporary folder."""
     (tmp_path / "temporary").mkdir()
     name = request.param[0].partition("=")[2]
-    if not all(map(importlib.util.find_spec, NEEDS[name])):
-        pytest.skip(f"a package of {name} is not installed")
+    for package in FORMATS[name].packages:
+        pytest.importorskip(package, exc_type=ImportError)
     setup = f"import tempfile\ntempfile.tempdir = {str(tmp_path / 'temporary')!r}"
     return SmallCommand(
         "experiments.export",
@@ -140,7 +119,7 @@ def exporting(request, run, tmp_path):
     "exporting",
     [
         ["--format=saved_model"],
-        *([f"--format={name}", *more] for name in list(NEEDS)[1:] for more in ([], ["--int8"])),
+        *([f"--format={name}", *more] for name in list(FORMATS)[1:] for more in ([], ["--int8"])),
     ],
     indirect=True,
     ids=" ".join,

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tiers
 from photo_search import index_command, picture, png, save_color_model, write_photos
 from PIL import Image
 
@@ -78,11 +77,7 @@ def test_each_image_in_the_folder_is_its_own_nearest_neighbor(
     bad = write_bad(photos)
     assert command() == 0
     out = capsys.readouterr().out
-    assert (
-        "6 images, " in out
-        and "s: added 6, changed 0, removed 0\n" in out
-        and "exact search" in out
-    )
+    assert "6 images, " in out and "s: added 6, changed 0, removed 0\n" in out
     assert f"skipped 6 files that cannot be embedded: {tmp_path / 'index'}" in out
     lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
     reasons = dict(line.split("\t") for line in lines)
@@ -119,10 +114,14 @@ def test_a_killed_command_resumes(tmp_path, photos, command, embedded, monkeypat
     assert not (tmp_path / "index" / "index").exists()
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", counting)
     write_photos(photos, ["a/1.png", "z.png"])  # one new image, one changed image
+    damaged = min((tmp_path / "index" / ".unfinished").glob("*.npz"))
+    lost = len(np.load(damaged)["paths"])
+    damaged.write_bytes(damaged.read_bytes()[:-40])
     embedded.clear()
     assert command() == 0
-    # Three images were left, two are new or changed, and one bad file is tried again.
-    assert sum(embedded) == 3 + 2 + 1
+    # Three images were left, two are new or changed, and one bad file is tried again. The changed
+    # image is in the damaged file.
+    assert sum(embedded) == 3 + 2 + 1 + lost - 1
     lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
     assert [line.split("\t")[0] for line in lines] == bad
     assert load_index(tmp_path / "index" / "index").num_items == 7
@@ -147,14 +146,7 @@ def test_a_repeated_command_embeds_only_new_images(tmp_path, photos, command, em
     assert command() == 0
     assert "s: added 1, changed 1, removed 1\n" in capsys.readouterr().out and sum(embedded) == 2
     after = load_index(folder)
-    assert after.ids.tolist() == [
-        "0.png",
-        "a/1.png",
-        "a/b/2.jpg",
-        "a/new.png",
-        "c/3.GIF",
-        "c/5.webp",
-    ]
+    assert after.ids.tolist() == sorted({*NAMES, "a/new.png"} - {"c/4.bmp"})
     rows = np.load(tmp_path / "index" / "embeddings.npz")["embeddings"]
     assert before.search(rows[:1], 1)[0] == "0.png" == after.search(rows[:1], 1)[0]
     assert before.search(rows[1:2], 1)[1] < 0.99 < after.search(rows[1:2], 1)[1]
@@ -190,7 +182,7 @@ def test_a_moved_model(tmp_path, model, command, embedded):
 def small_tree(monkeypatch):
     """Let the command build a tree of two leaves."""
     tree = retrieval.TreeAH(num_leaves=2, leaves_to_search=2, reorder=30)
-    monkeypatch.setattr("experiments.searching.index_building.tree_of", lambda recall: tree)
+    monkeypatch.setattr("experiments.searching.index_building.TreeAH", lambda target_recall: tree)
 
 
 @pytest.mark.slow
@@ -247,16 +239,9 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         (["--saved_model=/no/where"], "saved_model must be the folder of a SavedModel"),
         (["--saved_model={run}"], "did you mean {run}/saved_model?"),
         (["--output={photos}"], "output_dir must be a new or empty folder, or an index"),
-        (["--output={photos}/0.png"], "output_dir must be a new or empty folder, or an index"),
-        (["--output="], "output_dir must not be empty. Received: output_dir="),
-        (["--batch_size=0"], "batch_size"),
-        (["--target_recall=1.5"], "target_recall must be"),
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
-        (["--prefix=0"], "prefix must be a whole number of at least 1"),
         (["--prefix=2", "--target_recall=0.8"], "prefix must not be set with --target_recall"),
         (["--backbone=x"], "Set either --saved_model or --backbone, but got both"),
-        (["--weights=none"], "weights needs --backbone"),
-        (["word"], "flags start with --. Received: word"),
     ],
 )
 def test_bad_input(tmp_path, photos, model, command, arguments, message, capsys):
@@ -300,44 +285,31 @@ def test_a_folder_in_use_by_another_process_is_refused(tmp_path, command, capsys
     assert "is in use by another running process" in capsys.readouterr().err
 
 
-def lose_folder(photos, saved):
-    shutil.move(photos, saved)
-
-
-def empty_folder(photos, saved):
-    """Empty a folder, like the mount point of a lost drive."""
-    shutil.move(photos, saved)
-    photos.mkdir()
-
-
-@tiers.parametrize("lose", [lose_folder, empty_folder], [lose_folder])
 def test_an_image_folder_that_disappears_stops_the_command(
-    lose, tmp_path, photos, command, monkeypatch, capsys
+    tmp_path, photos, command, monkeypatch, capsys
 ):
-    write_photos(photos, [f"{number:02}.png" for number in range(9)])
     assert command() == 0
-    index, paths = tmp_path / "index", sorted(load_index(tmp_path / "index" / "index").ids)
-    write_photos(photos, [f"new/{number:02}.png" for number in range(20)])
-    call = image_embedder.ImageEmbedder.__call__
+    index, call = tmp_path / "index" / "index", image_embedder.ImageEmbedder.__call__
+    write_photos(photos, [f"new/{number:02}.png" for number in range(9)])
 
     def losing(self, encoded):
         if not (tmp_path / "saved").exists():
-            lose(photos, tmp_path / "saved")
+            shutil.move(photos, tmp_path / "saved")
+            photos.mkdir()  # like the mount point of a lost drive
         return call(self, encoded)
 
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", losing)
     capsys.readouterr()
     assert command() == 1
-    *bars, line = capsys.readouterr().err.splitlines()
+    line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"stopped: the folder of the images is gone: {photos}.")
-    assert not any("Traceback" in bar for bar in bars)
-    assert sorted(load_index(index / "index").ids) == paths
+    assert sorted(load_index(index).ids) == sorted(NAMES)
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", call)
-    shutil.rmtree(photos, ignore_errors=True)
+    photos.rmdir()
     shutil.move(tmp_path / "saved", photos)
     assert command() == 0
-    assert load_index(index / "index").num_items == len(paths) + 20
-    assert not (index / "skipped.txt").exists()
+    assert load_index(index).num_items == len(NAMES) + 9
+    assert not (tmp_path / "index" / "skipped.txt").exists()
 
 
 def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, capsys):
@@ -356,13 +328,7 @@ def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, caps
 
 
 def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photos, command):
-    names = [
-        "\x1b]0;title\x07.png",
-        "line\nbreak\ttab.jpg",
-        "\u202egnp.jpg",
-        '"quoted".png',
-        "ä b.png",
-    ]
+    names = ["\x1b]0;title\x07.png", "line\nbreak\ttab.jpg", '"quoted".png', "ä b.png"]
     for name in names:
         (photos / name).write_text("no image")
     assert command() == 0
@@ -372,25 +338,6 @@ def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photo
     assert "ä b.png" in written
     found = [json.loads(name) if name.startswith('"') else name for name in written]
     assert sorted(found) == sorted(names)
-
-
-@pytest.mark.slow
-def test_a_damaged_file_from_a_killed_command_is_ignored(tmp_path, command, monkeypatch, embedded):
-    counting = image_embedder.ImageEmbedder.__call__
-
-    def killed(self, encoded):
-        if embedded:
-            raise KeyboardInterrupt
-        return counting(self, encoded)
-
-    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", killed)
-    assert command("--batch_size=2") == 130
-    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", counting)
-    (begun,) = (tmp_path / "index" / ".unfinished").glob("*.npz")
-    begun.write_bytes(begun.read_bytes()[:-40])
-    assert command() == 0
-    assert load_index(tmp_path / "index" / "index").ids.tolist() == NAMES
-    assert sum(embedded) == 2 + len(NAMES)
 
 
 def test_a_damaged_model_is_refused_before_it_is_loaded(tmp_path, model, command, capsys):

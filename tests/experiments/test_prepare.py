@@ -1,6 +1,5 @@
 """`experiments.prepare`: preparation of published datasets, without a network."""
 
-import functools
 import hashlib
 import http.server
 import shutil
@@ -105,35 +104,6 @@ def test_a_dataset_is_downloaded_unpacked_and_counted(
     (folder / path.name).unlink()
     assert command(f"--dataset={name}", f"--data_dir={folder}") == 0
     assert command(f"--dataset={name}", f"--data_dir={folder / path.stem}") == 0
-
-
-def test_another_process_may_unpack_at_the_same_time(tmp_path, cub_archive, monkeypatch):
-    serve(monkeypatch, "cub", cub_archive)
-    given = ["--dataset=cub", f"--data_dir={tmp_path / 'data'}"]
-    look = prepare._look
-
-    def meanwhile(name, folder):
-        seen = look(name, folder)
-        monkeypatch.setattr(prepare, "_look", look)
-        assert command(*given) == 0  # another process
-        return seen
-
-    monkeypatch.setattr(prepare, "_look", meanwhile)
-    assert command(*given) == 0
-
-
-def test_over_http(tmp_path, cub_archive, monkeypatch, capsys):
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=cub_archive.parent)
-    handler.log_message = lambda *_: None
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/{cub_archive.name}"
-        serve(monkeypatch, "cub", cub_archive, f"{url}.not_there")
-        assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
-        assert "not_there answers 404" in capsys.readouterr().err
-        serve(monkeypatch, "cub", cub_archive, url)
-        assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 0
-        server.shutdown()
 
 
 class _HalfOfIt(http.server.BaseHTTPRequestHandler):
@@ -253,12 +223,7 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
     ("arguments", "message"),
     [
         ([], "dataset and data_dir must be set: --dataset=cub|cars|sop|groceries|inshop"),
-        (["--dataset=cub"], "data_dir must be set: --data_dir="),
-        (
-            ["--dataset=birds", "--data_dir=x"],
-            "dataset must be one of cub, cars, sop, groceries, inshop. Received: dataset=birds",
-        ),
-        (["--dataset=cub", "--data_dir=x", "word"], "flags start with --. Received: word"),
+        (["--dataset=birds", "--data_dir=x"], "dataset must be one of cub, cars, sop, groceries"),
     ],
 )
 def test_bad_flags(arguments, message, capsys):

@@ -71,13 +71,8 @@ def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--crops=0"], "crops must be a whole number of at least 1"),
-        (
-            ["--zebra=1"],
-            "zebra is not a flag of experiments.preview. --help lists them. Received: --zebra=1",
-        ),
         (["--output=/no/where/sheet.png"], "No such file or directory"),
         (["--resize=20"], "resize must be at least image_size"),
-        (["--data_dir=/no/where"], "data_dir must be a readable folder"),
     ],
 )
 def test_bad_input(photos, arguments, message, capsys):

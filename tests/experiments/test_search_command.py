@@ -7,14 +7,7 @@ import shutil
 import sys
 
 import pytest
-from photo_search import (
-    index_command,
-    make_index,
-    picture,
-    png,
-    save_color_model,
-    write_photos,
-)
+from photo_search import index_command, make_index, picture, png, save_color_model, write_photos
 from PIL import Image
 
 import experiments.searching
@@ -95,16 +88,6 @@ def test_copies_are_grouped_and_k_groups_are_found(visual):
     assert answer(visual, 1).classes == [("milk", 1)]
 
 
-def test_k_groups_are_found_despite_many_copies(tmp_path):
-    picture(0).save(write_photos(tmp_path / "photos", ["x.png", "y.png"]) / "a0.png")
-    for number in range(30):
-        shutil.copy(tmp_path / "photos" / "a0.png", tmp_path / "photos" / f"a{number}x.png")
-    given = [f"--images={tmp_path / 'photos'}", f"--output_dir={tmp_path / 'index'}"]
-    assert index_command(f"--saved_model={save_color_model(tmp_path / 'model')}", *given) == 0
-    copies, other = VisualSearch(tmp_path / "index").search(png(0), 2).results
-    assert len(copies.alike) == 31 and other.path == "y.png"
-
-
 def test_an_item_is_not_its_own_neighbor(visual):
     item = visual._item_of["a/1.png"]
     for where in ((), ((("folder", "a"),))):
@@ -160,15 +143,10 @@ def test_invalid_conditions(known, tmp_path, capsys):
     damaged = shutil.copytree(known / "index", tmp_path / "index")
     (damaged / "columns.json").write_text("{}")
     for arguments, message in [
-        (
-            [*given, "--where=color=red"],
-            "a column of class, folder, brand, but got where=color=",
-        ),
-        ([*given, "--min_similarity=1.5"], "min_similarity must be"),
+        ([*given, "--where=color=red"], "class, folder, brand, but got where=color="),
         ([*given, "--min_similarity=nan"], "min_similarity must be a finite number"),
-        ([*given, "--group_similarity=-1"], "group_similarity must be"),
         ([f"--index={damaged}", given[1]], "columns.json is damaged"),
-        ([given[0], "--serve", "--where=class=a"], "where must be unset with --serve"),
+        ([given[0], "--serve", "--where=class=a"], "where must not be set with --serve"),
     ]:
         assert command(*arguments) == 2
         err = capsys.readouterr().err
@@ -200,37 +178,21 @@ def test_bad_input(index, tmp_path, capsys):
     (other / "variables" / "more").touch()
     image = f"--query={index.parent / 'photos' / '4.webp'}"
     for arguments, message in [
-        ([image], "index must be set"),
         ([f"--index={index}"], "Set either --query=IMAGE (repeatable) or --serve"),
-        ([f"--index={index}", image, "--serve"], "Set either --query"),
         ([f"--index={index}", image, "--query="], "query must not be empty. Received: query="),
         ([f"--index={tmp_path}", image], f"{tmp_path} has no settings.json"),
-        (
-            [f"--index={unfinished}", image],
-            "is not finished: repeat its python -m",
-        ),
+        ([f"--index={unfinished}", image], "is not finished: repeat its python -m"),
         ([f"--index={index}", f"--query={text}"], f"query {text} cannot be searched"),
         ([f"--index={index}", f"--query={huge}"], "an image of more than 50 million pixels"),
         ([f"--index={damaged}", image], "Its python -m experiments.index builds it again"),
-        ([f"--index={index}", image, "--port=80"], "port must be unset with --query"),
-        *(
-            ([f"--index={index}", "--serve", f"--allowed_host={name}"], "allowed_host must be one")
-            for name in ("*", "*.example.org", "a:80", "http://a.org")
-        ),
-        ([f"--index={index}", "--serve", "--k=5"], "k must be unset with --serve"),
+        ([f"--index={index}", image, "--port=80"], "port needs --serve"),
+        ([f"--index={index}", "--serve", "--allowed_host=*.org"], "allowed_host must be one"),
+        ([f"--index={index}", "--serve", "--k=5"], "k must not be set with --serve"),
         ([f"--index={index}", "--query=/no/x.jpg"], "query /no/x.jpg cannot be read (No such file"),
         ([f"--index={index}", image, "--k=6"], "k must be at most the number of images, 5"),
-        ([f"--index={index}", image, "--k=0"], "k must be"),
-        (
-            [f"--index={index}", image, f"--saved_model={other}"],
-            "saved_model must be the model",
-        ),
-        (
-            [f"--index={moved}", image],
-            "is gone: /no/model. If it has moved, set",
-        ),
+        ([f"--index={index}", image, f"--saved_model={other}"], "saved_model must be the model"),
+        ([f"--index={moved}", image], "is gone: /no/model. If it has moved, set"),
         ([f"--index={index}", image, "--images=/no"], "the folder of the index's images is gone"),
-        ([f"--index={index}", image, "word"], "flags start with --. Received: word"),
     ]:
         assert command(*arguments) == 2, arguments
         err = capsys.readouterr().err

@@ -132,7 +132,7 @@ def test_an_image_is_embedded_by_the_model_of_the_queries(index, tmp_path, capsy
             ["--query_text=1", "--query_model={short}", "--saved_model={images}"],
             "query_model must not be set with --saved_model",
         ),
-        (["--serve", "--query_model={images}"], "query_model must be unset with --serve"),
+        (["--serve", "--query_model={images}"], "query_model must not be set with --serve"),
     ],
 )
 def test_invalid_models_of_queries_are_refused(index, tmp_path, flags, message, capsys):

@@ -37,11 +37,8 @@ class MemoryStore(Store):
         self.images = {}
         self.written = []  # number of images per call
 
-    def description(self):
-        return self.described
-
-    def is_finished(self):
-        return self.finished
+    def _stored(self):
+        return self.described and (self.described.text(), self.finished)
 
     def create(self, description):
         self.described, self.finished, self.images = description, False, {}

@@ -74,9 +74,9 @@ def test_an_error_loses_no_written_row(tmp_path):
         assert file.done == 5
         with pytest.raises(ValueError, match=r"another running process"):
             EmbeddingFile(path, 10, "a").__enter__()
-        with pytest.raises(ValueError, match=r"shape \[b, 3\], but got \(1, 4\)"):
+        with pytest.raises(ValueError, match=r"shape \[b, 3\].*\(1, 4\)"):
             file.append(np.zeros((1, 4)))
-        with pytest.raises(ValueError, match="at most 5 rows, but got 6"):
+        with pytest.raises(ValueError, match=r"b up to 5, but got \(6, 3\)"):
             file.append(ROWS[:6])
         with pytest.raises(FloatingPointError, match="no longer finite"):
             file.append(np.full((2, 3), np.nan))
@@ -116,8 +116,3 @@ def test_a_killed_process_loses_no_complete_row(tmp_path):
     (tmp_path / "e.npy.partial").write_bytes(path.read_bytes()[:150])
     path.unlink()
     assert fill(path)[0] == list(range(10))
-
-
-def test_bad_arguments(tmp_path):
-    with pytest.raises(ValueError, match="rows must be at least 1, but got 0"):
-        EmbeddingFile(tmp_path / "e.npy", 0, "a")

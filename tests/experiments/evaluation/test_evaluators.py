@@ -53,20 +53,20 @@ def test_accuracy_of_the_classifier_or_of_the_nearest_class_mean(closed):
 
 
 def test_unseen_classes_have_no_accuracy():
-    data = Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1))
-    run = SimpleNamespace(data=data)
+    run = SimpleNamespace(data=Split(table([0, 0, 1, 1]), table([0, 0, 1, 1], seed=1)))
     for evaluator in (ClassifierAccuracy(), ClassMeanAccuracy()):
         assert list(evaluator.measure(run, None, {})) == []
-        assert not evaluator.sides(data)
-    end = Finished(None, {}, [], {"epoch": 1})
-    assert ClassMeanAccuracy().finish(run, end) == Findings()
-
-
-def test_findings_have_the_accuracy_of_the_best_model():
-    end = Finished(None, {}, [], {"epoch": 1, ACCURACY: 0.875})
-    findings = ClassifierAccuracy().finish(SimpleNamespace(), end)
+        assert not evaluator.sides(run.data)
+    assert ClassMeanAccuracy().finish(run, Finished(None, {}, [], {"epoch": 1})) == Findings()
+    findings = ClassifierAccuracy().finish(run, Finished(None, {}, [], {ACCURACY: 0.875}))
     assert findings.printed == ["accuracy on the training classes: 87.5 %"]
     assert findings.result == {"accuracy": 0.875}
+
+
+def run_on(data, ks=(1, 2), **options):
+    options = {"patience": 0, "neighbors": "auto", "raw_pixels": False, "eval_batch_size": 2,
+               **options}  # fmt: skip
+    return SimpleNamespace(data=data, ks=ks, options=SimpleNamespace(**options))
 
 
 @pytest.mark.parametrize("patience", [0, 3])
@@ -76,9 +76,7 @@ def test_scores_equal_metrics_evaluate_with_and_without_a_gallery(patience):
     labels, numbers = [0, 1] * 3, [0, 1] * 4
     for gallery in (None, table(numbers, seed=2)):
         data = Split(table([0, 1]), table(labels), gallery=gallery)
-        run = SimpleNamespace(
-            data=data, ks=[1, 2], options=SimpleNamespace(patience=patience, neighbors="auto")
-        )
+        run = run_on(data, patience=patience)
         embeddings = {"test": queries} if gallery is None else {"test": queries, "gallery": items}
         assert set(RetrievalScores().sides(data)) == set(embeddings)
         others = {} if gallery is None else {"gallery": items, "gallery_labels": numbers}
@@ -102,9 +100,7 @@ def test_a_catalog_has_separate_scores():
     rng = np.random.default_rng(0)
     photos, pictures, labels = rng.normal(size=(6, 3)), rng.normal(size=(2, 3)), [0, 1] * 3
     data = Split(table([0, 1]), table(labels), catalog=table([1, 0], seed=2))
-    run = SimpleNamespace(
-        data=data, ks=[1, 2, 4], options=SimpleNamespace(patience=0, neighbors="auto")
-    )
+    run = run_on(data, (1, 2, 4))
     embeddings = {"test": photos, "catalog": pictures}
     assert set(RetrievalScores().sides(data)) == set(embeddings)
     row = dict(RetrievalScores().measure(run, None, embeddings))
@@ -126,37 +122,27 @@ def test_a_catalog_has_separate_scores():
 def test_scores_by_scann_have_certificates_after_each_epoch_and_at_the_end():
     rng = np.random.default_rng(0)
     data = Split(table([0, 1]), table([0, 1] * 3), catalog=table([1, 0], seed=2))
-    run = SimpleNamespace(
-        data=data, ks=[1, 2], options=SimpleNamespace(patience=0, neighbors="scann")
-    )
+    run = run_on(data, neighbors="scann")
     embeddings = {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
     row = dict(RetrievalScores([2]).measure(run, None, embeddings))
     for key in ("recall@1/cosine", "recall@2/l2/first 2", "map@r/cosine"):
-        low, exact, high = (
-            row[f"test/{key}/{name}"] for name in ("exact_low", "exact", "exact_high")
-        )
+        low, exact, high = (row[f"test/{key}/{name}"]
+                            for name in ("exact_low", "exact", "exact_high"))  # fmt: skip
         assert low < exact < high or exact in (0, 1)
-        if f"test/{key}" in row:  # MAP@R is only computed at the end
-            assert exact == pytest.approx(row[f"test/{key}"])
     findings = RetrievalScores([2]).finish(run, Finished(None, embeddings, [row], row))
     assert "recall@1/cosine/photo to catalog/exact_low" in findings.result["certificates"]
-    assert [label for label, _ in findings.lines[:6]] == [
-        f"Exact on 6 random queries, with 95 % interval ({part}, {metric})"
-        for part in ("embedding", "first 2", "photo to catalog")
-        for metric in ("cosine", "l2")
-    ]
 
 
 def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, monkeypatch, capsys):
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3))
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    options = SimpleNamespace(raw_pixels=False, eval_batch_size=2, neighbors="auto")
-    run = SimpleNamespace(data=data, ks=[1], folder=folder, options=options)
+    run = run_on(data, [1])
+    run.folder = folder
     RawPixels().before(run, Start(0))
     assert RawPixels().finish(run, None) == Findings()
     assert not folder.file(RAW_PIXELS).exists()
 
-    options.raw_pixels = True
+    run.options.raw_pixels = True
     evaluator = RawPixels()
     evaluator.before(run, Start(0))
     said = capsys.readouterr().out
@@ -174,11 +160,8 @@ def started(tmp_path):
     """A run with a catalog and pretrained weights, and its untrained backbone's embeddings."""
     rng = np.random.default_rng(0)
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3), catalog=table([1, 0], seed=2))
-    options = SimpleNamespace(
-        weights="imagenet", raw_pixels=False, eval_batch_size=2, neighbors="auto"
-    )
-    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    run = SimpleNamespace(data=data, ks=[1, 2], folder=folder, options=options)
+    run = run_on(data, weights="imagenet")
+    run.folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
 
 
@@ -187,13 +170,10 @@ def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys)
     evaluator = UntrainedBackbone()
     evaluator.before(run, Start(0, lambda: embeddings))
     findings = evaluator.finish(run, None)
-    labels = run.data.test.labels
-    scores = metrics.evaluate(embeddings["test"], labels, [1, 2], clustering=False)
-    for metric in ("cosine", "l2"):
-        row = findings.rows[f"untrained backbone, {metric}"]
-        assert row["recall@2"] == scores[f"recall@2/{metric}"]
-        assert row["map@r"] == scores[f"map@r/{metric}"]
-        assert row["r_precision"] == scores[f"r_precision/{metric}"]
+    scores = metrics.evaluate(embeddings["test"], run.data.test.labels, [1, 2], clustering=False)
+    row = findings.rows["untrained backbone, l2"]
+    for name in ("recall@2", "map@r", "r_precision"):
+        assert row[name] == scores[f"{name}/l2"]
     end = Finished(None, embeddings, [], {})
     for name, row in RetrievalScores().finish(run, end).rows.items():
         shown = name.removeprefix("embedding, ")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from experiments.evaluation.model_embeddings import embed_tables
+from experiments.evaluation.model_embeddings import embed_table
 from experiments.evaluation.table_embedder import IdentifiedEmbedder
 from experiments.options.errors import RunError
 from pipelines import ImageTable
@@ -42,4 +42,4 @@ def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder
 
     model = IdentifiedEmbedder(VanishingImages(delete), "model")
     with pytest.raises(RunError, match="a.png can no longer be read.*continues where it stopped"):
-        embed_tables(model, {"evaluation": table}, tmp_path)
+        embed_table(model, table, tmp_path / "evaluation.npy")

@@ -8,10 +8,14 @@ from tiny_run import TINY, finished_run, history
 
 from experiments import compare, evaluate, study
 from experiments.evaluation import scores
-from experiments.evaluation.information import INFORMATION, widest_classes
+from experiments.evaluation.information import ROWS
+from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.scores import Embeddings, Score
 from experiments.options.command_line import run_command
 from keras_dml import metrics
+
+# The scores of `metrics.information`.
+INFORMATION = {score.name for score in scores.SCORES.values() if not score.compute} - {ROWS}
 
 
 @pytest.fixture
@@ -30,16 +34,20 @@ def spread(monkeypatch):
     return score
 
 
+def embedded(z, labels, ks=(1,), gallery=None):
+    return Embeddings(EmbeddedSet(z, labels), ks, gallery)
+
+
 def test_scores_equal_metrics_evaluate():
     rng = np.random.default_rng(0)
     queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
     labels, numbers = np.array([0, 1] * 3), np.array([0, 1] * 4)
-    found = scores.evaluate(Embeddings(queries, labels, [1, 2]))
+    found = scores.evaluate(embedded(queries, labels, [1, 2]))
     assert found == metrics.evaluate(queries, labels, [1, 2])
-    found = scores.evaluate(Embeddings(queries, labels, [1, 2], items, numbers))
+    found = scores.evaluate(embedded(queries, labels, [1, 2], EmbeddedSet(items, numbers)))
     expected = metrics.evaluate(queries, labels, [1, 2], gallery=items, gallery_labels=numbers)
     assert found == expected
-    without = scores.evaluate(Embeddings(queries, labels, [1]), clustering=False)
+    without = scores.evaluate(embedded(queries, labels), clustering=False)
     assert found.keys() - without.keys() >= {"nmi", "ami"}
 
 
@@ -125,7 +133,7 @@ def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path,
     assert "Matching pairs of the divergence: 140, fewer than 10 for each of 100 bins" in said
     folder = tmp_path / "mine-evaluation"
     found = json.loads((folder / "evaluation.json").read_text())["scores"]
-    names = [name for name in INFORMATION if not INFORMATION[name].fitted]
+    names = [name for name in INFORMATION if not scores.SCORES[name].fitted]
     with np.load(mine) as saved:
         z, labels = saved["embeddings"].astype("float32"), saved["labels"]
     expected = metrics.information(z, labels, names)
@@ -133,7 +141,6 @@ def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path,
     assert not [name for name in found if "probe" in name]
     page = (folder / "evaluation.html").read_text()
     assert "Entropy index H(Z), all pairs (nats)" in page
-    assert "Widest classes (entropy within the class, nats): " in said and "Widest classes" in page
 
 
 @pytest.mark.slow
@@ -143,45 +150,25 @@ def test_fitted_scores_of_information_need_a_flag(mine, capsys):
     assert "lower bound by a linear probe (nats): " in capsys.readouterr().out
     evaluation = mine.parent / "mine-evaluation" / "evaluation.json"
     found = json.loads(evaluation.read_text())["scores"]
-    assert found.keys() >= INFORMATION.keys()
+    assert found.keys() >= INFORMATION
 
 
-def test_widest_classes_are_sorted_by_name_and_entropy():
-    widths = np.repeat([1.0, 4.0, 2.0, 0.5], 2)
-    z = np.stack([widths * np.tile([-1, 1], 4), np.zeros(8)], axis=1)
-    z = np.vstack([z, [[9, 9]]])
-    labels = np.r_[np.repeat([0, 1, 2, 4], 2), 3]
-    ((_, text),) = widest_classes(z, labels, ["a", "b\n", "c", "alone", "d"])
-    entropies = [np.log(2 * np.pi * np.e * width**2) for width in (4, 2, 1, 0.5)]
-    expected = zip(["b\\u000a", "c", "a", "d"], entropies)
-    assert text == ", ".join(f"{name} ({entropy:.1f})" for name, entropy in expected)
-    assert widest_classes(z, labels)[0][1].startswith("1 (")
-    assert widest_classes(np.eye(4), np.arange(4)) == []
-
-
-def test_a_class_without_variance_shows_the_pooled_form():
-    z = np.array([[0.0, 0], [1, 0], [2, 2], [2, 2]])
-    _, (label, text) = widest_classes(z, np.array([0, 0, 1, 1]))
-    assert "pooled" in label and float(text) == pytest.approx(np.log(np.pi * np.e / 4), abs=1e-3)
-    assert len(widest_classes(np.ones((4, 2)), np.array([0, 0, 1, 1]))) == 1
-
-
-def test_enough_pairs_of_the_divergence_have_no_warning():
+def test_pairs_of_the_divergence():
     z = np.random.default_rng(0).normal(size=(100, 2))
-    assert Embeddings(z, np.arange(100) % 2).pairs_of_the_divergence() == "2,450"
-    assert Embeddings(z[:4], np.arange(4)).pairs_of_the_divergence() == "0"
+    assert embedded(z, np.arange(100) % 2).pairs_of_the_divergence() == "2,450"
+    assert embedded(z[:4], np.arange(4)).pairs_of_the_divergence() == "0"
 
 
-def test_scores_of_information_need_two_classes_with_two_rows(tmp_path):
-    alone = Embeddings(np.eye(4), np.arange(4))
+def test_scores_of_information_need_two_classes_with_two_rows():
+    alone = embedded(np.eye(4), np.arange(4))
     assert scores.information_scores(alone) == {}
-    collapsed = Embeddings(np.ones((4, 2)), np.array([0, 0, 1, 1]))
+    collapsed = embedded(np.ones((4, 2)), np.array([0, 0, 1, 1]))
     found = scores.information_scores(collapsed)
     assert found["entropy_within/l2"] == -np.inf
     assert scores.as_json(found)["entropy_within/l2"] is None
 
 
 def test_scores_of_information_use_at_most_4096_rows():
-    rng = np.random.default_rng(0)
-    many = Embeddings(rng.normal(size=(5000, 2)), np.arange(5000) % 50)
-    assert scores.information_scores(many, at_end=False)["information_rows"] == 4000
+    z = np.random.default_rng(0).normal(size=(5000, 2))
+    many = embedded(z, np.arange(5000) % 50)
+    assert many.information(["class_entropy"])["information_rows"] == 4000

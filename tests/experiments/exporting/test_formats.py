@@ -12,22 +12,16 @@ import pytest
 import tensorflow as tf
 
 from experiments.exporting import layers
-from experiments.exporting.formats import FORMATS, Source
+from experiments.exporting.formats import FORMATS, Source, check_packages
 from experiments.options import UsageError
 from keras_dml._common.extras import MissingExtraError
 from keras_dml.models.backbones import build_backbone
 
-PACKAGES = {
-    "saved_model": (),
-    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
-    "openvino": ("openvino", "nncf"),
-    "litert": ("ai_edge_litert.interpreter", "ai_edge_quantizer.quantizer", "litert_converter"),
-}
 IMAGES = np.random.default_rng(0).uniform(0, 255, (6, 16, 16, 3)).astype(np.float32)
 
 
 def need(name):
-    for package in PACKAGES[name]:
+    for package in FORMATS[name].packages:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pytest.importorskip(package, exc_type=ImportError)
@@ -63,7 +57,7 @@ def test_embeddings_equal_the_keras_model(name, tmp_path, capfd, monkeypatch):
     # The model card's example runs unchanged.
     monkeypatch.chdir(tmp_path)
     words = {"tf": tf, "np": np, "images": IMAGES}
-    words |= {package: importlib.import_module(package) for package in PACKAGES[name]}
+    words |= {package: importlib.import_module(package) for package in format.packages}
     if name == "litert":
         words["Interpreter"] = words.pop("ai_edge_litert.interpreter").Interpreter
     exec(format.example, words)
@@ -159,11 +153,11 @@ def test_a_full_disk_is_not_reported_as_an_unsupported_layer(tmp_path, monkeypat
 def test_a_missing_package_names_its_extra(name, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"format={name} needs \w+.*keras-dml\[{name}\]'"):
-        FORMATS[name].check()
+        check_packages(name)
 
 
 def test_openvino_telemetry_is_disabled():
     with contextlib.suppress(MissingExtraError):
-        FORMATS["openvino"].check()
+        check_packages("openvino")
     with pytest.raises(ImportError):
         importlib.import_module("openvino_telemetry")

@@ -10,8 +10,8 @@ from experiments.pages.model_card import (
     NO_THRESHOLD,
     license_of_weights,
     model_card,
+    update_final_model,
     update_threshold,
-    with_threshold,
 )
 from pipelines import EvaluationTransform, ImageTable
 from pipelines.split import Split
@@ -35,15 +35,23 @@ def test_contents_of_the_card():
 
 
 def test_a_threshold_replaces_the_previous_threshold(tmp_path):
-    changed = with_threshold(CARD, "From 0.5 on.")
-    assert changed == CARD.replace(NO_THRESHOLD, "From 0.5 on.")
-    assert with_threshold(changed, NO_THRESHOLD) == CARD
-    assert with_threshold("# another card\n", "From 0.5 on.") == "# another card\n"
-    update_threshold(tmp_path / "no_card.md", "From 0.5 on.")
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "card.md").write_text(CARD, encoding="utf-8")
-    update_threshold(tmp_path / "card.md", "From 0.5 on.")
-    assert (tmp_path / "card.md").read_text(encoding="utf-8") == changed
+    path = tmp_path / "card.md"
+    update_threshold(path, "From 0.5 on.")
+    assert not path.exists()
+    for card in (CARD, "# another card\n"):
+        path.write_text(card, encoding="utf-8")
+        update_threshold(path, "From 0.5 on.")
+        changed = path.read_text(encoding="utf-8")
+        assert changed == card.replace(NO_THRESHOLD, "From 0.5 on.")
+
+
+def test_the_final_model_is_a_line_of_its_use(tmp_path):
+    path = tmp_path / "card.md"
+    path.write_text(CARD, encoding="utf-8")
+    for _ in range(2):
+        update_final_model(path, "refit/saved_model")
+    text = path.read_text(encoding="utf-8")
+    assert text.count("- Final model, of every class: `refit/saved_model`\n\n## Prepro") == 1
 
 
 @pytest.mark.parametrize(

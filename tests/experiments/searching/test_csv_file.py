@@ -56,7 +56,6 @@ def test_duplicate_rows(tmp_path):
     ("data", "message"),
     [
         (b"", "must start with a line of different names"),
-        (b"path\n1.jpg\n", "must start with a line of different names: .* but got path"),
         (b"path,note\n", "has no rows"),
         (b"path,note,note\n1.jpg,x,y\n", "different names: .* but got path, note, note"),
         (b"path,note\n1.jpg\n", "line 2: 1 values for 2 columns"),
@@ -64,7 +63,6 @@ def test_duplicate_rows(tmp_path):
         (b'path,note\n1.jpg,"x\n', "line 2: no CSV"),
         (b"path,note\n1.jpg,x\n2.jpg,\xe5\n", "UTF-8.* Received: columns=.*, in line 3"),
         ("path,note\n1.jpg,x\n".encode("utf-16-le"), "in UTF-16 with a byte order mark"),
-        (b"\x89PNG\r\n\x1a\n\xff\xfe", "must be a CSV in UTF-8"),
         (b"path,note\n1.jpg," + b"x" * 200_000, "line 2: no CSV .field larger than"),
     ],
 )

@@ -1,7 +1,6 @@
 """Images and tables in an object store, on a local S3 server."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -25,19 +24,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 NAMES = [f"{folder}/{number:03d}.png" for folder in "ab" for number in range(20)]
 
 
-@contextlib.contextmanager
-def environment(values):
-    """Set variables for Arrow, LanceDB, and the processes of Ray."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    yield
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
-
-
 @pytest.fixture(scope="module")
 def storage():
     """The file system of a server with the empty buckets `photos` and `vectors`."""
@@ -57,7 +43,9 @@ def storage():
                 break
             assert time.monotonic() < deadline and server.poll() is None
             time.sleep(0.1)
-        with environment(own):
+        with pytest.MonkeyPatch.context() as patched:  # for Arrow, LanceDB, and Ray's processes
+            for name, value in own.items():
+                patched.setenv(name, value)
             system = fs.S3FileSystem(allow_bucket_creation=True, endpoint_override=address)
             for bucket in ("photos", "vectors"):
                 system.create_dir(bucket)
@@ -107,29 +95,16 @@ def test_from_a_bucket_to_a_bucket(made, storage, tmp_path, capfd):
 def test_a_lancedb_table_in_a_bucket_can_be_searched(made, storage, tmp_path, capsys):
     pytest.importorskip("lancedb")
     address = "lancedb:s3://vectors/lance"
-    # In a separate process, because the import of LanceDB sets up its logging.
-    words = [f"--saved_model={made / 'model'}", "--images=s3://photos/all", f"--to={address}"]
-    words += [f"--output={tmp_path / 'out'}", "--engine=ray", "--workers=1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.index", *words], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "40 images; 41 embedded in" in done.stdout
-    assert "WARN" not in done.stderr and "Warning" not in done.stderr
+    assert command(made, tmp_path / "out", "s3://photos/all", address) == 0
+    done = capsys.readouterr().out
+    assert "40 images; 41 embedded in" in done
     words = ["search", f"--index={address}", f"--query={made / 'photos' / NAMES[7]}", "--k=3"]
     assert run_command(search.main, words) == 2
     assert "--images=s3://photos/all" in capsys.readouterr().err
-    assert f"--index={address} --images=s3://photos/all" in done.stdout
+    assert f"--index={address} --images=s3://photos/all" in done
     words.append("--images=s3://photos/all")
-    assert run_command(search.main, [*words, f"--output={tmp_path / 'page.html'}"]) == 0
+    assert run_command(search.main, words) == 0
     assert NAMES[7] in capsys.readouterr().out
-    page = (tmp_path / "page.html").read_text()
-    assert "images in s3://photos/all," in page
-    assert page.count("<img ") == 4 and "no picture" not in page  # read from the bucket
-    moved = fs.SubTreeFileSystem("photos", storage)
-    moved.copy_file(f"all/{NAMES[7]}", f"moved/{NAMES[7]}")
-    assert run_command(search.main, [*words, "--images=s3://photos/moved"]) == 0
-    capsys.readouterr()
     assert run_command(search.main, [*words, "--images=s3://photos/gone"]) == 2
     assert "images is gone: s3://photos/gone. If it has moved, set" in capsys.readouterr().err
 
@@ -139,7 +114,6 @@ def test_a_lancedb_table_in_a_bucket_can_be_searched(made, storage, tmp_path, ca
     [
         ("s3://photos/nothing", "parquet:s3://vectors/one", "s3://photos/nothing cannot be used"),
         ("s3://nobody/all", "parquet:s3://vectors/one", "The specified bucket does not exist"),
-        ("s3://photos/all", "parquet:s3://nobody/one", "s3://nobody/one cannot be used"),
         ("s3://photos/all", "lancedb:s3://nobody/one", "Are its address and credentials right?"),
     ],
 )

@@ -15,16 +15,16 @@ def test_written_files(tmp_path, monkeypatch):
     folder, rows = tmp_path / "files", stores.rows()
     monkeypatch.setattr(parquet_files, "ROWS", 10)
     target = parquet_files.ParquetFiles(folder)
-    assert target.write(stores.description(), rows)
+    assert target.write(stores.description(), rows) == "written"
     names = sorted(path.name for path in folder.glob("part-*"))
     assert names == [f"part-0000{number}.parquet" for number in range(3)]
     table = pq.read_table(folder)
     assert table.column_names == ["id", "path", "class", "folder", "brand", "digest", "vector"]
     assert table["path"].to_pylist() == rows.columns["path"] and table["id"].to_pylist() == rows.ids
     np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), "f4"), rows.vectors)
-    assert not target.write(stores.description(), rows)
+    assert target.write(stores.description(), rows) == "there already"
     (folder / names[1]).unlink()
-    assert target.write(stores.description(), rows)
+    assert target.write(stores.description(), rows) == "written"
     fewer = stores.rows(stores.PATHS[:5])
     assert target.write(stores.description(), fewer)
     assert pq.read_table(folder)["path"].to_pylist() == stores.PATHS[:5]

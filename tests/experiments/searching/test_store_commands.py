@@ -13,9 +13,10 @@ from stores import WITH_POSTGRES, MemoryStore, description, stand_in_for_qdrant
 
 from experiments import search
 from experiments.options.command_line import run_command
+from experiments.options.errors import UsageError
 from experiments.searching.index_folder import read_settings, write_settings
 from experiments.searching.store import made_rows
-from experiments.searching.store_update import update_store
+from experiments.searching.store_update import check_store
 
 
 class Elsewhere:
@@ -122,7 +123,7 @@ def test_an_address_in_an_index_is_not_opened(
         model = {name: settings[name] for name in ("saved_model", "fingerprint")}
         described = description((), dimensions=48, images=place, **model)
         vectors = np.eye(2, 48, dtype=np.float32)
-        update_store(store, described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
+        store.write(described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
         monkeypatch.setattr("experiments.searching.gallery.open_store", lambda address: store)
     query = f"--query={made / 'photos' / 'a' / '0.png'}"
     code, said = found(capsys, index, query)
@@ -133,16 +134,11 @@ def test_an_address_in_an_index_is_not_opened(
     assert opened == [place]
 
 
-@pytest.mark.slow
-def test_other_images_or_settings_are_refused(made, tmp_path, capsys):
-    pytest.importorskip("lancedb")
-    address = f"lancedb:{tmp_path / 'store'}"
-    assert index_to(made, address) == 0
-    assert index_to(made, address, "--metric=l2") == 2
-    assert "with metric=cosine. Name another table" in capsys.readouterr().err
-    other = make_index(tmp_path / "other", ["a.png"]).parent
-    assert index_to(other, address) == 2
-    said = capsys.readouterr().err
-    assert "images=" in said or "fingerprint=" in said
-    code, said = found(capsys, f"lancedb:{tmp_path / 'none'}", "--query=x.png")
-    assert code == 2 and "does not exist" in said and not (tmp_path / "none").exists()
+def test_other_images_or_settings_are_refused():
+    store = MemoryStore()
+    store.create(description())
+    same = {"fingerprint": "1", "images": "/photos", "metric": "cosine"}
+    check_store(store, **same)
+    for name in same:
+        with pytest.raises(UsageError, match=f"with {name}=.*Name another table"):
+            check_store(store, **same | {name: "other"})

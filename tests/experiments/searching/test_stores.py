@@ -7,10 +7,15 @@ from stores import PATHS, WITH_POSTGRES
 
 from experiments.options.errors import UsageError
 from experiments.searching import gallery as galleries
-from experiments.searching.addresses import Address, is_address, open_store, parsed_address
+from experiments.searching.addresses import (
+    Address,
+    is_address,
+    locked_store,
+    open_store,
+    parsed_address,
+)
 from experiments.searching.gallery import StoreGallery
 from experiments.searching.store import StoreError, check_columns, item_id
-from experiments.searching.store_update import locked_store, update_store
 from keras_dml.retrieval import ExactIndex
 
 
@@ -51,7 +56,7 @@ def expected(rows, query, k, metric, allowed):
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_neighbors_equal_exact_index(opened, metric):
     rows = stores.rows(metric=metric)
-    update_store(opened(), stores.description(metric=metric), rows)
+    opened().write(stores.description(metric=metric), rows)
     gallery = StoreGallery(opened())
     assert gallery.paths == sorted(PATHS) and gallery.columns.own_names == ["brand"]
     queries = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
@@ -70,28 +75,22 @@ def test_neighbors_equal_exact_index(opened, metric):
 
 def test_an_update_writes_only_changed_rows(opened):
     rows = stores.rows()
-    assert str(update_store(opened(), stores.description(), rows)) == (
-        "added 24, changed 0, removed 0"
-    )
-    assert sum(update_store(opened(), stores.description(), rows)) == 0
+    assert opened().write(stores.description(), rows) == "added 24, changed 0, removed 0"
+    assert opened().write(stores.description(), rows) == "added 0, changed 0, removed 0"
     later = stores.rows([*PATHS[2:], "new.png"], brand="other")
     later.vectors[:-1] = rows.vectors[2:]
-    later = stores.made_rows(
-        later.columns["path"], later.vectors,
-        {name: later.columns[name] for name in ("class", "folder", "brand")},
-    )  # fmt: skip
+    paths, columns = later.columns["path"], {**later.columns}
+    del columns["path"], columns["digest"]
+    later = stores.made_rows(paths, later.vectors, columns)
     # Half of the remaining images have another brand.
-    assert update_store(opened(), stores.description(), later) == (1, 11, 2)
+    assert opened().write(stores.description(), later) == "added 1, changed 11, removed 2"
     known = {row[0]: row[1:] for block in opened().values(["path", "brand", "id"]) for row in block}
     assert set(known) == {*PATHS[2:], "new.png"}
     assert known["new.png"] == ("", item_id("new.png")) and known["a/3.png"][0] == "other"
     # With other columns, the table is created again.
-    both = later.columns | {"price": ["1"] * len(later)}
-    more = stores.made_rows(
-        both["path"], later.vectors,
-        {name: both[name] for name in ("class", "folder", "brand", "price")},
-    )  # fmt: skip
-    update_store(opened(), stores.description(["brand", "price"]), more)
+    columns["price"] = ["1"] * len(later)
+    more = stores.made_rows(paths, later.vectors, columns)
+    opened().write(stores.description(["brand", "price"]), more)
     assert StoreGallery(opened()).columns.values_of("price") == ["1"] * 23
 
 
@@ -109,11 +108,11 @@ def test_a_killed_command_resumes(opened, monkeypatch):
 
     monkeypatch.setattr(store, "upsert", killed)
     with pytest.raises(KeyboardInterrupt):
-        update_store(store, stores.description(), rows)
+        store.write(stores.description(), rows)
     with pytest.raises(UsageError, match="is not finished"):
         StoreGallery(store)
     monkeypatch.setattr(store, "upsert", upsert)
-    assert update_store(opened(), stores.description(), rows) == (14, 0, 0)
+    assert opened().write(stores.description(), rows) == "added 14, changed 0, removed 0"
     ids = [row[0] for block in opened().values(["id"]) for row in block]
     assert sorted(ids) == sorted(rows.ids)
 
@@ -132,10 +131,10 @@ def test_a_second_writer_is_noticed(opened, monkeypatch):
 
     monkeypatch.setattr(store, "upsert", interrupted)
     with pytest.raises(StoreError, match="holds 19 images instead of 24: .*Repeat the command"):
-        update_store(store, stores.description(), rows)
+        store.write(stores.description(), rows)
     assert not store.is_finished()
     monkeypatch.setattr(store, "upsert", upsert)
-    assert update_store(store, stores.description(), rows) == (5, 0, 0)
+    assert store.write(stores.description(), rows) == "added 5, changed 0, removed 0"
     assert store.is_finished()
 
 
@@ -143,7 +142,7 @@ def test_duplicate_rows_are_repaired(tmp_path):
     lancedb = pytest.importorskip("lancedb")
     rows = stores.rows()
     store = open_store(Address("lancedb", str(tmp_path), "images"))
-    update_store(store, stores.description(), rows)
+    store.write(stores.description(), rows)
     table = lancedb.connect(tmp_path).open_table("images")
     copies = table.to_arrow().slice(0, 10)
     store = open_store(Address("lancedb", str(tmp_path), "images"))
@@ -155,7 +154,7 @@ def test_duplicate_rows_are_repaired(tmp_path):
     assert sorted(found.paths) == sorted(PATHS)
     with pytest.raises(UsageError, match="holds 34 images with 24 different paths"):
         StoreGallery(store)
-    assert update_store(store, stores.description(), rows) == (0, 10, 0)
+    assert store.write(stores.description(), rows) == "added 0, changed 10, removed 0"
     ids = [row[0] for block in store.values(["id"]) for row in block]
     assert sorted(ids) == sorted(rows.ids)
     assert StoreGallery(store).paths == sorted(PATHS)
@@ -164,7 +163,7 @@ def test_duplicate_rows_are_repaired(tmp_path):
 def test_images_that_another_command_writes_are_ignored():
     store, rows = stores.MemoryStore(), stores.rows()
     rows.vectors[:] = rows.vectors[0]
-    update_store(store, stores.description(), rows)
+    store.write(stores.description(), rows)
     gallery = StoreGallery(store)
     assert gallery.nearest(rows.vectors[:1], 2, (), None).paths == sorted(PATHS)[:2]
     store.remove([item_id("a/0.png")])
@@ -228,7 +227,7 @@ def test_unsupported_columns(name):
 
 def test_parquet_cannot_be_searched():
     with pytest.raises(UsageError, match="index must be lancedb, qdrant, or pgvector"):
-        open_store(Address("parquet", "somewhere", "images"))
+        parsed_address("parquet:somewhere", "index")
 
 
 @pytest.mark.parametrize("kind", ["lancedb", "qdrant", "pgvector"])

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.options import RunOptions, UsageError, parse
 from experiments.tuning import folds
-from experiments.tuning.folds import FoldRuns
+from experiments.tuning.folds import scores_on_test_classes
 from experiments.tuning.protocol import RecipeSearch, SearchResult
 from experiments.tuning.space import Trial
 
@@ -23,7 +23,7 @@ def search_of(*words):
 
 @pytest.fixture
 def best_epochs(monkeypatch):
-    monkeypatch.setattr(FoldRuns, "best_epochs", lambda runs, number: [4, 9, 5])
+    monkeypatch.setattr(RecipeSearch, "best_epochs", lambda search, trial: [4, 9, 5])
 
 
 def final_options(search, best):
@@ -69,7 +69,6 @@ def test_patience_is_checked_before_the_first_trial(monkeypatch):
 def test_the_evaluation_of_a_trial_is_allowed_the_same_code_as_its_runs(tmp_path, monkeypatch):
     recipe, given = tmp_path / "tiny.flags", []
     recipe.write_text("--backbone=mine.keras\n--import_modules=module_of_the_recipe\n")
-    (tmp_path / "trial-0").mkdir()
 
     def refuse(module, *words, name):
         given.extend(words)
@@ -77,5 +76,6 @@ def test_the_evaluation_of_a_trial_is_allowed_the_same_code_as_its_runs(tmp_path
 
     monkeypatch.setattr(folds, "run_module", refuse)
     with pytest.raises(UsageError, match="the evaluation of"):
-        FoldRuns(recipe, tmp_path, (*FORWARDED, "--trust_code"), 2, print).on_test_classes(0, [])
+        words = [f"--flagfile={recipe}", *FORWARDED, "--trust_code"]
+        scores_on_test_classes(tmp_path, [tmp_path / "fold-1-of-2"], words)
     assert "--trust_code" in given and not any("import_modules" in word for word in given)

@@ -32,13 +32,6 @@ def test_agrees_with_a_naive_loop(seed):
     assert 0 < ours < 1
 
 
-def test_class_means_are_means_without_normalization():
-    # With sums, class 0 would win always; normalized, the second image would be of class 0.
-    train = np.array([[1.0, 0.0]] * 9 + [[1.0, 3.0]])
-    labels = [0] * 9 + [1]
-    assert class_mean_accuracy(train, labels, [[1.0, -0.1], [1.0, 0.1]], [0, 1]) == 1.0
-
-
 def test_large_float32_sums_are_exact():
     train = np.full((3000, 1), 1.1, np.float32)
     train[1500:] = 1.1000001
@@ -48,8 +41,8 @@ def test_large_float32_sums_are_exact():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1.0], [0], [[1.0]], [0]), r"train_embeddings must be a matrix.*\(1,\)"),
-        (([[1.0]], [0], np.zeros((0, 1)), []), r"embeddings must be a matrix .*\(0, 1\)"),
+        (([1.0], [0], [[1.0]], [0]), r"train_embeddings must have shape.*\(1,\)"),
+        (([[1.0]], [0], np.zeros((0, 1)), []), r"embeddings must be a matrix .*embeddings="),
         (([[1.0]], [0, 1], [[1.0]], [0]), r"train_labels must have shape \[1\].*\(2,\)"),
         (([[1.0]], [0], [[1.0]], [[0]]), r"labels must have shape \[1\].*\(1, 1\)"),
         (([[1.0]], [0], [[1.0, 2.0]], [0]), r"same width.*\(1, 1\) and \(1, 2\)"),

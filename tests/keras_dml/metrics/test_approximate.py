@@ -105,11 +105,6 @@ def test_scann_is_the_default_from_200_000_images_on():
     assert not takes_scann("auto", many[:1_000], many)
 
 
-def test_a_small_set_has_no_certificates_by_default():
-    z, labels = awkward_set()
-    assert not [key for key in evaluate(z, labels, [1], clustering=False) if "exact" in key]
-
-
 def test_without_scann_the_search_is_exact_and_its_time_is_logged_first(no_scann, caplog):
     z, labels = awkward_set()
     with caplog.at_level(logging.WARNING, "keras_dml"):

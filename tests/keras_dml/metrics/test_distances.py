@@ -8,7 +8,7 @@ from keras_dml.metrics import (
     DistanceHistograms,
     distance_histograms,
     mutual_information_bound,
-    ranks,
+    pair_scores,
 )
 
 
@@ -20,7 +20,7 @@ def classes(spread, num_classes=20, size=10, seed=0):
 
 
 def test_histograms_count_every_pair_once(monkeypatch):
-    monkeypatch.setattr(ranks, "_BLOCK", 7)  # several blocks
+    monkeypatch.setattr(pair_scores, "_BLOCK", 7)  # several blocks
     z, labels = classes(2.0, num_classes=4, size=6)
     z[3] = 0.0
     z[5] = z[4]
@@ -79,13 +79,6 @@ def test_the_bound_reaches_twice_the_divergence(spread):
     assert 0 < found.beta < 2
 
 
-def test_the_bound_of_two_separated_classes_exceeds_the_entropy_of_the_classes():
-    """The bound limits 2 JSD. I(X; Y) is at most log 2 here, as the docstring explains."""
-    labels = np.arange(40) % 2
-    z = np.eye(2)[labels] + np.random.default_rng(0).normal(scale=0.01, size=(40, 2))
-    assert np.log(2) < mutual_information_bound(z, labels, steps=60).nats < 2 * np.log(2)
-
-
 @pytest.mark.slow
 def test_the_bound_is_reproducible_and_small_for_noise():
     rng = np.random.default_rng(1)
@@ -100,25 +93,9 @@ def test_the_bound_is_reproducible_and_small_for_noise():
     assert first.nats < 0.05
 
 
-@pytest.mark.any_backend
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_short_fit_distinguishes_classes_from_noise():
-    z, labels = classes(0.7)
-    network = models.StatisticsNetwork(hidden=16, depth=1, seed=0)
-    found = mutual_information_bound(z, labels, network, steps=40)
-    noise = mutual_information_bound(z, np.random.default_rng(0).permutation(labels), steps=5)
-    assert found.nats > noise.nats + 0.3
-    assert found.beta is not None
-
-
 def test_bad_input():
     z, labels = classes(1.0)
-    with pytest.raises(ValueError, match=r"labels must have shape \[200\]"):
-        distance_histograms(z, labels[:-1])
     with pytest.raises(ValueError, match="bins must be a whole number .*: bins=0"):
         distance_histograms(z, labels, bins=0)
-    with pytest.raises(ValueError, match="embeddings must be finite.*NaN or infinity"):
-        distance_histograms(np.where(z > 3, np.nan, z), labels)
     with pytest.raises(ValueError, match="a class with two images and a second class"):
         mutual_information_bound(z, np.zeros(len(z)))

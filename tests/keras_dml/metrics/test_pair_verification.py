@@ -11,9 +11,9 @@ from keras_dml._common.types import METRICS
 from keras_dml.metrics import (
     class_bootstrap,
     pair_counts,
+    pair_scores,
     pair_verification,
     pairs_needed,
-    ranks,
     verification,
 )
 
@@ -91,11 +91,11 @@ def naive_results(metric):
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("metric", METRICS)
 def test_it_agrees_with_a_loop_over_the_pairs(metric, few, monkeypatch):
-    monkeypatch.setattr(ranks, "_BLOCK", 7 if few else 32)
+    monkeypatch.setattr(pair_scores, "_BLOCK", 7 if few else 32)
     if not few:
         monkeypatch.setattr(pair_counts, "_FEW", 1)
         monkeypatch.setattr(pair_counts, "_PENDING", 20)
-        monkeypatch.setattr(pair_counts, "_OF_A_PART", 5)
+        monkeypatch.setattr(pair_counts, "_HIGHEST", 5)
     for (embeddings, labels), expected in zip(sets(), naive_results(metric), strict=True):
         negative, positive, thresholds, (error, error_threshold) = expected
         found = verification(embeddings, labels, RATES, metric, replicates=2)
@@ -117,58 +117,18 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, few, monkeypatch):
         assert (found.false_match_rates[-1], found.true_match_rates[-1]) == (1, 1)
 
 
-def test_it_agrees_with_scikit_learn():
-    sklearn_metrics = pytest.importorskip("sklearn.metrics")
-    embeddings, labels = awkward_set(4)
-    negative, positive = naive_pairs(embeddings, labels, "cosine")
-    same = np.repeat([0, 1], [len(negative), len(positive)])
-    false, true, thresholds = sklearn_metrics.roc_curve(same, np.concatenate([negative, positive]))
-    point = verification(embeddings, labels, [0.02], replicates=0).points[0]
-    place = np.flatnonzero(false <= 0.02)[-1]
-    assert point.true_match_rate == pytest.approx(true[place], abs=1e-12)
-    assert point.measured_false_match_rate == pytest.approx(false[place], abs=1e-12)
-    assert point.threshold <= thresholds[place]
-    assert np.isnan([*point.threshold_interval, *point.true_match_rate_interval]).all()
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_matches_agree_with_float32_scores(metric):
-    """Uses scores that are far apart, because rounding can swap close scores."""
-    rng = np.random.default_rng(0)
-    for seed in range(20):
-        labels = np.arange(12) // 3
-        rows = (np.eye(4)[labels] + rng.normal(size=(12, 4))).astype(np.float32)
-        point = verification(rows, labels, [0.1], metric, replicates=0, seed=seed).points[0]
-        first, second = np.triu_indices(12, 1)
-        if metric == "cosine":
-            unit = rows / np.sqrt(np.sum(rows * rows, axis=1, keepdims=True))
-            matching = np.sum(unit[first] * unit[second], axis=1) >= point.threshold
-            wrong = 1e-6
-        else:
-            distances = np.sqrt(np.sum((rows[first] - rows[second]) ** 2, axis=1))
-            matching, wrong = distances <= point.threshold, 1e-6
-        apart = labels[first] != labels[second]
-        assert np.mean(matching[apart]) == point.measured_false_match_rate
-        assert np.mean(matching[~apart]) == point.true_match_rate
-        # The decision does not depend on the last digit of a pair.
-        scores = naive_pairs(rows, labels, metric)
-        sign = 1 if metric == "cosine" else -1
-        assert np.abs(np.concatenate(scores) - sign * point.threshold).min() > wrong
-
-
 def labeled_rows(embeddings, labels, metric="cosine"):
     rows = np.asarray(embeddings, np.float32)
     return pair_verification._labeled_rows(rows, np.unique(labels, return_inverse=True)[1], metric)
 
 
 def sample_of(rows):
-    every = (np.float32(-np.inf), np.float32(np.inf))
-    return pair_counts.count_windows(rows, [every], pair_counts.count_bins(rows), 0)[1]
+    return pair_counts.count_values(rows, [0], pair_counts.count_bins(rows), 0)[1]
 
 
 def test_the_sample_represents_all_pairs(monkeypatch):
     monkeypatch.setattr(pair_counts, "_FEW", 1)
-    monkeypatch.setattr(pair_counts, "_OF_A_PART", 200)
+    monkeypatch.setattr(pair_counts, "_HIGHEST", 200)
     monkeypatch.setattr(pair_counts, "_OF_THE_REST", 3000)
     monkeypatch.setattr(pair_counts, "_OF_POSITIVES", 1000)
     rng = np.random.default_rng(0)
@@ -182,9 +142,9 @@ def test_the_sample_represents_all_pairs(monkeypatch):
         assert len(kept.scores) < len(pairs) / 4
         assert (np.diff(kept.scores) <= 0).all()
         assert kept.weights.sum() == pytest.approx(len(pairs), rel=0.05)
-    # Each of the highest 200 scores represents only itself.
+    # Each of the highest scores represents only itself.
     kept = sampled[0]
-    assert 150 < np.sum(kept.weights == 1) < 250
+    assert 100 < np.sum(kept.weights == 1) < 200
     for number in (400, 2000, 5000):
         estimate = kept.weights[kept.scores >= kinds[0][number]].sum()
         assert estimate == pytest.approx(number, rel=0.25)
@@ -224,63 +184,18 @@ def test_the_class_bootstrap_matches_a_loop():
         assert found.equal_error_rates[replicate] == pytest.approx(error, abs=0.02)
 
 
-def population(seed, classes):
-    """Return similar classes of several sizes, some of them close."""
-    rng = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(classes), rng.integers(2, 7, classes))
-    centers = rng.normal(size=(classes, 16))
-    return centers[labels] + 0.6 * rng.normal(size=(len(labels), 16)), labels
-
-
-@pytest.mark.slow
-def test_a_threshold_keeps_its_rate_on_other_classes_within_its_interval():
-    kept = []
-    for seed in range(10):
-        embeddings, labels = population(seed, 160)
-        half = labels < 80
-        point = verification(embeddings[half], labels[half], [1e-2], replicates=150).points[0]
-        low, high = point.false_match_rate_interval
-        assert low < point.measured_false_match_rate <= 1e-2 < high
-        other = naive_other(embeddings[~half], labels[~half], point.threshold)
-        kept.append(low <= other <= high)
-    # The other half varies, too, by as much as the interval: the expected share is 83 %.
-    assert np.mean(kept) >= 0.65
-
-
-def naive_other(embeddings, labels, threshold):
-    z = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
-    negative = (z @ z.T)[labels[:, None] < labels]
-    return np.mean(negative >= threshold)
-
-
-def test_intervals_are_wider_than_with_independent_pairs():
-    embeddings, labels = population(0, 60)
-    low, high = (
-        verification(embeddings, labels, [1e-2], replicates=200).points[0].false_match_rate_interval
-    )
-    pairs = len(labels) ** 2 / 2
-    assert high - low > 2 * 2 * 1.96 * np.sqrt(1e-2 / pairs)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"labels": np.zeros(40)}, "two classes or more"),
         ({"labels": np.arange(40)}, "labels must .*two rows"),
-        ({"embeddings": np.zeros((1, 3)), "labels": [1]}, "two classes or more"),
         ({"embeddings": np.zeros((0, 3)), "labels": []}, "two classes or more"),
         ({"false_match_rates": [1e-3]}, r"0.001 takes 3,000 negative pairs .*there are 600"),
         ({"false_match_rates": []}, "list of at least one rate"),
-        ({"false_match_rates": "0.1"}, "list of at least one rate"),
         ({"false_match_rates": 0.1}, "list of at least one rate"),
         ({"false_match_rates": [0]}, "above 0 and below 1. Received: false_match_rates=0"),
-        ({"false_match_rates": [1.0]}, "above 0 and below 1"),
         ({"false_match_rates": [float("nan")]}, "above 0 and below 1"),
-        ({"metric": "euclidean"}, "metric must be one of"),
-        ({"labels": np.zeros(3)}, r"labels must have shape \[40\]"),
-        ({"embeddings": np.full((40, 3), np.nan)}, "embeddings must be finite"),
         ({"replicates": -1}, "replicates must be a whole number"),
-        ({"seed": -1}, "seed must be"),
         ({"embeddings": np.eye(40) * 3e38, "metric": "l2"}, "within float32's range"),
     ],
 )

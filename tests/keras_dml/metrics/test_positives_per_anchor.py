@@ -74,12 +74,6 @@ def test_class_ids_that_merge_on_jax_warn():
         fitted(np.arange(8) * 2**40, 4)
 
 
-def test_no_warning_before_the_first_batch():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert PositivesPerAnchor().result() == 0
-
-
 def test_embeddings_and_weights_do_not_matter():
     metric = PositivesPerAnchor()
     metric.update_state([5, 5, 5, 7], np.full((4, 2), np.nan), sample_weight=[0, 0, 0, 1])

@@ -43,7 +43,3 @@ def test_queries_without_matches():
     found = precision_at_r(np.eye(3), ["a", "b", "c"])
     assert np.isnan(found.map_at_r) and np.isnan(found.r_precision)
     assert found.queries_without_match == 3
-
-
-def test_a_perfect_embedding():
-    assert precision_at_r(np.eye(3)[[0, 0, 1, 1, 2]], [0, 0, 1, 1, 2]) == (1.0, 1.0, 1)

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from retrieval_sets import awkward_set, naive_neighbors, naive_recall
 
-from keras_dml.metrics import nearest_neighbors, neighbors, ranks, recall, recall_at_k
+from keras_dml.metrics import nearest_neighbors, neighbors, recall_at_k, retrieval_task
 from keras_dml.retrieval import METRICS, ExactIndex
 
 
 @pytest.fixture(params=["chosen", "exact"])
 def index(request, monkeypatch):
     if request.param == "exact":
-        monkeypatch.setattr(recall, "make_index", ExactIndex)
+        monkeypatch.setattr(retrieval_task, "make_index", ExactIndex)
 
 
 @pytest.mark.usefixtures("index")
@@ -17,7 +17,6 @@ def index(request, monkeypatch):
 @pytest.mark.parametrize("block", [4096, 7])
 def test_recall_agrees_with_a_naive_loop(metric, block, monkeypatch):
     monkeypatch.setattr(neighbors, "_BLOCK", block)
-    monkeypatch.setattr(ranks, "_BLOCK", block)
     for seed in range(3):
         embeddings, labels = awkward_set(seed)
         ks = [8, 1, 2, 79]
@@ -45,7 +44,6 @@ def test_neighbors_exclude_the_query_row_but_not_its_copies(metric):
 @pytest.mark.parametrize("block", [4096, 7])
 def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
     monkeypatch.setattr(neighbors, "_BLOCK", block)
-    monkeypatch.setattr(ranks, "_BLOCK", block)
     queries, labels = awkward_set()
     gallery, gallery_labels = awkward_set(1)
     gallery, gallery_labels = gallery[:33], gallery_labels[:33]
@@ -60,13 +58,6 @@ def test_a_gallery_agrees_with_a_naive_loop(metric, block, monkeypatch):
     for k in ks:
         assert found[k] == naive_recall(queries, labels, k, metric, gallery, gallery_labels)
     assert found[33] < 1  # two queries' classes are not in the gallery: they can only miss
-
-
-@pytest.mark.usefixtures("index")
-def test_the_set_as_its_own_gallery_finds_each_row():
-    embeddings = np.random.default_rng(0).normal(size=(9, 3))
-    assert recall_at_k(embeddings, range(9), [1], "l2", embeddings, range(9)) == {1: 1.0}
-    assert recall_at_k(embeddings, range(9), [8], "l2") == {8: 0.0}
 
 
 @pytest.mark.usefixtures("index")
@@ -86,13 +77,11 @@ WITH_GALLERY = {"gallery": np.ones((4, 5)), "gallery_labels": np.zeros(4)}
         ({"gallery_labels": np.zeros(5)}, "together.*gallery=None"),
         (WITH_GALLERY | {"gallery": np.eye(4)}, "same width"),
         (WITH_GALLERY | {"gallery": np.empty((0, 5))}, "gallery.*a row or more each"),
-        (WITH_GALLERY | {"gallery": np.full((4, 5), np.inf)}, "gallery must be finite"),
         (WITH_GALLERY | {"gallery_labels": np.zeros(5)}, r"gallery_labels must have shape \[4\]"),
         (WITH_GALLERY | {"ks": [5]}, "ks must be .* 4.*ks=5"),
         ({"embeddings": np.empty((0, 5)), "labels": []}, "embeddings"),
         ({"embeddings": np.full((5, 5), np.nan)}, "embeddings must be finite.*5 of 5"),
         ({"ks": [5]}, "ks must be .* 4.*ks=5"),
-        ({"ks": [1, 0]}, "ks=0"),
         ({"ks": [1.0]}, "ks=1.0"),
         ({"ks": []}, "ks must be a list"),
         ({"labels": np.zeros(4)}, r"labels must have shape \[5\]"),

@@ -20,7 +20,6 @@ from keras_dml.retrieval import (
     files,
     load_index,
 )
-from keras_dml.retrieval.tree_searcher import TreeSearcher
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
@@ -144,13 +143,6 @@ def test_a_refused_add_leaves_the_index_unchanged():
     assert named.search(np.ones((1, 3)), 1)[0].tolist() == [["d"]]
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_an_index_of_a_memory_mapped_file(metric, tmp_path):
-    np.save(tmp_path / "rows.npy", embeddings().astype(np.float64))
-    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-    same(ExactIndex(mapped, metric), ExactIndex(embeddings(), metric), embeddings())
-
-
 def test_saving_replaces_an_index_and_nothing_else(tmp_path, monkeypatch):
     first, second = ExactIndex(np.eye(3)), ExactIndex(np.eye(4), ids=list("abcd"))
     first.save(tmp_path / "index")
@@ -229,45 +221,16 @@ def test_a_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
     same(load_index(tmp_path / "index"), ExactIndex(rows), rows[:3], 1)
 
 
-def test_a_save_is_a_consistent_snapshot(monkeypatch, tmp_path):
-    """Another thread adds items between the writing of the rows and of their ids."""
-    index = ExactIndex(np.eye(3), ids=["a", "b", "c"])
-    written = np.save
-
-    def adding(path, array):
-        if index.num_items == 3:
-            index.add(np.eye(3)[:1], ["d"])
-        written(path, array)
-
-    monkeypatch.setattr(np, "save", adding)
-    index.save(tmp_path / "index")
-    assert index.num_items == 4
-    assert load_index(tmp_path / "index").ids.tolist() == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [
-        ("exact", "_check_sums"),
-        ("exact", "_array"),
-        pytest.param("tree", "_array", marks=needs_scann),
-        pytest.param("tree", "TreeSearcher.loaded", marks=needs_scann),
-    ],
-)
-def test_a_load_during_a_save_is_consistent(kind, place, tmp_path, monkeypatch):
+def test_a_load_during_a_save_is_consistent(tmp_path, monkeypatch):
     """Both indexes have the same size, so that only the items can reveal a mix."""
 
     def made(seed):
         rows, ids = embeddings(1500, seed=seed), [f"{seed} {row}" for row in range(1500)]
-        if kind == "exact":
-            return ExactIndex(rows, "l2", ids)
-        return ScannIndex(rows, "l2", ids, TreeAH(num_leaves=20, leaves_to_search=10))
+        return ExactIndex(rows, "l2", ids)
 
     old, new = made(0), made(1)
     old.save(tmp_path / "index")
-    owner, _, name = place.rpartition(".")
-    owner = TreeSearcher if owner else files
-    before = getattr(owner, name)
+    before = files._array
     saving = threading.Thread(target=new.save, args=(tmp_path / "index",))
 
     def save_during_load(*arguments):
@@ -276,7 +239,7 @@ def test_a_load_during_a_save_is_consistent(kind, place, tmp_path, monkeypatch):
             saving.join(0.2)
         return before(*arguments)
 
-    monkeypatch.setattr(owner, name, save_during_load)
+    monkeypatch.setattr(files, "_array", save_during_load)
     found = load_index(tmp_path / "index")
     saving.join()
     for index, seed in ((found, 0), (load_index(tmp_path / "index"), 1)):

@@ -105,16 +105,6 @@ def test_bad_arguments(arguments, message):
         PrefixIndex(rows(), **arguments)
 
 
-def test_one_query_and_one_item_are_scored_by_the_full_vectors():
-    rows = np.random.default_rng(0).normal(size=(20, 6))
-    index, exact = PrefixIndex(rows, length=2, candidates=20), ExactIndex(rows)
-    for one, other in zip(index.search(rows[3:4], 5), exact.search(rows[3:4], 5)):
-        np.testing.assert_array_equal(one, other)
-    single = PrefixIndex(rows[:1], length=2)
-    for one, other in zip(single.search(rows, 1), ExactIndex(rows[:1]).search(rows, 1)):
-        np.testing.assert_array_equal(one, other)
-
-
 def test_equally_near_candidates_are_the_lowest_rows():
     index = PrefixIndex(rows(), length=3, candidates=5)
     assert index.search(np.zeros((1, 12)), 5)[0].tolist() == [[0, 1, 2, 3, 4]]

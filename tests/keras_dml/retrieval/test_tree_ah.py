@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import logging
 
 import numpy as np
 import pytest
@@ -82,14 +81,6 @@ def test_invalid_items_of_a_tree(rows, metric, tree, error, message):
 
 
 @needs_scann
-def test_few_items_are_searched_by_brute_force(caplog):
-    with caplog.at_level(logging.INFO, logger="keras_dml"):
-        index = ScannIndex(clustered(100), tree=TreeAH())
-    assert index.tree is None and index.measured_recall is None
-    assert "100 items: brute force, no tree below 20000" in caplog.text
-
-
-@needs_scann
 @tiers.parametrize("metric", METRICS, ["cosine"])
 def test_the_tree_has_exact_scores_and_the_reported_recall(metric):
     embeddings = clustered()
@@ -104,18 +95,6 @@ def test_the_tree_has_exact_scores_and_the_reported_recall(metric):
     # Measured on 1,000 of the 3,000 rows.
     assert index.measured_recall == pytest.approx(recall_at_10(index, embeddings), abs=0.02)
     assert 0.5 < index.measured_recall < 1
-
-
-@needs_scann
-@pytest.mark.parametrize("metric", METRICS)
-def test_all_leaves_with_all_items_reordered_are_exact(metric):
-    embeddings = clustered(500)
-    tree = TreeAH(num_leaves=10, leaves_to_search=10, reorder=500)
-    index = ScannIndex(embeddings, metric, tree=tree)
-    assert index.measured_recall == 1
-    for one, other in zip(index.search(embeddings, 6), ExactIndex(embeddings, metric).search(
-        embeddings, 6)):  # fmt: skip
-        np.testing.assert_array_equal(one, other)
 
 
 @needs_scann

@@ -25,21 +25,6 @@ def identity(**options):
     return model
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "value"),
-    [
-        ("MultiSimilarityLoss", {}, 0.405424),
-        ("MultiSimilarityLoss", {"distance": "sql2"}, 0.523005),
-        ("TripletLoss", {}, 0.561814),
-        ("TripletLoss", {"margin": 1.0}, 0.7),
-        ("CircleLoss", {}, 26.953276),
-        ("SoftNearestNeighborLoss", {}, 1.050171),
-    ],
-)
-def test_losses_of_version_018(name, arguments, value):
-    assert float(getattr(losses, name)(**arguments)(LABELS, A)) == pytest.approx(value, abs=1e-5)
-
-
 def test_losses_do_not_normalize_and_count_all_anchors():
     assert float(losses.MultiSimilarityLoss()(LABELS, 2 * A)) == pytest.approx(0.665295, abs=1e-5)
     angles = np.radians([0, 20, 50, 90, 110, 200])

@@ -1,13 +1,12 @@
 import pytest
 from official_layouts import write_cub
 
-from pipelines.datasets.cub import read_cub
+from pipelines.datasets.cub import load
 from pipelines.datasets.registry import load_dataset
 
 
 def cub(*arguments, **named):
-    table, _ = read_cub(*arguments, **named)
-    return table
+    return load(*arguments, **named).table
 
 
 def test_rows_classes_and_names(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 from official_layouts import write_inshop
 
-from pipelines.datasets.inshop import load_split as inshop
+from pipelines.datasets.inshop import load as inshop
 from pipelines.datasets.registry import load_dataset
 
 HEAD = "image_name item_id evaluation_status\n"

@@ -2,7 +2,7 @@ import pytest
 from official_layouts import write_sop
 
 from pipelines.datasets.registry import load_dataset
-from pipelines.datasets.sop import load_split as sop
+from pipelines.datasets.sop import load as sop
 
 
 def test_lists_define_the_split(tmp_path):

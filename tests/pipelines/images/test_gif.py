@@ -84,5 +84,3 @@ def test_inside_a_saved_model(tmp_path):
     files = [FILES["several_frames"], encode(frame(0, (300, 220), 256))]
     sizes = tf.saved_model.load(str(tmp_path)).sizes(files)
     np.testing.assert_array_equal(sizes, [[30, 40, 3], [220, 300, 3]])
-    dataset = tf.data.Dataset.from_tensor_slices(files).map(decode.image_size, tf.data.AUTOTUNE)
-    assert list(dataset.as_numpy_iterator()) == [(30, 40), (220, 300)]

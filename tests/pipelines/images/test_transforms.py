@@ -15,18 +15,6 @@ def noise(height, width, channels=3, seed=0):
     return rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
 
 
-def transformed(transform, pixels, count):
-    """Return `count` versions of one image from different seeds."""
-
-    @tf.function
-    def run(seeds):
-        return tf.map_fn(
-            lambda seed: transform(pixels, seed), seeds, fn_output_signature=tf.float32
-        )
-
-    return run(tf.constant([[number, 7] for number in range(count)])).numpy()
-
-
 def resized_size(height, width, resize):
     if isinstance(resize, tuple):
         return resize
@@ -124,39 +112,14 @@ def test_evaluation_of_strings_in_a_traced_function():
     np.testing.assert_allclose(serve([content, content])[1], transform(content), atol=1e-3)
 
 
-def coordinates(height, width):
-    """Return an image whose pixels contain their position: row in red, column in green."""
-    rows, columns = np.mgrid[:height, :width]
-    return np.stack([rows, columns, np.zeros_like(rows)], -1).astype(np.uint8)
-
-
-def windows_of(transform, pixels, count):
-    """Return (top, left, height, width, mirrored) of the crop from `coordinates`."""
-    images = transformed(transform, pixels, count).astype(np.float64)
-    # Away from the borders, the ramp is exact. The edge is half a step further.
-    rows, columns = images[:, :, 4, 0], images[:, 4, :, 1]
-    inner = slice(3, -3)
-    steps = np.arange(images.shape[1])[inner]
-    row_step, row_first = np.polyfit(steps, rows[:, inner].T, 1)
-    column_step, column_first = np.polyfit(steps, columns[:, inner].T, 1)
-    side = images.shape[1]
-    mirrored = column_step < 0
-    left = np.where(
-        mirrored, column_first + column_step * (side - 0.5), column_first - 0.5 * column_step
-    )
-    top, height, width = row_first - 0.5 * row_step, row_step * side, abs(column_step) * side
-    return top + 0.5, left + 0.5, height, width, mirrored
-
-
-def test_fixed_crops_are_uniform_and_not_scaled():
+def test_fixed_crops_are_uniform():
     count = 800
-    transform = TrainTransform(20, resize=(24, 30), crop="fixed", flip=False)
-    top, left, height, width, mirrored = windows_of(transform, coordinates(24, 30), count)
-    np.testing.assert_allclose(height, 20, atol=0.01)
-    np.testing.assert_allclose(width, 20, atol=0.01)
-    assert not mirrored.any()
-    for start, places in ((top, 5), (left, 11)):
-        counts = np.bincount(np.round(start).astype(int), minlength=places)
+    transform = TrainTransform(20, resize=(24, 30), crop="fixed")
+    seeds = tf.constant([[number, 7] for number in range(count)])
+    _, (starts, extent), *_ = transform.draw(tf.constant([24, 30]), seeds)
+    assert extent.numpy().tolist() == [20, 20]
+    for start, places in zip(starts.numpy().T, (5, 11)):
+        counts = np.bincount(start.astype(int), minlength=places)
         assert len(counts) == places
         expected = count / places
         assert (abs(counts - expected) < 5 * math.sqrt(expected)).all(), counts

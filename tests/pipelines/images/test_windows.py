@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torchvision_model
-from scipy import stats
 
 from pipelines.images.windows import area_window
 
@@ -39,59 +38,3 @@ def test_area_windows_of_thin_images_are_not_empty(size):
         window = np.concatenate(window)
         assert (window[2:] >= 1).all()
         assert (window[:2] >= 0).all() and (window[:2] + window[2:] <= size).all()
-
-
-def by_tensorflow(height, width, count):
-    """Return `count` windows from different seeds, int [count, 4]."""
-
-    @tf.function
-    def draw(seeds):
-        def one(seed):
-            uniform = tf.random.stateless_uniform([22], seed)
-            return tf.concat(area_window([height, width], uniform, *LIMITS), 0)
-
-        return tf.map_fn(one, seeds, fn_output_signature=tf.float32)
-
-    return draw(tf.constant([[number, 5] for number in range(count)])).numpy().astype(float)
-
-
-def by_the_model(height, width, count):
-    rng = np.random.default_rng(1)
-    draws = [
-        torchvision_model.area_window(height, width, rng.random(22), *LIMITS) for _ in range(count)
-    ]
-    return np.array(draws, float)
-
-
-LIMITS = (0.16, 1.0), (3 / 4, 4 / 3)
-
-
-@pytest.mark.parametrize(("height", "width"), [(256, 341), (128, 400)])
-def test_distributions_of_area_windows(height, width):
-    """Compare area, aspect, position, and the rate of failed attempts with a model."""
-    ours, theirs = (draw(height, width, 2500) for draw in (by_tensorflow, by_the_model))
-
-    def central(windows):
-        y, x, h, w = windows.T
-        whole = (h == height) if width > height * LIMITS[1][1] else (w == width)
-        return whole & (y == (height - h) // 2) & (x == (width - w) // 2)
-
-    for quantity in (
-        lambda y, x, h, w: h * w,
-        lambda y, x, h, w: w / h,
-        lambda y, x, h, w: y / np.maximum(height - h, 1),
-        lambda y, x, h, w: x / np.maximum(width - w, 1),
-        lambda y, x, h, w: h,
-        lambda y, x, h, w: w,
-    ):
-        assert stats.ks_2samp(quantity(*ours.T), quantity(*theirs.T)).pvalue > 1e-3
-    shares = [central(windows).mean() for windows in (ours, theirs)]
-    assert shares[0] == pytest.approx(shares[1], abs=0.02)
-    # If all attempts fit, areas are uniform, and aspects are uniform in the logarithm.
-    fraction, logarithm = (
-        ours[:, 2] * ours[:, 3] / (height * width),
-        np.log(ours[:, 3] / ours[:, 2]),
-    )
-    small = fraction < 0.23
-    assert stats.kstest(fraction[small], stats.uniform(0.16, 0.07).cdf).pvalue > 1e-3
-    assert stats.kstest(logarithm[small], stats.uniform(-0.2877, 0.5754).cdf).pvalue > 1e-3
