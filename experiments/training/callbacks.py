@@ -26,30 +26,6 @@ from keras_dml import models
 from keras_dml._files.atomic import replacing
 
 
-def callbacks(
-    run: RunPlan,
-    phase: Phase,
-    encoders: Encoders,
-    feed: ImageFeed | FeatureFeed,
-    state: State,
-    workers: Workers,
-) -> "tuple[list[keras.callbacks.Callback], EvaluateAndSave]":
-    """Create the callbacks of a phase, which begins at `state`, and the last callback."""
-    options, steps = run.options, run.steps_per_epoch
-    saving = EvaluateAndSave(run, phase, encoders, feed, state, workers)
-
-    def without_gain() -> str:
-        number = waited(saving.history, options) if options.patience else 0
-        return f", no gain in {number} of {options.patience}" if number else ""
-
-    total = options.epochs * steps
-    progress = Progress(options.batch_size, total, options.epochs, state.step, without_gain)
-    fitting = run.objective.callbacks(
-        lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
-    )
-    return [*fitting, StopAtNaN(state, steps), progress], saving
-
-
 class Progress(keras.callbacks.Callback):
     """A progress bar over all images of the training, with images per second and the loss.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import pathlib
 import shutil
@@ -29,7 +30,7 @@ from keras_dml._backend.private import Functional
 from keras_dml._backend.steps import compiled
 from keras_dml.export.float32 import is_float32
 from keras_dml.models import split_at_features
-from pipelines import ImageTable, feature_batches
+from pipelines import ImageTable, feature_batches, training_batches
 
 FOLDER = "features"
 # Distinguishes the seeds of views from the seeds of training steps.
@@ -58,7 +59,13 @@ class ImageFeed:
     def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """Return the batches (inputs, class ids) of one input pipeline from a step on."""
         run = self._run
-        return run.objective.batches(run.data, run.sampler, run.augmentation, start_step, context)
+        batches = functools.partial(
+            training_batches,
+            transform=run.augmentation,
+            start_step=start_step,
+            input_context=context,
+        )
+        return run.objective.batches(run.data, run.sampler, batches)
 
     def embeddings(self, side: str, description: str) -> np.ndarray:
         """Embed the images of a side of the data with the current model."""

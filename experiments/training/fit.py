@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options.errors import UsageError
-from experiments.training.callbacks import callbacks, exported
+from experiments.training.callbacks import EvaluateAndSave, Progress, StopAtNaN, exported
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
 from experiments.training.encoders import build_encoders, training_embedding
@@ -17,7 +17,7 @@ from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import RunPlan
 from experiments.training.run_files import CANDIDATE, QUERY
-from experiments.training.selection import is_over, stopped
+from experiments.training.selection import is_over, stopped, waited
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml.export.float32 import float32_copy
@@ -225,12 +225,26 @@ def _fit_phase(
     def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return run.objective.targets(feed.batches(state.step, context), run.data.train)
 
-    others, saving = callbacks(run, phase, learner.encoders, feed, state, workers)
+    options, steps = run.options, run.steps_per_epoch
+    saving = EvaluateAndSave(run, phase, learner.encoders, feed, state, workers)
+
+    def without_gain() -> str:
+        number = waited(saving.history, options) if options.patience else 0
+        return f", no gain in {number} of {options.patience}" if number else ""
+
+    total = options.epochs * steps
+    others = [
+        *run.objective.callbacks(
+            lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
+        ),
+        StopAtNaN(state, steps),
+        Progress(options.batch_size, total, options.epochs, state.step, without_gain),
+    ]
     learner.model.fit(
         workers.strategy.distribute_datasets_from_function(batches),
         epochs=phase.last_epoch,
         initial_epoch=state.epoch,
-        steps_per_epoch=run.steps_per_epoch,
+        steps_per_epoch=steps,
         callbacks=[*others, saving],
         shuffle=False,
         verbose=0,

@@ -26,7 +26,7 @@ from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
 from keras_dml._common.errors import ArgumentError
 from keras_dml.metrics import LossPart
-from pipelines import ImageTable, Split, TrainTransform, training_batches
+from pipelines import ImageTable, Split
 from pipelines.samplers import Sampler
 
 
@@ -64,30 +64,16 @@ class Objective(abc.ABC):
             described.paths_of_classes(data.train)
 
     def batches(
-        self,
-        data: Split,
-        sampler: Sampler,
-        transform: TrainTransform,
-        start_step: int,
-        context: tf.distribute.InputContext | None = None,
+        self, data: Split, sampler: Sampler, batches_of: Callable[..., tf.data.Dataset]
     ) -> tf.data.Dataset:
-        """Return the batches (inputs, class ids) of one input pipeline from a step on.
+        """Return the batches (inputs, class ids) of the training.
 
         Args:
             data: The dataset.
             sampler: Function from batch number to row numbers of the training images.
-            transform: Training transform.
-            start_step: Number of the first batch.
-            context: The input pipeline among all workers.
+            batches_of: `training_batches` without its first two arguments and the seed.
         """
-        return training_batches(
-            data.train,
-            sampler,
-            transform,
-            self.options.seed,
-            start_step=start_step,
-            input_context=context,
-        )
+        return batches_of(data.train, sampler, seed=self.options.seed)
 
     @abc.abstractmethod
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:

@@ -1,7 +1,7 @@
 """Training with a loss over pairs of embeddings."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import keras
@@ -14,7 +14,7 @@ from experiments.options.loss_flags import MEMORY, naming_flags
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import losses, models
 from keras_dml.metrics import PositivesPerAnchor
-from pipelines import CatalogSampler, ImageTable, Split, TrainTransform, training_batches
+from pipelines import CatalogSampler, ImageTable, Split
 from pipelines.samplers import Sampler
 
 _MEMORY_STARTS = inspect.signature(models.CrossBatchMemory).parameters["start_step"].default
@@ -132,24 +132,14 @@ class OverCatalog(OverPairs):
             )
 
     def batches(
-        self,
-        data: Split,
-        sampler: Sampler,
-        transform: TrainTransform,
-        start_step: int,
-        context: tf.distribute.InputContext | None = None,
+        self, data: Split, sampler: Sampler, batches_of: Callable[..., tf.data.Dataset]
     ) -> tf.data.Dataset:
         """Return the batches ((photographs, catalog pictures), class ids)."""
         seed, catalog = self.options.seed, cast(ImageTable, data.training_catalog)
-        photos = super().batches(data, sampler, transform, start_step, context)
-        pictures = training_batches(
-            catalog,
-            CatalogSampler(sampler, data.train.labels, catalog.labels, seed=seed),
-            transform,
-            seed + 1,  # another seed, so that a photograph and its picture are not cropped alike
-            start_step=start_step,
-            input_context=context,
-        )
+        photos = super().batches(data, sampler, batches_of)
+        of_catalog = CatalogSampler(sampler, data.train.labels, catalog.labels, seed=seed)
+        # Another seed, so that a photograph and its picture are not cropped alike.
+        pictures = batches_of(catalog, of_catalog, seed=seed + 1)
         return tf.data.Dataset.zip(photos, pictures).map(
             lambda queries, candidates: ((queries[0], candidates[0]), queries[1])
         )

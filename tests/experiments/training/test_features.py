@@ -64,15 +64,6 @@ def test_other_losses_share_the_cached_features(loss, cached, photos, tmp_path, 
     assert "test/recall@1/cosine" in history(tmp_path / "run")[-1]
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_features_of_views_are_deleted_from_the_run_folder(photos, tmp_path, capsys):
-    folder = run_of(tmp_path / "run", photos, "--cache_features", "--cached_views=3")
-    out = capsys.readouterr().out
-    assert "features of 80 images" in out  # 3 · 20 training images, 20 test images
-    assert not (folder / "features").exists()
-
-
 def test_view_seeds_depend_on_seed_view_and_image():
     assert (view_seeds(1, 2, 5) == view_seeds(1, 2, 9)[:5]).all()
     drawn = [view_seeds(seed, view, 50) for seed in (0, 1) for view in (0, 1)]

@@ -13,7 +13,6 @@ from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.options import data as described
 from experiments.pages.retrieval import same_queries
-from experiments.training import plan
 from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
 from experiments.training.run_files import (
@@ -168,27 +167,6 @@ def test_skipped_images_stay_skipped_in_a_moved_folder(photos, tmp_path, monkeyp
         assert len(images_now(run, f"--data_dir={spelled}").test) == 5
     moved = photos.rename(tmp_path / "moved")
     assert len(images_now(run, f"--data_dir={moved}", data_dir_moves=True).test) == 5
-
-
-def test_the_record_has_all_images_also_if_few_are_shown(tmp_path):
-    photos = write_photos(tmp_path / "photos", [f"{k}/{n}.png" for k in "ab" for n in range(4)])
-    measured = begin(tmp_path / "measured", photos)
-    shown = plan.with_some_to_show
-    words = ["--class_split=every_class", f"--measured_in={measured}", "--batch_size=4"]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plan, "with_some_to_show", lambda data: shown(first(data, 3)))
-        options = options_of(photos, *words)
-        workers = types.SimpleNamespace(
-            check_same=lambda *_: None,
-            strategy=types.SimpleNamespace(num_replicas_in_sync=1),
-        )
-        run = plan.plan_run(options, RunFolder(tmp_path / "refit", ""), workers)
-    assert len(run.data.test) == 3 and run.made_of["test"]["images"] == 8
-
-
-def first(data, count):
-    rows = np.arange(count)
-    return Split(data.train, data.test.select(rows), same_classes=True)
 
 
 def test_images_in_memory_are_identified_by_their_classes(tmp_path):
