@@ -16,11 +16,12 @@ same result as on one device.
 import keras
 from keras import ops
 
+from keras_dml._backend.configured import ConfiguredValue
 from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._common.checks import check_number, check_seed
-from keras_dml._common.configured import Configured
 from keras_dml._common.types import Tensor
 from keras_dml._pairwise.arithmetic import count, masked_max, masked_min, maximum
+from keras_dml._pairwise.masks import Masks
 from keras_dml._pairwise.negatives import (
     FARTHEST,
     NEAREST,
@@ -28,7 +29,7 @@ from keras_dml._pairwise.negatives import (
     distance_weighted,
     fixed_noise,
 )
-from keras_dml._pairwise.pairs import Masks, Pairs, Strategy
+from keras_dml._pairwise.pairs import Pairs, Strategy
 from keras_dml._pairwise.search import next_larger
 
 __all__ = [
@@ -45,7 +46,7 @@ __all__ = [
 INFINITY = float("inf")
 
 
-class Mining(Configured):
+class Mining(ConfiguredValue):
     """A strategy that selects the pairs that a loss sees. Subclasses override `masks`.
 
     Examples:

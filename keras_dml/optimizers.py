@@ -20,7 +20,7 @@ from keras import ops
 from keras_dml._backend import private
 from keras_dml._backend.replicas import place_among_replicas, sum_over_replicas
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.types import Config, Tensor
 
 __all__ = ["SGD", "Adam", "AdamW", "RMSprop", "WarmCosine", "multipliers"]
@@ -58,9 +58,11 @@ class _Recipe(_Base):
                 f"Received: weight_decay={self.weight_decay!r}"
             )
         if not isinstance(learning_rate_multipliers, Mapping | None):
-            raise ArgumentTypeError(
-                "learning_rate_multipliers must be a dict from variable path to factor. "
-                f"Received: learning_rate_multipliers={learning_rate_multipliers!r}"
+            raise argument_error(
+                "learning_rate_multipliers",
+                "a dict from variable path to factor",
+                learning_rate_multipliers,
+                ArgumentTypeError,
             )
         self.learning_rate_multipliers = {
             path: check_number(f"learning_rate_multipliers[{path!r}]", factor, least=0)

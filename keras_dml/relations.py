@@ -16,15 +16,15 @@ A pair that is neither positive nor negative is ignored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.configured import ConfiguredValue
 from keras_dml._common.checks import check_choice, check_number, shown
-from keras_dml._common.configured import Configured
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import (
     are_apart,
@@ -33,6 +33,8 @@ from keras_dml._pairwise.arrays import (
     known_numbers,
     numbers_of,
 )
+from keras_dml._pairwise.masks import Masks as Masks
+from keras_dml._pairwise.masks import checked_masks, same_class
 
 __all__ = [
     "RELATIONS",
@@ -47,11 +49,8 @@ __all__ = [
     "get",
 ]
 
-Masks: TypeAlias = tuple[Tensor, Tensor]
-"""Bool masks `[a, c]` of the positives and of the negatives."""
 
-
-class Relation(Configured):
+class Relation(ConfiguredValue):
     """A map from the labels of anchors and candidates to the masks of a loss over pairs.
 
     A subclass overrides `masks`, and `checked_labels` if it accepts only some labels.
@@ -120,22 +119,8 @@ class Relation(Configured):
         return ops.all(ops.equal(labels, labels))  # NaN is not equal to itself
 
     def _checked(self, masks: Any, anchors: Tensor, candidates: Tensor) -> Masks:
-        shape = (anchors.shape[0], candidates.shape[0])
-        if not isinstance(masks, (list, tuple)) or len(masks) != 2:
-            raise ArgumentError(
-                "relation must return two masks, the positives and the negatives. "
-                f"Received: relation={self!r}, which returned {type(masks).__name__}"
-            )
-        positive, negative = (ops.cast(ops.convert_to_tensor(mask), "bool") for mask in masks)
-        for mask in (positive, negative):
-            if len(mask.shape) != 2 or any(
-                None not in sizes and sizes[0] != sizes[1] for sizes in zip(mask.shape, shape)
-            ):
-                raise ArgumentError(
-                    f"relation must return masks of shape {shape}, one row for each anchor and one "
-                    f"column for each candidate. Received: relation={self!r}, which returned a "
-                    f"mask of shape {tuple(mask.shape)}"
-                )
+        shape = anchors.shape[0], candidates.shape[0]
+        positive, negative = checked_masks("relation", self, masks, shape)
         both = known_numbers(ops.logical_and(positive, negative))
         if both is not None and both.any():
             anchor, candidate = np.argwhere(both)[0]
@@ -163,8 +148,7 @@ class SameClass(Relation):
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the masks of the positives and the negatives."""
-        same = ops.equal(anchors[:, None], candidates[None, :])
-        return same, ops.logical_not(same)
+        return same_class(anchors, candidates)
 
     def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
         """Convert to class ids `[n]`."""
@@ -239,10 +223,7 @@ class SharesLabel(Relation):
         tensor = super().checked_labels(labels, name)
         form = "[n, G], a column for each tag" if self.encoding == "multi_hot" else "[n, m] of ids"
         if len(tensor.shape) != 2:
-            raise ArgumentError(
-                f"{name} must be tags of shape {form}, for SharesLabel. "
-                f"Received: {name}.shape={tuple(tensor.shape)}"
-            )
+            raise shape_error(name, f"tags of shape {form}, for SharesLabel", tensor)
         known = known_numbers(tensor)
         if known is None:
             return tensor
@@ -317,10 +298,8 @@ class Hierarchy(Relation):
         self.negatives = check_choice("negatives", negatives, others)
         if others.index(self.negatives) > self.levels.index(self.positives):
             coarser = others[: self.levels.index(self.positives) + 1]
-            raise ArgumentError(
-                f"negatives must be one of {coarser}, since positives agree only at the level "
-                f"{positives!r}. Received: negatives={negatives!r}"
-            )
+            wanted = f"one of {coarser}, since positives agree only at the level {positives!r}"
+            raise argument_error("negatives", wanted, negatives)
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the masks of the positives and the negatives."""
@@ -337,10 +316,8 @@ class Hierarchy(Relation):
         """Convert to class ids `[n, levels]`."""
         tensor = as_labels(labels, name)
         if len(tensor.shape) != 2 or tensor.shape[1] != len(self.levels):
-            raise ArgumentError(
-                f"{name} must be class ids [n, {len(self.levels)}], one for each level of "
-                f"{self.levels}. Received: {name}.shape={tuple(tensor.shape)}"
-            )
+            wanted = f"class ids [n, {len(self.levels)}], one for each level of {self.levels}"
+            raise shape_error(name, wanted, tensor)
         return tensor
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
@@ -396,15 +373,11 @@ class Graded(Relation):
         self.positive_above = check_number("positive_above", positive_above)
         self.negative_below = check_number("negative_below", negative_below)
         if self.negative_below > self.positive_above:
-            raise ArgumentError(
-                "negative_below must be at most positive_above, so that no pair is both. "
-                f"Received: negative_below={negative_below}, positive_above={positive_above}"
-            )
+            wanted = f"at most positive_above={positive_above}, so that no pair is both"
+            raise argument_error("negative_below", wanted, negative_below)
         if similarity != "cosine" and not callable(similarity):
-            raise ArgumentTypeError(
-                "similarity must be 'cosine' or a function of the labels. "
-                f"Received: similarity={shown(similarity)}"
-            )
+            wanted = "'cosine' or a function of the labels"
+            raise argument_error("similarity", wanted, similarity, ArgumentTypeError)
         self.similarity = similarity
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
@@ -420,26 +393,8 @@ class Graded(Relation):
         """Convert to label vectors `[n, d]`, or to any labels for a function."""
         tensor = super().checked_labels(labels, name)
         if self.similarity == "cosine" and len(tensor.shape) != 2:
-            raise ArgumentError(
-                f"{name} must be label vectors [n, d], for Graded(similarity='cosine'). "
-                f"Received: {name}.shape={tuple(tensor.shape)}"
-            )
+            raise shape_error(name, "label vectors [n, d], for Graded(similarity='cosine')", tensor)
         return tensor
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        similarity = self.similarity
-        if callable(similarity):
-            similarity = keras.saving.serialize_keras_object(similarity)
-        return {**super().get_config(), "similarity": similarity}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create the relation from its configuration."""
-        similarity = config["similarity"]
-        if not isinstance(similarity, str):
-            similarity = keras.saving.deserialize_keras_object(similarity)
-        return cls(**{**config, "similarity": similarity})
 
     def _similarities(self, anchors: Tensor, candidates: Tensor) -> Tensor:
         if callable(self.similarity):
@@ -481,17 +436,8 @@ class FunctionOfLabels(Relation):
         """Return the masks of the positives and the negatives."""
         return self.function(anchors, candidates)
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {"function": keras.saving.serialize_keras_object(self.function)}
-
     def __repr__(self) -> str:
         return getattr(self.function, "__qualname__", None) or repr(self.function)
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create the relation from its configuration."""
-        return cls(keras.saving.deserialize_keras_object(config["function"]))
 
 
 RELATIONS: Mapping[str, type[Relation]] = {"hierarchy": Hierarchy, "shares_label": SharesLabel}
@@ -521,10 +467,13 @@ def get(relation: RelationLike) -> Relation:
             return relation
     elif callable(relation) and not isinstance(relation, type):
         return FunctionOfLabels(relation)
-    raise ArgumentTypeError(
-        "relation must be a relation of keras_dml.relations, as in relation=SharesLabel(), or a "
-        "function from (anchor_labels, candidate_labels) to the masks of the positives and the "
-        f"negatives. Received: relation={shown(relation)}"
+    raise argument_error(
+        "relation",
+        "a relation of keras_dml.relations, as in relation=SharesLabel(), or a function "
+        "from (anchor_labels, candidate_labels) to the masks of the positives and the "
+        "negatives",
+        relation,
+        ArgumentTypeError,
     )
 
 

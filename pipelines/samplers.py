@@ -230,33 +230,19 @@ def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray
     complement = _draws_complement(sizes, rest)
     drawn = np.where(complement, sizes - rest, rest)
     items = _window(keys, sizes, drawn, numbers)
-    if complement.any():
-        items = _complements(items, sizes, drawn, complement)
-    # First, each item count // size times, then the remaining ones.
-    column = np.arange(count)[None, :]
-    place = column - (count - rest)[:, None]
-    chosen = np.take_along_axis(items, np.clip(place, 0, items.shape[1] - 1), axis=1)
-    return np.where(place < 0, column % sizes[:, None], chosen)
+    chosen = np.empty((len(sizes), count), np.int64)
+    for row, size in enumerate(sizes.tolist()):
+        remaining = items[row, : drawn[row]]
+        if complement[row]:
+            remaining = np.setdiff1d(np.arange(size), remaining)
+        # First, each item count // size times, then the remaining ones.
+        chosen[row] = np.concatenate([np.tile(np.arange(size), count // size), remaining])
+    return chosen
 
 
 def _draws_complement(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
     """Return whether to draw the items to leave out. `_window` needs sizes ≥ 2·drawn - 1."""
     return np.asarray(sizes < 2 * wanted - 1)
-
-
-def _complements(
-    items: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, rows: np.ndarray
-) -> np.ndarray:
-    """Replace the drawn items by the items that were not drawn, in the rows of a mask."""
-    width = sizes[rows].max()
-    left_out = np.arange(width)[None, :] >= sizes[rows][:, None]
-    row, column = np.nonzero(np.arange(items.shape[1])[None, :] < drawn[rows][:, None])
-    left_out[row, items[rows][row, column]] = True
-    others = np.argsort(left_out, axis=1, kind="stable")
-    swapped = np.zeros((len(items), max(width, items.shape[1])), np.int64)
-    swapped[:, : items.shape[1]] = items
-    swapped[rows, :width] = others
-    return swapped
 
 
 def _window(

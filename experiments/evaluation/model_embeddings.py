@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
+from experiments.evaluation.audited_images import split_sets
 from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
@@ -68,20 +69,17 @@ def evaluated_tables(
         raise UsageError(
             f"split must be test or train with a gallery, but got all with dataset={dataset}."
         )
-    names, labels = train.class_names, test.labels
-    if not data.same_classes:
-        names, labels = names + test.class_names, labels + train.num_classes
+    tables, class_names, offsets = split_sets(data)
+    labels = np.concatenate([each.labels + offsets[name] for name, each in tables.items()])
     images = {
-        kind: np.concatenate([getattr(train, kind), getattr(test, kind)])
+        kind: np.concatenate([getattr(each, kind) for each in tables.values()])
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(train, kind) is not None
     }
     coarse_ids = train.coarse_ids
     if coarse_ids is not None and test.coarse_ids is not None and not data.same_classes:
         coarse_ids = np.concatenate([coarse_ids, test.coarse_ids])
-    table = ImageTable(
-        np.concatenate([train.labels, labels]), names, coarse_ids=coarse_ids, **images
-    )
+    table = ImageTable(labels, class_names, coarse_ids=coarse_ids, **images)
     return {"queries": table}, train.num_classes
 
 

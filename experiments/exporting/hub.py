@@ -67,8 +67,18 @@ def publish(
     """
     import huggingface_hub
 
-    with tempfile.TemporaryDirectory() as folder:
-        stage(run, of_run, export, repository, index, pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        shutil.copytree(
+            export, folder, ignore=shutil.ignore_patterns(MODEL_CARD), dirs_exist_ok=True
+        )
+        shutil.copy(kept_model(run), folder / MODEL_FILE)
+        threshold = calibration_path(run / "saved_model")
+        if threshold.is_file():
+            shutil.copy(threshold, folder / THRESHOLD)
+        if index is not None:
+            shutil.copytree(index, folder / INDEX)
+        (folder / CARD).write_text(_card(of_run, export, repository), encoding="utf-8")
         try:
             api = huggingface_hub.HfApi()
             address = api.create_repo(repository, private=True, exist_ok=True)
@@ -83,25 +93,8 @@ def publish(
     return str(address)
 
 
-def stage(
-    run: pathlib.Path,
-    of_run: RunOptions,
-    export: pathlib.Path,
-    repository: str,
-    index: pathlib.Path | None,
-    folder: pathlib.Path,
-) -> None:
-    """Write the files of the repository to an empty folder. The arguments are as for `publish`."""
-    shutil.copy(kept_model(run), folder / MODEL_FILE)
-    for path in export.iterdir():
-        if path.name != MODEL_CARD:
-            copy = shutil.copytree if path.is_dir() else shutil.copy
-            copy(path, folder / path.name)
-    threshold = calibration_path(run / "saved_model")
-    if threshold.is_file():
-        shutil.copy(threshold, folder / THRESHOLD)
-    if index is not None:
-        shutil.copytree(index, folder / INDEX)
+def _card(of_run: RunOptions, export: pathlib.Path, repository: str) -> str:
+    """Return the model card of the export with the metadata of the Hub."""
     card = (export / MODEL_CARD).read_text(encoding="utf-8")
     load = (
         "```python\nimport keras_dml\n\n"
@@ -111,8 +104,7 @@ def stage(
     )
     card = card.replace("\n## Use\n", f"\n## Use\n\nIn Keras, on any backend:\n\n{load}\n", 1)
     recalls = json.loads((export / FACTS).read_text())["keras_recalls"]
-    metadata = _metadata(of_run, recalls, repository)
-    (folder / CARD).write_text(f"---\n{metadata}\n---\n\n{card}", encoding="utf-8")
+    return f"---\n{_metadata(of_run, recalls, repository)}\n---\n\n{card}"
 
 
 def _metadata(of_run: RunOptions, recalls: dict[str, float], repository: str) -> str:

@@ -26,22 +26,17 @@ _COLUMNS = {"image": "image", "class": "class", "suggested": "suggested_class",
 
 
 class Section(NamedTuple):
-    """A kind of finding.
+    """The findings of a kind. The template has its title and note.
 
     Attributes:
-        title, note: Texts above the findings.
         found: Number of findings. The page has no section without findings.
         rows: Pictures.
         lines: Lines of `findings.csv`, for the table that a page without pictures shows.
-        both: Whether the page has the table in addition to the pictures.
     """
 
-    title: str
-    note: str
     found: int
     rows: Sequence[Row]
     lines: Sequence[Mapping[str, Any]]
-    both: bool = False
 
     @property
     def table(self) -> list[list[str]]:
@@ -66,55 +61,28 @@ def write_audit_page(
         lines: The findings as lines, from `lines_of`.
         counts: Their numbers and limits, from `Findings.counts`.
     """
-    sections = [
-        _duplicates(findings, lines["duplicates"], across=True),
-        _duplicates(findings, lines["duplicates"], across=False),
-        _label_errors(findings, lines["label_errors"][:_SHOWN]),
-        _outliers(findings, lines["outliers"][:_SHOWN]),
-        _confused(findings, lines["confused"][:_SHOWN]),
-    ]
+    images = findings.images
+    first_lines = {kind: found[:_SHOWN] for kind, found in lines.items()}
     write_page(
         path,
         title,
         template="audit.html",
         counts=counts,
-        summary=_summary(findings),
-        sections=[section for section in sections if section.found],
-        shown=_SHOWN,
-        has_pictures=bool(findings.images.tables),
-    )
-
-
-def _summary(findings: Findings) -> list[tuple[str, str]]:
-    images, thresholds = findings.images, findings.thresholds
-    lines = [
-        (
-            f"{name} images".lstrip().capitalize(),
-            f"{len(each.labels):,} of {len(np.unique(each.labels)):,} classes",
-        )
-        for name, each in images.sets.items()
-    ]
-    duplicates = f"similarity of the embeddings at least {thresholds.similarity:g}: no pictures"
-    if images.tables:
-        duplicates = (
-            f"correlation of the pictures at least {thresholds.correlation:g}, also if one is "
-            "mirrored or cut"
-        )
-    lines += [
-        ("Neighbors", f"{findings.neighbors.shape[1]} of each image, by cosine similarity"),
-        ("Duplicates", duplicates),
-        ("Labels", f"below {LABEL_RATIO:g} of the usual share of votes in the class"),
-        (
-            "Outliers",
-            f"above the upper quartile by {OUTLIER_SCORE:g} times the quartiles' distance",
-        ),
-    ]
-    unreadable = findings.duplicates.unreadable
-    if unreadable:
-        row, reason = next(iter(unreadable.items()))
-        first = f"the first {images.name(row)}: {reason}"
-        lines.append(("Without a picture", f"{len(unreadable):,}, {first}"))
-    return lines
+        sets={name: (len(each.labels), len(np.unique(each.labels)))
+              for name, each in images.sets.items()},
+        findings=findings,
+        label_ratio=LABEL_RATIO,
+        outlier_score=OUTLIER_SCORE,
+        unreadable=[(images.name(row), reason)
+                    for row, reason in findings.duplicates.unreadable.items()],
+        across=_duplicates(findings, lines["duplicates"], across=True),
+        within=_duplicates(findings, lines["duplicates"], across=False),
+        label_errors=_label_errors(findings, first_lines["label_errors"]),
+        outliers=_outliers(findings, first_lines["outliers"]),
+        confused=_confused(findings, first_lines["confused"]),
+        most=_SHOWN,
+        has_pictures=bool(images.tables),
+    )  # fmt: skip
 
 
 def _duplicates(findings: Findings, lines: Sequence[Mapping[str, Any]], across: bool) -> Section:
@@ -139,23 +107,8 @@ def _duplicates(findings: Findings, lines: Sequence[Mapping[str, Any]], across: 
         else:
             rows_shown.append(Row(cells, f"{len(rows):,} images"))
     firsts = {int(found.groups[rows[0]]) for rows in groups[:_SHOWN]}
-    title = "Near-duplicates"
-    note = (
-        "The same file, the same pixels, or nearly the same picture. The first image of a "
-        "group has a plain frame. An image with another label has a dashed frame."
-    )
-    if across:
-        title += f" across {' and '.join(images.sets)}"
-        note += " A test image that the model has trained on measures nothing."
-    elif len(images.sets) > 1:
-        title += " within a set"
-    return Section(
-        title,
-        note,
-        len(groups),
-        [*rows_shown, *_rows_of(pairs_shown)],
-        [line for line in lines if line["group"] in firsts],
-    )
+    shown = [line for line in lines if line["group"] in firsts]
+    return Section(len(groups), [*rows_shown, *_rows_of(pairs_shown)], shown)
 
 
 def _label_errors(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
@@ -169,22 +122,14 @@ def _label_errors(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Sec
         cells = [_cell(findings, "query", row, "its label")]
         cells += [_neighbor(findings, row, other, f"{near:z.3f}") for other, near in nearest]
         rows.append(Row(cells[:_CELLS], f"{images.class_name(row)} → {suggested}? {share}"))
-    note = (
-        "An image and its nearest neighbors with their labels, whose votes suggest another "
-        "label. A solid frame: the image's label."
-    )
-    return Section("Labels probably wrong", note, len(findings.label_errors), rows, lines)
+    return Section(len(findings.label_errors), rows, lines)
 
 
 def _outliers(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
     """Return the images that are unlike all others."""
     cells = [_cell(findings, "neighbor", row, f"{findings.outlier_scores[row]:.2f}")
              for row in findings.outliers[:_SHOWN].tolist()]  # fmt: skip
-    note = (
-        "Images far from all others. The score is the distance to the nearest images above the "
-        "upper quartile of all images, in distances of the quartiles."
-    )
-    return Section("Outliers", note, len(findings.outliers), _rows_of(cells), lines)
+    return Section(len(findings.outliers), _rows_of(cells), lines)
 
 
 def _confused(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
@@ -199,11 +144,7 @@ def _confused(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section
             cells.append(_cell(findings, "other", other, f"{similarity:z.3f}"))
         head = f"{names[classes[0]]} and {names[classes[1]]}, {100 * share:.1f} %"
         rows.append(Row(cells, head))
-    note = (
-        "The score is the share of the other class in the votes of all neighbors of the two "
-        "classes' images. The pictures are the nearest pairs."
-    )
-    return Section("Classes most confused", note, len(lines), rows, lines, both=True)
+    return Section(len(lines), rows, lines)
 
 
 def _between(findings: Findings, first: int, second: int) -> list[tuple[int, int, float]]:

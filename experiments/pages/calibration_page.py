@@ -72,26 +72,13 @@ def write_calibration_page(
         found: Result of `keras_dml.metrics.verification`.
         decided: Identification at its threshold.
     """
-    (point,) = found.points
-    notes = [
-        f"{found.positive_pairs:,} pairs of one class and {found.negative_pairs:,} pairs of two "
-        f"classes, from {found.num_classes:,} classes. The intervals are the central 95 % over "
-        "random resamples of the classes.",
-        f"{unknown(decided).capitalize()}.",
-        few_classes(found).capitalize(),
-    ]
     write_page(
         path,
         "Match or no match",
         template="calibration.html",
-        threshold=f"{point.threshold:z.3f}",
-        side="similarity from" if found.metric == "cosine" else "distance up to",
-        rate=f"{point.false_match_rate:g}",
-        rates={
-            "true match rate": percent(point.true_match_rate),
-            "equal error rate": percent(found.equal_error_rate),
-        },
-        notes=notes,
+        found=found,
+        point=found.points[0],
+        notes=[f"{unknown(decided).capitalize()}.", few_classes(found).capitalize()],
         rows=rows_of(found),
         pictures=svgs(_figures(found)),
         file=os.fspath(file),

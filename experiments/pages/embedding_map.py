@@ -40,7 +40,7 @@ class Map(NamedTuple):
 def map_of(
     test: EmbeddedSet, pictures_of: Callable[[ImageTable], npt.NDArray[np.uint8]]
 ) -> Map | None:
-    """Return the map of at most a thousand images; None if `places` is None.
+    """Return the map of at most a thousand images; None without places or pictures.
 
     Args:
         test: The images.

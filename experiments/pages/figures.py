@@ -43,16 +43,8 @@ def svg(title: str, shown: Curves | Histograms | Means | Trials) -> str:
         title: Title of the figure, unique on the page.
         shown: The numbers.
     """
-    match shown:
-        case Curves():
-            return _curves(title, shown)
-        case Histograms():
-            return _histograms(title, shown)
-        case Means():
-            return _means(title, shown)
-        case Trials():
-            return _trials(title, shown)
-    raise TypeError(f"no figure of {type(shown).__name__}")
+    draw: Callable[[str, Any], str] = _FIGURES[type(shown)]
+    return draw(title, shown)
 
 
 def svgs(figures: Mapping[str, Any]) -> dict[str, str]:
@@ -214,3 +206,6 @@ def _drawn(title: str, draw: Callable[[Figure], None], words: list[str], height:
     text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", text, count=1)
     label = html.escape(f"{title}: {'; '.join(words)}")
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+
+
+_FIGURES = {Curves: _curves, Histograms: _histograms, Means: _means, Trials: _trials}

@@ -75,7 +75,7 @@ def breaking(name: str) -> Markup:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Return the environment of all templates. Those of pages escape each value but `Markup`."""
+    """Return the environment of all templates. HTML templates escape all values but `Markup`."""
     import jinja2
 
     made = jinja2.Environment(

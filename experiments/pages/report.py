@@ -92,7 +92,6 @@ def write_report(
         template="report.html",
         result=result,
         headline=percent(headline),
-        whose=_whose(result),
         others=_others(result),
         explanations=list(dict.fromkeys(score_of(key).explanation for key in keys)),
         in_catalog=any(name.startswith(CATALOG) for name in result.rows),
@@ -120,15 +119,6 @@ def shown_of_readable(images: LabeledEmbeddings) -> Shown:
                 why = f"{name}: {reason}"
         print(f"the page shows no pictures: {why}")
         return Shown()
-
-
-def _whose(result: Result) -> str:
-    if result.whose:
-        return f", {result.whose}"
-    if "epoch" not in result.best:
-        return ""
-    why = f", {result.why_kept}" if result.why_kept else ""
-    return f", kept from epoch {result.best['epoch']:g}{why}"
 
 
 def _others(result: Result) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The pages of a run: its report, its model card, and the files for TensorBoard's projector."""
+"""The pages of a run: its report and its model card."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from experiments.options import RunOptions, command_line_only_words
 from experiments.pages.links import add_link
 from experiments.pages.made_by import made_by
 from experiments.pages.model_card import MODEL_CARD, model_card, update_final_model, write_card
-from experiments.pages.projector import write_projector
 from experiments.pages.report import write_report
-
-# Folder of the events and of the projector's files.
-_TENSORBOARD = "tensorboard"
 
 
 def write_run_pages(run: Any, result: Result) -> None:
@@ -33,15 +29,12 @@ def write_run_pages(run: Any, result: Result) -> None:
     write_report(folder / REPORT, dataclasses.replace(result, reproduce=command), links)
     if result.images is None:
         return
-    test = result.images.queries
-    write_projector(folder / _TENSORBOARD, test, run.preprocessing)
-    size = options.image_size
+    size, dimensions = options.image_size, result.images.queries.embeddings.shape[1]
     use = {
         "File": "`saved_model`, for TensorFlow",
         "Takes": f"the bytes of image files (`serving_default`), or decoded images float32 [n, "
         f"{size}, {size}, 3] (`embed_images`)",
-        "Gives": f"`embeddings`, float32 [n, {test.embeddings.shape[1]}]; compare by cosine "
-        "similarity",
+        "Gives": f"`embeddings`, float32 [n, {dimensions}]; compare by cosine similarity",
     }
     scores = f"{result.note or 'Of the test images:'}\n\n```\n{result.table}\n```"
     card = model_card(run.name, use, options, run.data, run.preprocessing, scores)

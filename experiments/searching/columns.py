@@ -21,13 +21,13 @@ from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.recipes.nearest import did_you_mean
 from experiments.searching.answer import folder_of
-from experiments.searching.csv_file import read_csv
+from experiments.searching.csv_file import SHOWN, read_csv, short
 
 COLUMNS = "columns.json"
 CLASS, FOLDER = "class", "folder"
 Where: TypeAlias = Sequence[tuple[str, str]]
-# Names in a message, characters of a name, and values that are compared with a mistyped value.
-_NAMED, _SHOWN, _COMPARED = 20, 100, 2000
+# Names in a message, and values that are compared with a mistyped value.
+_NAMED, _COMPARED = 20, 2000
 
 
 class StoredColumns(NamedTuple):
@@ -191,7 +191,7 @@ class Columns:
                 return name, text[len(name) + len(separator) :].strip()
         raise UsageError(
             f"where must be COLUMN{separator}VALUE, with a column of {_named(self.names)}, but got "
-            f"where={_short(text)}."
+            f"where={short(text)}."
         )
 
     def mask(self, where: Where) -> npt.NDArray[np.bool_] | None:
@@ -231,8 +231,8 @@ class Columns:
         if not matching:
             counts = [each for each, _ in self.counts(name)[:_COMPARED]]
             parts = [*counts, *(each.rpartition("/")[2] for each in counts)]
-            hint = did_you_mean(wanted[:_SHOWN], (part[:_SHOWN] for part in parts))
-            raise UsageError(f"no image has {name}={_short(value)}.{hint}")
+            hint = did_you_mean(wanted[:SHOWN], (part[:SHOWN] for part in parts))
+            raise UsageError(f"no image has {name}={short(value)}.{hint}")
         return matching
 
 
@@ -242,9 +242,5 @@ def _with_parents(name: str, value: str) -> Iterable[str]:
 
 
 def _named(names: Collection[str], most: int = _NAMED) -> str:
-    shown = [_short(name) for name, _ in zip(names, range(most))]
+    shown = [short(name) for name, _ in zip(names, range(most))]
     return ", ".join(shown) + ("" if len(names) <= most else ", …")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

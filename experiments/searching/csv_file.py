@@ -12,7 +12,7 @@ from experiments.options.errors import UsageError
 
 _SEPARATORS = (",", ";", "\t", "|")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-_SHOWN = 60  # characters of a value in a message
+SHOWN = 100  # characters of a value in a message
 
 
 class CsvTable(NamedTuple):
@@ -49,7 +49,7 @@ def read_csv(path: pathlib.Path, normal: Callable[[str], str] = str) -> CsvTable
     if len(named) < 2 or len(set(named)) < len(named):
         raise UsageError(
             f"{path} must start with a line of different names: a column of paths, and other "
-            f"columns, but got {_shown(', '.join(named)) or 'nothing'}."
+            f"columns, but got {short(', '.join(named)) or 'nothing'}."
         )
     of_path = next((row for row, name in enumerate(names) if name.casefold() == "path"), None)
     of_path = names.index(named[0]) if of_path is None else of_path
@@ -62,14 +62,14 @@ def read_csv(path: pathlib.Path, normal: Callable[[str], str] = str) -> CsvTable
         if len(values) < len(names) or any(record[len(names) :]):
             raise UsageError(
                 f"{path}, line {line}: {len(record)} values for {len(names)} columns "
-                f"({_shown(', '.join(names))})"
+                f"({short(', '.join(names))})"
             )
         if not values[of_path]:
             raise UsageError(f"{path}, line {line}: no path in the column {names[of_path]}")
         key, own = normal(values[of_path]), [values[place] for place in places]
         if rows.setdefault(key, own) != own:
             raise UsageError(
-                f"{path}, line {line}: {_shown(key)} has other values than in line {line_of[key]}"
+                f"{path}, line {line}: {short(key)} has other values than in line {line_of[key]}"
             )
         repeated += key in line_of
         line_of.setdefault(key, line)
@@ -110,5 +110,6 @@ def _records(path: pathlib.Path, text: str) -> list[tuple[int, list[str]]]:
     return [(line, record) for line, record in records if any(record)]
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def short(text: str) -> str:
+    """Shorten a text for a message."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

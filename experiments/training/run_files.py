@@ -27,7 +27,7 @@ RESULT = "result.json"
 DIVERGED = "diverged.txt"
 """The reason why a training diverged."""
 TENSORBOARD = "tensorboard"
-"""Folder of the curves and the projector's files."""
+"""Folder of the curves."""
 
 _LOGGER = logging.getLogger("experiments")
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_dml._backend.private import Functional, flat_layers, lambda_output_shape
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 
 
 def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -62,10 +62,8 @@ def copied(
         ValueError: The model is neither, or a layer's copy does not accept its state.
     """
     if not isinstance(model, (Functional, keras.Sequential)):
-        raise ArgumentError(
-            "model must be a functional or sequential keras.Model, whose layers are known. "
-            f"Received: model={model!r}"
-        )
+        wanted = "a functional or sequential keras.Model, whose layers are known"
+        raise argument_error("model", wanted, model)
     copies: dict[int, tuple[keras.Operation, keras.Operation]] = {}
     wholes: set[int] = set()
 
@@ -151,7 +149,9 @@ def same_layer(
     layer: keras.layers.Layer,
     change: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
 ) -> keras.layers.Layer:
-    """Create a new layer of the same class from its configuration, modified by `change`.
+    """Create a new layer of the same class from its configuration.
+
+    `change` replaces each dictionary in the configuration, see `changed_config`.
 
     A `Lambda` gets the same Python function, unless the function can share variables with the
     original.
@@ -162,7 +162,7 @@ def same_layer(
     if type(layer) is keras.layers.Lambda:
         return _same_lambda(layer, change)
     try:
-        return type(layer).from_config(change(layer.get_config()))
+        return type(layer).from_config(changed_config(layer.get_config(), change))
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         lambdas = [one.name for one in all_layers(layer) if isinstance(one, keras.layers.Lambda)]
         if lambdas:
@@ -170,6 +170,15 @@ def same_layer(
         else:
             advice = f"its class needs get_config() and from_config() ({_first_line(error)})"
         raise ArgumentError(f"layer {_described(layer)} cannot be copied: {advice}") from error
+
+
+def changed_config(config: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """Replace each dictionary in a configuration, inner ones first, by the result of `change`."""
+    if isinstance(config, dict):
+        return change({key: changed_config(value, change) for key, value in config.items()})
+    if isinstance(config, (list, tuple)):
+        return type(config)(changed_config(value, change) for value in config)
+    return config
 
 
 def _same_lambda(
@@ -184,7 +193,7 @@ def _same_lambda(
                 f"layer {_described(layer)} cannot be copied: its Python code holds on to objects "
                 "around it, which the copy would share. Make a Layer with get_config() of it"
             )
-    config = change(super(keras.layers.Lambda, layer).get_config())
+    config = changed_config(super(keras.layers.Lambda, layer).get_config(), change)
     return keras.layers.Lambda(
         layer.function,
         output_shape=lambda_output_shape(layer),

@@ -6,8 +6,6 @@ from typing import Any, TypeAlias, TypeVar
 import keras
 from keras import ops
 
-__all__ = ["Backward", "SecondDerivativeError", "once_differentiable", "with_gradient"]
-
 Value = TypeVar("Value")
 Backward: TypeAlias = Callable[..., Any]
 """From `(upstream, *inputs)` to the gradient at the one input, or to a tuple of gradients."""

@@ -11,26 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.models.functional import Functional
-
-__all__ = [
-    "BuildsOnBatch",
-    "Functional",
-    "PythonUnpickler",
-    "clipped",
-    "flat_layers",
-    "in_stateless_scope",
-    "iterator_function",
-    "lambda_output_shape",
-    "made_under",
-    "merge_call",
-    "rematerialize",
-    "replace_clipping",
-    "summed_over_replicas",
-    "variable_index",
-]
-
+from keras.src.backend.common.stateless_scope import in_stateless_scope as in_stateless_scope
+from keras.src.models.functional import Functional as Functional
 
 # Written in Python. `pickle.Unpickler`, in C, reserves memory for any index that a file names.
 PythonUnpickler = pickle._Unpickler

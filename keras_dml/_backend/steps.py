@@ -15,17 +15,6 @@ from keras import ops
 
 from keras_dml._common.types import Tensor
 
-__all__ = [
-    "applied",
-    "as_stateless",
-    "branch",
-    "compiled",
-    "gradients",
-    "loop",
-    "values_of",
-    "without_gradients",
-]
-
 _T = TypeVar("_T")
 _Variables = Sequence[keras.Variable]
 

@@ -12,28 +12,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from keras_dml._common.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    argument_error,
-    as_array,
-    shown,
-)
-
-__all__ = [
-    "argument_error",
-    "as_array",
-    "check_bool",
-    "check_choice",
-    "check_distance",
-    "check_number",
-    "check_path",
-    "check_positive",
-    "check_seed",
-    "check_whole",
-    "check_wholes",
-    "shown",
-]
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
+from keras_dml._common.errors import as_array as as_array
+from keras_dml._common.errors import shown as shown
 
 # Bound of whole numbers without a smaller bound: the widest integer of NumPy and the backends.
 _MOST_WHOLE = 2**63 - 1

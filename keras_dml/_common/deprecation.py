@@ -1,15 +1,12 @@
 """Deprecated names that still work, with a DeprecationWarning, for one minor version."""
 
 import functools
-import inspect
 import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from keras_dml._common.errors import ArgumentTypeError
-
-__all__ = ["renamed_arguments", "renamed_attributes", "warn_renamed"]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -24,19 +21,13 @@ def renamed_arguments(
         def export(model, neighbors=10): ...
 
     Args:
-        names: Old name = current name, which must be a parameter.
+        names: Old name = current name.
 
     Raises:
-        TypeError: On decoration, the function lacks a current name or has an old name as a
-            parameter. On a call, both an old name and its new name are set.
+        TypeError: On a call, both an old name and its new name are set.
     """
 
     def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        parameters = inspect.signature(function).parameters
-        for old, new in names.items():
-            if new not in parameters or old in parameters:
-                raise ArgumentTypeError(f"{function.__qualname__} must take {new} and not {old}")
-
         @functools.wraps(function)
         def renamed(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             for old, new in names.items():

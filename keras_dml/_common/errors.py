@@ -5,18 +5,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "EXACT_LIMITS",
-    "ArgumentError",
-    "ArgumentTypeError",
-    "DownloadError",
-    "argument_error",
-    "as_array",
-    "check_exact",
-    "gaps_of",
-    "shown",
-]
-
 # From these limits on, neighboring whole numbers can be equal.
 EXACT_LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
 _LONGEST_ECHO = 200
@@ -68,6 +56,13 @@ def argument_error(
 ) -> ArgumentError:
     """Create the error for an argument that must be `wanted`."""
     error = kind(f"{name} must be {wanted}. Received: {name}={shown(value)}")
+    error.argument = name
+    return error
+
+
+def shape_error(name: str, wanted: str, value: Any) -> ArgumentError:
+    """Create the error for a tensor or array that must be `wanted`, with its shape."""
+    error = ArgumentError(f"{name} must be {wanted}. Received: {name}.shape={tuple(value.shape)}")
     error.argument = name
     return error
 

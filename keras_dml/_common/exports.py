@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-__all__ = ["lazy_modules", "public_names"]
-
 
 def public_names(module: str) -> list[str]:
     """Return the functions and classes of a module, without those with an underscore.

@@ -9,15 +9,6 @@ from typing import Any
 
 from keras_dml._common.errors import ArgumentError
 
-__all__ = [
-    "MissingExtraError",
-    "TensorFlow",
-    "check_backend",
-    "check_tensorflow_backend",
-    "importing_keras",
-    "needing",
-]
-
 _BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -56,6 +47,13 @@ def needing(extra: str, what: str) -> Iterator[None]:
         raise MissingExtraError(
             f"{what} needs {package}{why}: pip install 'keras-dml[{extra}]'", error.name, extra
         ) from error
+
+
+def check_installed(package: str, extra: str, what: str) -> None:
+    """Raise `MissingExtraError`, as `needing`, unless a package is installed."""
+    with needing(extra, what):
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 class TensorFlow:
@@ -132,9 +130,7 @@ def check_tensorflow_backend(what: str) -> None:
 
     backend = keras.backend.backend()
     if backend != "tensorflow":
-        with needing("tensorflow", what):
-            if importlib.util.find_spec("tensorflow") is None:
-                raise ModuleNotFoundError("tensorflow", name="tensorflow")
+        check_installed("tensorflow", "tensorflow", what)
         raise ArgumentError(
             f"{what} needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow before Keras is "
             f"imported. Received: the backend {backend}"

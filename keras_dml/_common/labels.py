@@ -14,8 +14,6 @@ from keras_dml._common.errors import (
     shown,
 )
 
-__all__ = ["joined_labels", "plain_labels"]
-
 
 def plain_labels(name: str, labels: object) -> np.ndarray:
     """Convert labels of any shape to comparable NumPy integers, strings ("U"), or bytes ("S").

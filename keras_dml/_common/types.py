@@ -5,18 +5,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-__all__ = [
-    "METRICS",
-    "NEIGHBORS",
-    "Config",
-    "Logs",
-    "Metric",
-    "Neighbors",
-    "Parts",
-    "Tensor",
-    "TensorLike",
-]
-
 
 class Tensor(Protocol):
     """The common interface of TensorFlow, JAX, and PyTorch tensors, and of `KerasTensor`.

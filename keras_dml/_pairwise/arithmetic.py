@@ -13,25 +13,6 @@ from keras.backend import standardize_dtype
 from keras_dml._backend.gradients import Backward, with_gradient
 from keras_dml._common.types import Tensor
 
-__all__ = [
-    "are_finite",
-    "count",
-    "cumsum",
-    "gram",
-    "log_add_exp",
-    "log_one_plus_sum_exp",
-    "log_sum_exp",
-    "masked_max",
-    "masked_min",
-    "masked_sum",
-    "matmul",
-    "maximum",
-    "mean",
-    "minimum",
-    "places_in",
-    "segment_sum",
-]
-
 # Stands for minus infinity in exponents, without its NaN gradients.
 _LEFT_OUT = -1e30
 # Number of the 23 mantissa bits of a float32 that TF32 drops.

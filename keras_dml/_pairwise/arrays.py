@@ -13,27 +13,10 @@ from keras_dml._common.errors import (
     ArgumentTypeError,
     check_exact,
     gaps_of,
+    shape_error,
     shown,
 )
 from keras_dml._common.types import Tensor, TensorLike
-
-__all__ = [
-    "are_apart",
-    "as_embeddings",
-    "as_labels",
-    "check_class_range",
-    "check_embeddings",
-    "check_order",
-    "check_rows",
-    "check_sample_weight",
-    "checked_class_ids",
-    "known_numbers",
-    "known_shape",
-    "numbers_of",
-    "one_hot",
-    "one_per_image",
-    "widest_integers",
-]
 
 _ADVICE_FOR_STRINGS = " (for strings, pass np.unique(labels, return_inverse=True)[1])"
 # Prefixes of the names of all dtypes, of any backend, with real values.
@@ -139,10 +122,8 @@ def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> N
 def check_embeddings(embeddings: Tensor) -> None:
     """Raise `ValueError` unless embeddings (or logits) are `[n, d]` and, if known, finite."""
     if len(embeddings.shape) != 2 or embeddings.shape[1] == 0:
-        raise ArgumentError(
-            "y_pred must be embeddings or logits of shape [n, d], d at least 1. "
-            f"Received: y_pred.shape={tuple(embeddings.shape)}"
-        )
+        wanted = "embeddings or logits of shape [n, d], d at least 1"
+        raise shape_error("y_pred", wanted, embeddings)
     numbers_of_rows = known_numbers(embeddings)
     if numbers_of_rows is None:
         return

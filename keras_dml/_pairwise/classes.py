@@ -8,8 +8,6 @@ from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.types import Tensor
 from keras_dml._pairwise.arithmetic import matmul
 
-__all__ = ["ClassSums"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ClassSums:

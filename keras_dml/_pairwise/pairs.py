@@ -9,7 +9,6 @@ from keras.backend import standardize_dtype
 
 from keras_dml._backend.gradients import Backward, with_gradient
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import (
     count,
@@ -23,29 +22,12 @@ from keras_dml._pairwise.arithmetic import (
     places_in,
     segment_sum,
 )
-
-__all__ = [
-    "Masks",
-    "Memory",
-    "Pairs",
-    "Sets",
-    "Strategy",
-    "mean_over_anchors",
-    "mean_over_pairs",
-    "normalize",
-    "pair_means",
-    "row_lengths",
-    "safe_sqrt",
-    "squared_distances",
-]
+from keras_dml._pairwise.masks import Masks, checked_masks, same_class
 
 CHUNK = 2
 _ROOT_EPSILON = {"float32": 3.5e-4, "float64": 1.5e-8}
 # Where the range of float32 ends.
 _ZERO = 1e-37
-
-Masks: TypeAlias = tuple[Tensor, Tensor]
-"""Bool masks `[a, c]` of the positives and of the negatives."""
 
 Compare: TypeAlias = Callable[[Tensor, Tensor], Masks]
 """A function of the labels of anchors and candidates that returns the masks of a relation."""
@@ -140,7 +122,7 @@ class Pairs:
         rows = ops.arange(ops.shape(embeddings)[0], dtype="int32") + first_row
         columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
         itself = ops.equal(rows[:, None], columns[None, :])
-        positive, negative = (compare or _same_class)(labels, candidate_labels)
+        positive, negative = (compare or same_class)(labels, candidate_labels)
         other = ops.logical_not(itself)
         return cls(
             anchors=embeddings,
@@ -160,7 +142,7 @@ class Pairs:
         columns = ops.arange(ops.shape(memory.embeddings)[0], dtype=memory.own.dtype)
         itself = ops.equal(memory.own[:, None], columns[None, :])
         other = ops.logical_and(memory.filled[None, :], ops.logical_not(itself))
-        positive, negative = (compare or _same_class)(labels, memory.labels)
+        positive, negative = (compare or same_class)(labels, memory.labels)
         return cls(
             anchors=embeddings,
             candidates=memory.embeddings,
@@ -240,39 +222,14 @@ class Pairs:
                 masks = strategy.masks(similarities, pairs)
             else:
                 masks = strategy(similarities, pairs.positive, pairs.negative)
-            positive, negative = _checked_masks(masks, similarities, strategy)
+            shape = tuple(similarities.shape)
+            positive, negative = checked_masks("mining", strategy, masks, shape)
             pairs = dataclasses.replace(
                 pairs,
                 positive=ops.logical_and(pairs.positive, positive),
                 negative=ops.logical_and(pairs.negative, negative),
             )
         return pairs
-
-
-def _checked_masks(masks: Any, similarities: Tensor, strategy: Strategy) -> Masks:
-    shape = tuple(similarities.shape)
-    if isinstance(masks, (list, tuple)) and len(masks) == 2:
-        given = [ops.convert_to_tensor(mask) for mask in masks]
-        if all(_may_be(tuple(mask.shape), shape) for mask in given):
-            return ops.cast(given[0], "bool"), ops.cast(given[1], "bool")
-        received: Any = f"masks of the shapes {', '.join(str(tuple(m.shape)) for m in given)}"
-    else:
-        received = type(masks).__name__
-    raise ArgumentError(
-        "mining must give two masks, of the positives and of the negatives to keep, each of the "
-        f"shape {shape} of the similarities. Received: mining={strategy!r}, which gave {received}"
-    )
-
-
-def _may_be(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(other) and all(
-        None in sizes or sizes[0] == sizes[1] for sizes in zip(shape, other)
-    )
-
-
-def _same_class(class_ids: Tensor, candidate_ids: Tensor) -> Masks:
-    same = ops.equal(class_ids[:, None], candidate_ids[None, :])
-    return same, ops.logical_not(same)
 
 
 def mean_over_anchors(values: Tensor, kept: Tensor) -> Tensor:

@@ -4,8 +4,6 @@ from keras import ops
 
 from keras_dml._common.types import Tensor
 
-__all__ = ["smooth_ranks"]
-
 
 def smooth_ranks(
     similarities: Tensor, positive: Tensor, negative: Tensor

@@ -5,8 +5,6 @@ from keras import ops
 from keras_dml._common.types import Tensor
 from keras_dml._pairwise.arithmetic import cumsum, masked_max, maximum, segment_sum
 
-__all__ = ["below", "next_larger", "open_hinges", "semihard_negatives"]
-
 
 def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Count and add, for each value, the numbers of its row that are at most as large.

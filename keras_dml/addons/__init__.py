@@ -23,34 +23,18 @@ saving under the original's package name, `Addons`. Integer class ids are compar
 by the loss objects. NaN, and floats that are too large to be distinct, raise an error.
 """
 
-from keras_dml.addons.classes import (
-    ContrastiveLoss,
-    LiftedStructLoss,
-    NpairsLoss,
-    NpairsMultilabelLoss,
-    TripletHardLoss,
-    TripletSemiHardLoss,
-)
-from keras_dml.addons.functional import (
-    contrastive_loss,
-    lifted_struct_loss,
-    npairs_loss,
-    npairs_multilabel_loss,
-    triplet_hard_loss,
-    triplet_semihard_loss,
-)
+from keras_dml._common.exports import public_names
+from keras_dml.addons.classes import ContrastiveLoss as ContrastiveLoss
+from keras_dml.addons.classes import LiftedStructLoss as LiftedStructLoss
+from keras_dml.addons.classes import NpairsLoss as NpairsLoss
+from keras_dml.addons.classes import NpairsMultilabelLoss as NpairsMultilabelLoss
+from keras_dml.addons.classes import TripletHardLoss as TripletHardLoss
+from keras_dml.addons.classes import TripletSemiHardLoss as TripletSemiHardLoss
+from keras_dml.addons.functional import contrastive_loss as contrastive_loss
+from keras_dml.addons.functional import lifted_struct_loss as lifted_struct_loss
+from keras_dml.addons.functional import npairs_loss as npairs_loss
+from keras_dml.addons.functional import npairs_multilabel_loss as npairs_multilabel_loss
+from keras_dml.addons.functional import triplet_hard_loss as triplet_hard_loss
+from keras_dml.addons.functional import triplet_semihard_loss as triplet_semihard_loss
 
-__all__ = [
-    "ContrastiveLoss",
-    "LiftedStructLoss",
-    "NpairsLoss",
-    "NpairsMultilabelLoss",
-    "TripletHardLoss",
-    "TripletSemiHardLoss",
-    "contrastive_loss",
-    "lifted_struct_loss",
-    "npairs_loss",
-    "npairs_multilabel_loss",
-    "triplet_hard_loss",
-    "triplet_semihard_loss",
-]
+__all__ = public_names(__name__)

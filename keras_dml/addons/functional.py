@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._common.checks import check_bool, check_number, shown
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.checks import check_bool, check_number
+from keras_dml._common.errors import ArgumentError, argument_error, shape_error
 from keras_dml._common.types import Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import (
     are_finite,
@@ -241,10 +241,8 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         y_true = ops.convert_to_tensor(y_true, sparse=False)
     labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels of shape [n, classes]"))
     if len(labels.shape) != 2:
-        raise ArgumentError(
-            "y_true must be labels of shape [n, classes], 1 where an image has a label. "
-            f"Received: y_true.shape={tuple(labels.shape)}"
-        )
+        wanted = "labels of shape [n, classes], 1 where an image has a label"
+        raise shape_error("y_true", wanted, labels)
     similarities = _similarities(labels, y_pred)
     labels = ops.cast(labels, similarities.dtype)
     return _cross_entropy(matmul(labels, ops.transpose(labels)), similarities)
@@ -254,10 +252,8 @@ def check_metric(distance_metric: Metric) -> None:
     """Raise `ValueError` unless `distance_metric` is a known name or a function."""
     known = isinstance(distance_metric, str) and distance_metric in METRICS
     if not known and not callable(distance_metric):
-        raise ArgumentError(
-            f"distance_metric must be a function or one of {', '.join(map(repr, METRICS))}. "
-            f"Received: distance_metric={shown(distance_metric)}"
-        )
+        wanted = f"a function or one of {', '.join(map(repr, METRICS))}"
+        raise argument_error("distance_metric", wanted, distance_metric)
 
 
 def checked_margin(margin: Tensor | float) -> Tensor | float:

@@ -13,8 +13,6 @@ from keras_dml._common.extras import TensorFlow
 from keras_dml.export import export_saved_model
 from keras_dml.export.by_tensorflow import INDEX, MODEL, PREPROCESSING, REFUSED, REST
 
-__all__ = ["main"]
-
 tf = TensorFlow("export_saved_model")
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 else:
     tf = TensorFlow("export_saved_model")
 
-__all__ = ["INDEX", "MODEL", "PREPROCESSING", "REFUSED", "REST", "export_by_tensorflow"]
-
 MODEL, PREPROCESSING, INDEX, REST = "model.keras", "preprocessing", "index", "rest.json"
 # Prefix of the last line that the process prints if it refuses an argument.
 REFUSED = "refused: "

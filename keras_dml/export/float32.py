@@ -7,8 +7,7 @@ from typing import Any
 import keras
 
 from keras_dml._backend.cloning import all_layers, copied, ends_of, same_layer
-from keras_dml._common.checks import shown
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import TensorFlow
 
 tf = TensorFlow("export_saved_model or float32_copy")
@@ -19,28 +18,17 @@ _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "floa
 def check_static_graph(model: object) -> None:
     """Raise `ValueError` unless `model` is a built functional or sequential model."""
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        raise ArgumentError(
-            "model must be a built functional or sequential Keras model. "
-            f"Received: model={shown(model)}"
-        )
+        raise argument_error("model", "a built functional or sequential Keras model", model)
 
 
-def _in_float32(config: Any) -> Any:  # JSON of any depth
-    """Replace every floating-point dtype policy in a layer's configuration with float32."""
-    if isinstance(config, dict):
-        if str(config.get("class_name", "")).endswith("DTypePolicyMap"):
-            return "float32"
-        if str(config.get("class_name", "")).endswith("DTypePolicy"):
-            name = config.get("config", {}).get("name")
-            return "float32" if name in _OTHER_FLOATS else config
-        return {
-            key: "float32"
-            if key == "dtype" and isinstance(value, str) and value in _OTHER_FLOATS
-            else _in_float32(value)
-            for key, value in config.items()
-        }
-    if isinstance(config, (list, tuple)):
-        return type(config)(_in_float32(value) for value in config)
+def _in_float32(config: dict[str, Any]) -> Any:
+    """Replace a floating-point dtype policy in a layer's configuration with float32."""
+    kind = str(config.get("class_name", ""))
+    name = config.get("config", {}).get("name") if kind.endswith("DTypePolicy") else None
+    if kind.endswith("DTypePolicyMap") or name in _OTHER_FLOATS:
+        return "float32"
+    if config.get("dtype") in _OTHER_FLOATS:
+        return {**config, "dtype": "float32"}
     return config
 
 

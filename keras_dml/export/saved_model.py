@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import numbers
 import os
 import random
 import re
@@ -13,16 +11,14 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_dml._backend.cloning import all_layers, ends_of
-from keras_dml._common.checks import check_number, check_path, shown
+from keras_dml._common.checks import check_number, check_path, check_whole
 from keras_dml._common.deprecation import renamed_arguments
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml._common.extras import TensorFlow, needing
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
+from keras_dml._common.extras import TensorFlow, check_installed
 from keras_dml._files.atomic import replacing_folder
 from keras_dml._files.checksums import write_checksums
 from keras_dml.export.by_tensorflow import export_by_tensorflow
 from keras_dml.export.float32 import check_static_graph, float32_copy, is_float32
-
-__all__ = ["check_export", "export_saved_model"]
 
 # Valid TensorFlow scope names. The first character of an outermost scope is more restricted.
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
@@ -33,12 +29,10 @@ if TYPE_CHECKING:
 
     from keras_dml.metrics import OperatingPoint
     from keras_dml.retrieval import Index
+
+    _Served = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 else:
     tf = TensorFlow("export_saved_model")
-
-
-if TYPE_CHECKING:
-    _Served = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 
 @renamed_arguments(neighbours="neighbors")
@@ -100,7 +94,7 @@ def export_saved_model(
         MissingExtraError: TensorFlow is not installed.
         TypeError: `preprocessing` is not callable, or `index` is not an `Index`.
     """
-    _check_tensorflow()
+    check_installed("tensorflow", "tensorflow", "export_saved_model")
     _check_preprocessing(preprocessing)
     while getattr(model, "wrapped", None) is not None:
         model = model.wrapped
@@ -146,7 +140,7 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
         ValueError, TypeError: As in `export_saved_model`. Also the errors of layers that cannot be
             traced.
     """
-    _check_tensorflow()
+    check_installed("tensorflow", "tensorflow", "export_saved_model")
     _check_preprocessing(preprocessing)
     _check_model(model)
     if not _on_tensorflow():
@@ -165,12 +159,6 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
 
 def _on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
-
-
-def _check_tensorflow() -> None:
-    with needing("tensorflow", "export_saved_model"):
-        if importlib.util.find_spec("tensorflow") is None:
-            raise ModuleNotFoundError("tensorflow", name="tensorflow")
 
 
 def _check_names(model: keras.Model) -> None:
@@ -211,10 +199,8 @@ def _servable(model: keras.Model) -> keras.Model:
 
 def _check_preprocessing(preprocessing: object) -> None:
     if not callable(preprocessing):
-        raise ArgumentTypeError(
-            "preprocessing must be a function from image bytes to an image. "
-            f"Received: preprocessing={shown(preprocessing)}"
-        )
+        wanted = "a function from image bytes to an image"
+        raise argument_error("preprocessing", wanted, preprocessing, ArgumentTypeError)
 
 
 def _check_model(model: keras.Model) -> None:
@@ -233,20 +219,14 @@ def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> Non
     from keras_dml.retrieval import Index
 
     if not isinstance(index, Index):
-        raise ArgumentTypeError(
-            f"index must be None or a keras_dml.retrieval.Index. Received: index={shown(index)}"
-        )
+        wanted = "None or a keras_dml.retrieval.Index"
+        raise argument_error("index", wanted, index, ArgumentTypeError)
     if index.dimensions != model.output_shape[1]:
         raise ArgumentError(
             f"index must hold embeddings of this model, of {model.output_shape[1]} dimensions. "
             f"Received: an index built for {index.dimensions}"
         )
-    whole = isinstance(neighbors, numbers.Integral) and not isinstance(neighbors, bool)
-    if not whole or not 1 <= neighbors <= index.num_items:
-        raise ArgumentError(
-            "neighbors must be a whole number from 1 to the index's number of items, "
-            f"{index.num_items}. Received: neighbors={shown(neighbors)}"
-        )
+    check_whole("neighbors", neighbors, least=1, most=index.num_items)
 
 
 def _checked_threshold(
@@ -255,10 +235,7 @@ def _checked_threshold(
     if threshold is None:
         return None
     if index is None:
-        raise ArgumentError(
-            "threshold must be left out without an index: it is for search. "
-            f"Received: threshold={shown(threshold)}"
-        )
+        raise argument_error("threshold", "left out without an index: it is for search", threshold)
     from keras_dml.metrics import OperatingPoint
 
     if isinstance(threshold, OperatingPoint):

@@ -7,7 +7,7 @@ import keras
 
 from keras_dml._backend.gradients import SecondDerivativeError as SecondDerivativeError
 from keras_dml._common.checks import check_choice, shown
-from keras_dml._common.errors import ArgumentTypeError
+from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Config
 from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.losses.angular import AngularLoss as AngularLoss
@@ -95,10 +95,8 @@ def get(identifier: str | Config | Callable[..., Any] | None, /, **arguments: An
         return keras.losses.deserialize(identifier)
     if identifier is None or callable(identifier):
         return identifier
-    raise ArgumentTypeError(
-        "loss must be a name in keras_dml.losses.LOSSES, a configuration, or a callable. "
-        f"Received: loss={shown(identifier)}"
-    )
+    wanted = "a name in keras_dml.losses.LOSSES, a configuration, or a callable"
+    raise argument_error("loss", wanted, identifier, ArgumentTypeError)
 
 
 # A new loss needs only its import above. Type checkers see its `as` as an export. A literal

@@ -2,7 +2,6 @@
 
 import math
 
-import keras
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
@@ -15,7 +14,6 @@ from keras_dml.losses.registry import register
 
 
 @register("angular")
-@keras.saving.register_keras_serializable("keras_dml")
 class AngularLoss(PairLoss):
     """Angular loss: the angle at a negative, seen from a positive pair, below α.
 

@@ -1,18 +1,17 @@
 """The base classes of all losses: of embeddings, of pairs, and of class cosines."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, TypedDict
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_dml import relations
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.replicas import gather_candidates, place_among_replicas
-from keras_dml._common.checks import shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
 from keras_dml._common.types import Config, Parts, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import are_finite
 from keras_dml._pairwise.arrays import (
@@ -32,20 +31,26 @@ from keras_dml._pairwise.arrays import (
 from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
 from keras_dml.relations import RelationLike
 
-__all__ = [
-    "AgainstMemory",
-    "EmbeddingLoss",
-    "LabelsAsTheyAre",
-    "LossAround",
-    "PairLoss",
-    "ProxyLoss",
-]
-
 # Rounding in half precision can exceed 1.
 _LARGEST_COSINE = 1.01
 
 
-class EmbeddingLoss(keras.losses.Loss):
+class LossOptions(TypedDict, total=False):
+    """The arguments of `EmbeddingLoss`, for the constructors of losses."""
+
+    reduction: str | None
+    name: str | None
+    dtype: str | None
+
+
+class PairOptions(LossOptions, total=False):
+    """The arguments of `PairLoss`, for the constructors of losses."""
+
+    mining: Strategy | Sequence[Strategy] | None
+    relation: RelationLike
+
+
+class EmbeddingLoss(Configured, keras.losses.Loss):
     """A metric-learning loss: the sum of a tightness part and a contrastive part.
 
     Call it as `loss(class_ids, embeddings)`, or pass it to `model.compile(loss=...)`. Integer class
@@ -69,7 +74,7 @@ class EmbeddingLoss(keras.losses.Loss):
         reduction: A Keras reduction. The default `"sum_over_batch_size"` is the mean over anchors.
             Within a `tf.distribute` strategy, Keras divides means by the number of replicas, so the
             sums over the replicas equal the value and the gradient of the global batch.
-        name: Name of the loss.
+        name: Name of the loss. None is `default_name`, or without one the name of the class.
         dtype: Dtype of the arithmetic, `"float32"` or `"float64"`. The default is float32, or
             float64 if `keras.config.floatx()` is float64. Half precision would merge distances, so
             losses of mixed-precision models stay in float32.
@@ -87,6 +92,7 @@ class EmbeddingLoss(keras.losses.Loss):
             candidates, and neither candidates with each other nor with sums over classes.
         measured: Names of methods `(y_true, y_pred) -> numbers` that `keras_dml.metrics.LossPart`
             can record in addition to the two parts.
+        default_name: The `name` of a registered loss.
         trained_by: Module and name of the class whose constructor has the command-line arguments of
             this loss, a literal. None if the loss has them.
 
@@ -105,6 +111,7 @@ class EmbeddingLoss(keras.losses.Loss):
     takes_memory: ClassVar[bool] = False
     measured: ClassVar[tuple[str, ...]] = ()
     trained_by: ClassVar[str | None] = None
+    default_name: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -115,12 +122,10 @@ class EmbeddingLoss(keras.losses.Loss):
     ) -> None:
         if dtype is None and keras.config.floatx() in ("float16", "bfloat16"):
             dtype = "float32"
-        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        super().__init__(name=name or self.default_name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
-            raise ArgumentError(
-                "dtype must be float32 or float64, since half precision merges distances. "
-                f"Received: dtype={dtype}"
-            )
+            wanted = "float32 or float64, since half precision merges distances"
+            raise argument_error("dtype", wanted, dtype)
 
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
@@ -209,24 +214,6 @@ class EmbeddingLoss(keras.losses.Loss):
                 "from a memory, and not candidates with each other, with class sums, or with "
                 f"learned classes. Received: loss={self!r}"
             )
-
-    def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
-        """Compute the loss `[n]` of anchors against a memory, for losses that take one."""
-        raise NotImplementedError
-
-    def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
-        """Compute the two parts of `compute_memory_loss`."""
-        raise NotImplementedError
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments, which are attributes of the same names.
-
-        Override this for an argument that is an object, or has another attribute.
-        """
-        names = inspect.signature(type(self)).parameters
-        own = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        # The configuration of `keras.losses.Loss` has no dtype.
-        return {**own, **super().get_config(), "dtype": self.dtype}
 
 
 class PairLoss(EmbeddingLoss):
@@ -348,20 +335,16 @@ class PairLoss(EmbeddingLoss):
         # A compiled graph cannot raise an error for candidates that are not finite.
         return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
 
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """Compute the loss `[n]` from checked class ids `[n]` and embeddings `[n, d]`."""
-        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings))
-
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """Compute the two parts from checked class ids `[n]` and embeddings `[n, d]`."""
-        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings))
-
-    def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
-        """Compute the loss `[n]` of anchors against a memory."""
+    def compute_loss(
+        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
+    ) -> Tensor:
+        """Compute the loss `[n]` of checked labels and embeddings, or of both against a memory."""
         return self.compute_pair_loss(self.pairs_of(class_ids, embeddings, memory))
 
-    def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
-        """Compute the two parts of `compute_memory_loss`."""
+    def compute_parts(
+        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
+    ) -> Parts:
+        """Compute the two parts `[n]` of the loss of `compute_loss`."""
         return self.compute_pair_parts(self.pairs_of(class_ids, embeddings, memory))
 
     def pairs_of(
@@ -398,19 +381,11 @@ class PairLoss(EmbeddingLoss):
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
         config = super().get_config()
-        config.pop("relation", None)  # not every loss has it
+        if isinstance(self.relation, relations.SameClass):
+            config.pop("relation", None)
         if self.strategies:
             config["mining"] = keras.saving.serialize_keras_object(list(self.strategies))
-        if not isinstance(self.relation, relations.SameClass):
-            config["relation"] = keras.saving.serialize_keras_object(self.relation)
         return config
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create the loss from its configuration."""
-        if "mining" in config:
-            config = {**config, "mining": keras.saving.deserialize_keras_object(config["mining"])}
-        return cls(**config)
 
 
 class ProxyLoss(EmbeddingLoss):
@@ -503,6 +478,8 @@ class AgainstMemory(LossAround):
         memory: A memory that includes the rows of the batch.
     """
 
+    loss: Any  # its methods take a memory
+
     def __init__(self, loss: EmbeddingLoss, memory: Memory) -> None:
         super().__init__(reduction=loss.reduction, name=loss.name, dtype=loss.dtype)
         self.loss = loss
@@ -510,11 +487,11 @@ class AgainstMemory(LossAround):
 
     def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]`."""
-        return self.loss.compute_memory_loss(class_ids, embeddings, self.memory)
+        return self.loss.compute_loss(class_ids, embeddings, self.memory)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """Compute the two parts `[n]`."""
-        return self.loss.compute_memory_parts(class_ids, embeddings, self.memory)
+        return self.loss.compute_parts(class_ids, embeddings, self.memory)
 
 
 class LabelsAsTheyAre(keras.losses.Loss):
@@ -557,6 +534,19 @@ class LabelsAsTheyAre(keras.losses.Loss):
         return self.loss.call(self.labels, y_pred)
 
 
+def check_compared_loss(loss: object) -> EmbeddingLoss:
+    """Return a loss that can compare anchors with candidates outside the batch.
+
+    Raises:
+        TypeError: It is not such a loss.
+    """
+    if not isinstance(loss, EmbeddingLoss):
+        wanted = "a loss over pairs of keras_dml.losses, as an object and not by name"
+        raise argument_error("loss", wanted, loss, ArgumentTypeError)
+    loss.check_memory()
+    return loss
+
+
 def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
     """Return the strategies in order, or raise `TypeError`."""
     strategies = tuple(mining) if isinstance(mining, (list, tuple)) else (mining,)
@@ -564,10 +554,13 @@ def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strat
         if isinstance(strategy, (type, keras.losses.Loss)) or not (
             callable(strategy) or hasattr(strategy, "masks")
         ):
-            raise ArgumentTypeError(
-                "mining must be a strategy of keras_dml.mining, as in mining=Hard(), a function "
-                "from (similarities, positive, negative) to the masks of the positives and the "
-                f"negatives to keep, or a list of these. Received: mining={shown(mining)}"
+            raise argument_error(
+                "mining",
+                "a strategy of keras_dml.mining, as in mining=Hard(), a function from "
+                "(similarities, positive, negative) to the masks of the positives and "
+                "the negatives to keep, or a list of these",
+                mining,
+                ArgumentTypeError,
             )
     return () if mining is None else strategies
 
@@ -575,10 +568,7 @@ def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strat
 def _own_class(class_ids: Tensor, cosines: Tensor) -> Tensor:
     num_classes = cosines.shape[1]
     if num_classes is None or num_classes < 2:
-        raise ArgumentError(
-            "y_pred must hold the cosines to at least 2 classes. "
-            f"Received: y_pred.shape={tuple(cosines.shape)}"
-        )
+        raise shape_error("y_pred", "the cosines to at least 2 classes", cosines)
     check_class_range(class_ids, num_classes, "num_classes of keras_dml.models.proxy_model")
     known = known_numbers(cosines)
     if known is not None and known.size and np.abs(known).max() > _LARGEST_COSINE:

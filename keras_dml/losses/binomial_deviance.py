@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number, check_positive
@@ -13,7 +12,6 @@ from keras_dml.losses.registry import register
 
 
 @register("binomial_deviance")
-@keras.saving.register_keras_serializable("keras_dml")
 class BinomialDevianceLoss(PairLoss):
     """Binomial deviance: a logistic loss of each pair's cosine similarity.
 

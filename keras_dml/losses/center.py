@@ -1,17 +1,17 @@
 """The center loss."""
 
-import keras
+from typing import Unpack
+
 from keras import ops
 
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.classes import ClassSums
 from keras_dml._pairwise.pairs import normalize
-from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.base import EmbeddingLoss, LossOptions
 from keras_dml.losses.registry import register
 
 
 @register("center")
-@keras.saving.register_keras_serializable("keras_dml")
 class CenterLoss(EmbeddingLoss):
     """Center loss: each embedding close to the mean of its class.
 
@@ -46,15 +46,8 @@ class CenterLoss(EmbeddingLoss):
 
     kind = "beside_classifier"
 
-    def __init__(
-        self,
-        normalize: bool = False,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "center",
-        dtype: str | None = None,
-    ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+    def __init__(self, normalize: bool = False, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
         self.normalize = bool(normalize)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:

@@ -1,18 +1,16 @@
 """The circle loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
-from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 _NOT_A_DERIVATIVE = (
     "the weights of CircleLoss are constants for the gradient, although they depend on the "
@@ -21,7 +19,6 @@ _NOT_A_DERIVATIVE = (
 
 
 @register("circle")
-@keras.saving.register_keras_serializable("keras_dml")
 class CircleLoss(PairLoss):
     """Circle loss: weights each similarity by its distance from its optimum.
 
@@ -58,19 +55,9 @@ class CircleLoss(PairLoss):
     """
 
     def __init__(
-        self,
-        margin: float = 0.4,
-        *,
-        scale: float = 80.0,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "circle",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        self, margin: float = 0.4, *, scale: float = 80.0, **options: Unpack[PairOptions]
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.margin = check_positive("margin", margin)
         self.scale = check_positive("scale", scale)
 

@@ -1,22 +1,18 @@
 """The contrastive loss."""
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
-from keras_dml._pairwise.pairs import Pairs, Strategy, safe_sqrt
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs, safe_sqrt
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("contrastive")
-@keras.saving.register_keras_serializable("keras_dml")
 class ContrastiveLoss(PairLoss):
     """Contrastive loss: positives together, negatives at least a margin apart.
 
@@ -60,17 +56,11 @@ class ContrastiveLoss(PairLoss):
         *,
         normalize: bool = False,
         pair_reduction: Literal["sum", "mean"] = "sum",
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "contrastive",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
         positive_margin: float = 0.0,
         power: int = 2,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))

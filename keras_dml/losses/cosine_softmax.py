@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum, maximum
 from keras_dml._pairwise.pairs import safe_sqrt
-from keras_dml.losses.base import ProxyLoss
+from keras_dml.losses.base import LossOptions, ProxyLoss
 from keras_dml.losses.registry import register
 
 
@@ -43,7 +42,6 @@ class _CosineSoftmax(ProxyLoss):
 
 
 @register("norm_softmax")
-@keras.saving.register_keras_serializable("keras_dml")
 class NormSoftmaxLoss(_CosineSoftmax):
     """NormSoftmax: cross-entropy of the cosines to one proxy per class, divided by a temperature.
 
@@ -69,21 +67,13 @@ class NormSoftmaxLoss(_CosineSoftmax):
     2019, Eq. 2.
     """
 
-    def __init__(
-        self,
-        temperature: float = 0.05,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "norm_softmax",
-        dtype: str | None = None,
-    ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+    def __init__(self, temperature: float = 0.05, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
         self.temperature = check_positive("temperature", temperature)
         self.scale = 1.0 / self.temperature
 
 
 @register("cosface")
-@keras.saving.register_keras_serializable("keras_dml")
 class CosFaceLoss(_CosineSoftmax):
     """CosFace: cross-entropy of scaled cosines, with a margin on the cosine to an image's class.
 
@@ -112,15 +102,9 @@ class CosFaceLoss(_CosineSoftmax):
     """
 
     def __init__(
-        self,
-        scale: float = 64.0,
-        *,
-        margin: float = 0.35,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "cosface",
-        dtype: str | None = None,
+        self, scale: float = 64.0, *, margin: float = 0.35, **options: Unpack[LossOptions]
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         self.scale = check_positive("scale", scale)
         self.margin = check_number("margin", margin, least=0)
 
@@ -130,7 +114,6 @@ class CosFaceLoss(_CosineSoftmax):
 
 
 @register("soft_triple")
-@keras.saving.register_keras_serializable("keras_dml")
 class SoftTripleLoss(CosFaceLoss):
     """SoftTriple: CosFace on a head with several softly pooled centers per class.
 
@@ -163,19 +146,12 @@ class SoftTripleLoss(CosFaceLoss):
     }
 
     def __init__(
-        self,
-        scale: float = 20.0,
-        *,
-        margin: float = 0.01,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "soft_triple",
-        dtype: str | None = None,
+        self, scale: float = 20.0, *, margin: float = 0.01, **options: Unpack[LossOptions]
     ) -> None:
-        super().__init__(scale, margin=margin, reduction=reduction, name=name, dtype=dtype)
+        super().__init__(scale, margin=margin, **options)
 
 
 @register("arcface")
-@keras.saving.register_keras_serializable("keras_dml")
 class ArcFaceLoss(_CosineSoftmax):
     """ArcFace: cross-entropy of scaled cosines, with a margin on the angle to an image's class.
 
@@ -215,11 +191,9 @@ class ArcFaceLoss(_CosineSoftmax):
         *,
         margin: float = 0.5,
         easy_margin: bool = False,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "arcface",
-        dtype: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         self.scale = check_positive("scale", scale)
         self.margin = check_number("margin", margin, least=0, below=math.pi)
         self.easy_margin = bool(easy_margin)
@@ -237,7 +211,6 @@ class ArcFaceLoss(_CosineSoftmax):
 
 
 @register("subcenter_arcface")
-@keras.saving.register_keras_serializable("keras_dml")
 class SubCenterArcFaceLoss(ArcFaceLoss):
     """Sub-center ArcFace: ArcFace on a head with several centers per class, of the nearest center.
 
@@ -266,22 +239,3 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     """
 
     head: ClassVar[Mapping[str, int | float | str]] = {"centers": 3, "pooling": "max"}
-
-    def __init__(
-        self,
-        scale: float = 64.0,
-        *,
-        margin: float = 0.5,
-        easy_margin: bool = False,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "subcenter_arcface",
-        dtype: str | None = None,
-    ) -> None:
-        super().__init__(
-            scale,
-            margin=margin,
-            easy_margin=easy_margin,
-            reduction=reduction,
-            name=name,
-            dtype=dtype,
-        )

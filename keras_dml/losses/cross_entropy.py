@@ -1,19 +1,19 @@
 """Smoothed cross-entropy over a classifier's logits."""
 
-import keras
+from typing import Unpack
+
 from keras import ops
 
 from keras_dml._common.checks import check_number
 from keras_dml._common.deprecation import renamed_arguments
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import shape_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arrays import check_class_range, one_hot
-from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.base import EmbeddingLoss, LossOptions
 from keras_dml.losses.registry import register
 
 
 @register("ce")
-@keras.saving.register_keras_serializable("keras_dml")
 class CrossEntropyLoss(EmbeddingLoss):
     """Cross-entropy with smoothed targets, for logits `a_ik` of K classes.
 
@@ -46,27 +46,18 @@ class CrossEntropyLoss(EmbeddingLoss):
     """
 
     kind = "classifier"
+    default_name = "cross_entropy"
 
     @renamed_arguments(epsilon="label_smoothing")
-    def __init__(
-        self,
-        label_smoothing: float = 0.1,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "cross_entropy",
-        dtype: str | None = None,
-    ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+    def __init__(self, label_smoothing: float = 0.1, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, least=0, below=1)
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """Compute the two parts from class ids `[n]` and logits `[n, K]`."""
         logits, num_classes = embeddings, embeddings.shape[1]
         if num_classes is None or num_classes < 2:
-            raise ArgumentError(
-                "y_pred must hold the logits of at least 2 classes. "
-                f"Received: y_pred.shape={tuple(logits.shape)}"
-            )
+            raise shape_error("y_pred", "the logits of at least 2 classes", logits)
         check_class_range(
             class_ids, num_classes, "num_classes of keras_dml.models.classifier_model"
         )

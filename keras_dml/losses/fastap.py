@@ -1,24 +1,21 @@
 """The FastAP loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
-from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0
 
 
 @register("fastap")
-@keras.saving.register_keras_serializable("keras_dml")
 class FastAPLoss(PairLoss):
     """FastAP: one minus average precision, on softly binned distances.
 
@@ -64,19 +61,8 @@ class FastAPLoss(PairLoss):
     to Rank", CVPR 2019.
     """
 
-    def __init__(
-        self,
-        num_bins: int = 10,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "fastap",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+    def __init__(self, num_bins: int = 10, **options: Unpack[PairOptions]) -> None:
+        super().__init__(**options)
         self.num_bins = check_whole("num_bins", num_bins, least=1)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import keras
 from keras import ops
 
 from keras_dml._backend.replicas import sum_over_replicas
@@ -15,7 +14,6 @@ from keras_dml.losses.registry import register
 
 
 @register("histogram")
-@keras.saving.register_keras_serializable("keras_dml")
 class HistogramLoss(PairLoss):
     """Histogram loss: the chance that a random negative pair is more similar than a positive one.
 

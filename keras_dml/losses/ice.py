@@ -1,21 +1,18 @@
 """The instance cross-entropy loss."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_positive
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, log_add_exp, log_sum_exp, masked_sum, maximum
-from keras_dml._pairwise.pairs import Pairs, Strategy
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 _NOT_A_DERIVATIVE = (
     "the reweighted gradient of InstanceCrossEntropyLoss is not the derivative of its value: set "
@@ -24,7 +21,6 @@ _NOT_A_DERIVATIVE = (
 
 
 @register("ice")
-@keras.saving.register_keras_serializable("keras_dml")
 class InstanceCrossEntropyLoss(PairLoss):
     """Instance cross-entropy (ICE): each positive against all negatives of its anchor.
 
@@ -83,25 +79,16 @@ class InstanceCrossEntropyLoss(PairLoss):
         reweight: bool = True,
         anchor_gradient: bool = False,
         pair_reduction: Literal["sum", "mean"] = "sum",
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "ice",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.scale = check_positive("scale", scale)
         self.reweight = bool(reweight)
         self.anchor_gradient = bool(anchor_gradient)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
         if self.anchor_gradient and not self.reweight:
-            raise ArgumentError(
-                "anchor_gradient must be False when reweight is False: the value's own gradient "
-                f"moves the anchors. Received: anchor_gradient={anchor_gradient}, "
-                f"reweight={reweight}"
-            )
+            wanted = "False when reweight is False: the value's own gradient moves the anchors"
+            raise argument_error("anchor_gradient", wanted, anchor_gradient)
 
     def check_memory(self) -> None:
         """Raise an error if the gradient moves only candidates, which are constants in a memory.

@@ -1,6 +1,5 @@
 """The lifted structure loss."""
 
-import keras
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
@@ -13,7 +12,6 @@ from keras_dml.losses.registry import register
 
 
 @register("lifted_structure")
-@keras.saving.register_keras_serializable("keras_dml")
 class LiftedStructureLoss(PairLoss):
     """Lifted structure loss: each positive pair against all negatives of both images.
 

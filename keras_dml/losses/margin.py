@@ -1,23 +1,21 @@
 """The margin loss."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error, shape_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.arrays import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, mean_over_pairs
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Memory, Pairs, mean_over_pairs
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike, SameClass
+from keras_dml.relations import SameClass
 
 _BETA = 1.2
 _NOT_A_DERIVATIVE = (
@@ -34,7 +32,6 @@ class _BoundedPairs(Pairs):
 
 
 @register("margin")
-@keras.saving.register_keras_serializable("keras_dml")
 class MarginLoss(PairLoss):
     """Margin loss: positives closer than a boundary and negatives farther, by a margin.
 
@@ -95,25 +92,17 @@ class MarginLoss(PairLoss):
         nu: float = 0.0,
         sampling: Literal["distance_weighted", "all"] = "distance_weighted",
         boundaries: int = 0,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "margin",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.margin = check_positive("margin", margin)
         self.beta = check_number("beta", beta)
         self.nu = check_number("nu", nu, least=0)
         self.sampling = check_choice("sampling", sampling, ("distance_weighted", "all"))
         self.boundaries = check_whole("boundaries", boundaries, least=0)
         if boundaries > 1 and not isinstance(self.relation, SameClass):
-            raise ArgumentError(
-                "boundaries must be 0 or 1 with a relation, as only classes have a boundary each. "
-                f"Received: boundaries={boundaries}, relation={self.relation!r}"
-            )
+            wanted = "0 or 1 with a relation, as only classes have a boundary each"
+            raise argument_error("boundaries", wanted, boundaries)
         if self.boundaries and self.beta != _BETA:
             raise ArgumentError(
                 "beta must not be given with boundaries, which are learned: set their start in the "
@@ -129,10 +118,8 @@ class MarginLoss(PairLoss):
         if self.boundaries:
             dimensions = embeddings.shape[1] - self.boundaries
             if dimensions < 1:
-                raise ArgumentError(
-                    f"y_pred must hold embeddings followed by {self.boundaries} boundaries. "
-                    f"Received: y_pred.shape={tuple(embeddings.shape)}"
-                )
+                wanted = f"embeddings followed by {self.boundaries} boundaries"
+                raise shape_error("y_pred", wanted, embeddings)
             z, learned = embeddings[:, :dimensions], embeddings[:, dimensions:]
             memory = None if memory is None else memory.prefix(dimensions)
             boundary = learned[:, 0]

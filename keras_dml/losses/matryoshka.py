@@ -2,14 +2,14 @@
 
 import functools
 import operator
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 
 from keras_dml._common.checks import check_number, check_wholes
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml._common.types import Config, Parts, Tensor
+from keras_dml._common.errors import ArgumentTypeError, argument_error
+from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.pairs import Memory
 from keras_dml.losses.base import EmbeddingLoss, LossAround
 
@@ -59,23 +59,17 @@ class MatryoshkaLoss(LossAround):
             or loss.kind not in ("pairs", "beside_classifier")
             or loss.boundaries
         ):
-            raise ArgumentTypeError(
-                "loss must be a keras_dml.losses.EmbeddingLoss over embeddings alone. "
-                f"Received: loss={loss!r}"
-            )
+            wanted = "a keras_dml.losses.EmbeddingLoss over embeddings alone"
+            raise argument_error("loss", wanted, loss, ArgumentTypeError)
         super().__init__(reduction=reduction, name=name, dtype=dtype or loss.dtype)
         self.loss = loss
         self.dims = check_wholes("dims", dims, least=1)
         if list(self.dims) != sorted(set(self.dims)):
-            raise ArgumentError(
-                f"dims must be increasing lengths of prefixes. Received: dims={self.dims}"
-            )
+            raise argument_error("dims", "increasing lengths of prefixes", self.dims)
         given = [1.0] * len(self.dims) if weights is None else list(weights)
         if len(given) != len(self.dims):
-            raise ArgumentError(
-                f"weights must be one number for each of dims={self.dims}. "
-                f"Received: weights={tuple(given)}"
-            )
+            wanted = f"one number for each of dims={self.dims}"
+            raise argument_error("weights", wanted, tuple(given))
         self.weights = tuple(
             check_number(f"weights[{number}]", weight, least=0)
             for number, weight in enumerate(given)
@@ -85,64 +79,31 @@ class MatryoshkaLoss(LossAround):
         """Raise the error of the inner loss."""
         self.loss.check_memory()
 
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """Compute the loss `[n]`."""
-        compute = self.loss.compute_loss
-        return _sum([w * compute(class_ids, z) for w, z in self._prefixes(embeddings)])
+    def compute_loss(
+        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
+    ) -> Tensor:
+        """Compute the loss `[n]` of the prefixes, in the batch or against a memory's prefixes."""
+        prefixes = self._prefixes(embeddings, memory)
+        return _sum([w * self.loss.compute_loss(class_ids, *rest) for w, *rest in prefixes])
 
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """Compute the two parts `[n]`."""
-        compute = self.loss.compute_parts
-        return _sum_of_parts([(w, compute(class_ids, z)) for w, z in self._prefixes(embeddings)])
+    def compute_parts(
+        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
+    ) -> Parts:
+        """Compute the two parts `[n]` of the loss of `compute_loss`."""
+        prefixes = self._prefixes(embeddings, memory)
+        parts = [(w, self.loss.compute_parts(class_ids, *rest)) for w, *rest in prefixes]
+        return _sum([w * both[0] for w, both in parts]), _sum([w * both[1] for w, both in parts])
 
-    def compute_memory_loss(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Tensor:
-        """Compute the loss `[n]` of anchors against the prefixes of a memory."""
-        compute = self.loss.compute_memory_loss
-        return _sum(
-            [
-                w * compute(class_ids, z, memory.prefix(z.shape[1]))
-                for w, z in self._prefixes(embeddings)
-            ]
-        )
-
-    def compute_memory_parts(self, class_ids: Tensor, embeddings: Tensor, memory: Memory) -> Parts:
-        """Compute the two parts of `compute_memory_loss`."""
-        compute = self.loss.compute_memory_parts
-        return _sum_of_parts(
-            [
-                (w, compute(class_ids, z, memory.prefix(z.shape[1])))
-                for w, z in self._prefixes(embeddings)
-            ]
-        )
-
-    def _prefixes(self, embeddings: Tensor) -> list[tuple[float, Tensor]]:
+    def _prefixes(self, embeddings: Tensor, memory: Memory | None) -> Iterator[tuple[Any, ...]]:
+        """Yield the weight and the prefix of each length, and the memory's prefix if any."""
         dimensions = embeddings.shape[1]
         if dimensions is not None and dimensions != self.dims[-1]:
-            raise ArgumentError(
-                f"dims must end with d = {dimensions}, the length of the embeddings. "
-                f"Received: dims={self.dims}"
-            )
-        return [(w, embeddings[:, :length]) for w, length in zip(self.weights, self.dims)]
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "loss": keras.saving.serialize_keras_object(self.loss),
-            "dims": self.dims,
-            "weights": self.weights,
-        }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create a loss from its configuration."""
-        loss = keras.saving.deserialize_keras_object(config["loss"])
-        return cls(**{**config, "loss": loss})
+            wanted = f"lengths that end with d = {dimensions}, the length of the embeddings"
+            raise argument_error("dims", wanted, self.dims)
+        for weight, length in zip(self.weights, self.dims):
+            prefix = embeddings[:, :length]
+            yield (weight, prefix) if memory is None else (weight, prefix, memory.prefix(length))
 
 
 def _sum(values: list[Tensor]) -> Tensor:
     return functools.reduce(operator.add, values)
-
-
-def _sum_of_parts(weighted: list[tuple[float, Parts]]) -> Parts:
-    return _sum([w * both[0] for w, both in weighted]), _sum([w * both[1] for w, both in weighted])

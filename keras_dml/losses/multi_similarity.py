@@ -1,20 +1,16 @@
 """The multi-similarity loss."""
 
-from collections.abc import Sequence
-
-import keras
+from typing import Unpack
 
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import log_one_plus_sum_exp
-from keras_dml._pairwise.pairs import Pairs, Strategy
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("multi_similarity")
-@keras.saving.register_keras_serializable("keras_dml")
 class MultiSimilarityLoss(PairLoss):
     """Multi-similarity loss on cosine similarities `S_ij`.
 
@@ -55,15 +51,9 @@ class MultiSimilarityLoss(PairLoss):
         beta: float = 50.0,
         base: float = 0.5,
         epsilon: float | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "multi_similarity",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.alpha = check_positive("alpha", alpha)
         self.beta = check_positive("beta", beta)
         self.base = check_number("base", base)

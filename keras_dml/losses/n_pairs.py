@@ -1,6 +1,5 @@
 """The n-pairs loss."""
 
-import keras
 from keras import ops
 
 from keras_dml._common.types import Parts
@@ -11,7 +10,6 @@ from keras_dml.losses.registry import register
 
 
 @register("n_pairs")
-@keras.saving.register_keras_serializable("keras_dml")
 class NPairsLoss(PairLoss):
     """N-pairs loss: cross-entropy of an anchor's similarities against its class in the batch.
 

@@ -1,21 +1,18 @@
 """The normalized, temperature-scaled cross-entropy of positive pairs."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
-from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs, pair_means
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("nt_xent")
-@keras.saving.register_keras_serializable("keras_dml")
 class NTXentLoss(PairLoss):
     """NT-Xent: cross-entropy of each positive pair against the anchor's negatives.
 
@@ -48,19 +45,8 @@ class NTXentLoss(PairLoss):
     Representations", ICML 2020, Eq. 1, with positives by class.
     """
 
-    def __init__(
-        self,
-        temperature: float = 0.07,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "nt_xent",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+    def __init__(self, temperature: float = 0.07, **options: Unpack[PairOptions]) -> None:
+        super().__init__(**options)
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

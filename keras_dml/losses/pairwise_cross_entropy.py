@@ -1,7 +1,7 @@
 """The pairwise cross-entropy and its simplified form, the loss to train with."""
 
 from collections.abc import MutableMapping
-from typing import Self
+from typing import Unpack
 
 import keras
 import numpy as np
@@ -10,12 +10,12 @@ from keras import ops
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml._common.types import Config, Parts, Tensor, TensorLike
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
+from keras_dml._common.types import Parts, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, matmul, maximum, minimum
 from keras_dml._pairwise.arrays import checked_class_ids
 from keras_dml._pairwise.classes import ClassSums
-from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.losses.base import EmbeddingLoss, LossOptions
 from keras_dml.losses.registry import register
 
 _NOT_A_DERIVATIVE = (
@@ -25,7 +25,6 @@ _NOT_A_DERIVATIVE = (
 
 
 @register("spce")
-@keras.saving.register_keras_serializable("keras_dml")
 class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     """Simplified pairwise cross-entropy: cross-entropy whose class weights are class sums over n.
 
@@ -76,22 +75,16 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     Reference: Boudiaf et al. 2020, Eq. 15 and supplement D.
     """
 
-    def __init__(
-        self,
-        reduction: str | None = "sum_over_batch_size",
-        *,
-        name: str | None = "simplified_pairwise_cross_entropy",
-        dtype: str | None = None,
-    ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+    default_name = "simplified_pairwise_cross_entropy"
 
     def checked_labels(self, labels: Tensor) -> Tensor:
         """Return `y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G ≥ 2."""
         if len(labels.shape) > 2 or (len(labels.shape) == 2 and labels.shape[1] in (0, None)):
-            raise ArgumentError(
-                "y_true must be class ids of shape [n] or [n, 1], or multi-hot groups of shape "
-                f"[n, G] with a known G. Received: y_true.shape={tuple(labels.shape)}"
+            wanted = (
+                "class ids of shape [n] or [n, 1], or multi-hot groups of shape [n, G] with a "
+                "known G"
             )
+            raise shape_error("y_true", wanted, labels)
         multi_hot = len(labels.shape) == 2 and labels.shape[1] > 1
         return labels if multi_hot else checked_class_ids(labels)
 
@@ -119,7 +112,6 @@ def _group_parts(groups: Tensor, embeddings: Tensor) -> Parts:
 
 
 @register("pce")
-@keras.saving.register_keras_serializable("keras_dml")
 class PairwiseCrossEntropyLoss(EmbeddingLoss):
     """Pairwise cross-entropy: cross-entropy without class weights, for soft assignments p.
 
@@ -183,6 +175,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     Reference: Boudiaf et al. 2020, Prop. 1, Eq. 12; supplement A.2, Eq. 22-30 (λ: Eq. 25).
     """
 
+    default_name = "pairwise_cross_entropy"
     measured = ("lambda_of_batch",)
 
     def __init__(
@@ -191,18 +184,14 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         *,
         lam_floor: float = 1e-3,
         classifier: keras.Layer | None = None,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "pairwise_cross_entropy",
-        dtype: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         self.lam = None if lam is None else check_positive("lam", lam)
         self.lam_floor = check_positive("lam_floor", lam_floor)
         if classifier is not None and not isinstance(classifier, keras.Layer):
-            raise ArgumentTypeError(
-                "classifier must be None or a Keras layer that gives logits. "
-                f"Received: classifier={classifier!r}"
-            )
+            wanted = "None or a Keras layer that gives logits"
+            raise argument_error("classifier", wanted, classifier, ArgumentTypeError)
         self.classifier = classifier
 
     def lambda_of_batch(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -258,15 +247,6 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         weights = assigned - ops.square(assigned)
         return _smallest_eigenvalue(z, weights, distinct, self.lam_floor)
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "lam": self.lam,
-            "lam_floor": self.lam_floor,
-            "classifier": keras.saving.serialize_keras_object(self.classifier),
-        }
-
     def __dir__(self) -> list[str]:
         # Keras saves the layers that it finds by `dir`, each of them once. A classifier that the
         # model shares would leave the loss without weights, and the file could not be loaded.
@@ -281,12 +261,6 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         """Load the classifier's weights from the file of a saved model, if it contains them."""
         if self.classifier and store.keys():
             self.classifier.set_weights([store[str(number)] for number in range(len(store.keys()))])
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create a loss from its configuration. The classifier, if any, is a new layer."""
-        classifier = keras.saving.deserialize_keras_object(config.get("classifier"))
-        return cls(**{**config, "classifier": classifier})
 
 
 def _smallest_eigenvalue(z: Tensor, weights: Tensor, distinct: Tensor, floor: float) -> Tensor:

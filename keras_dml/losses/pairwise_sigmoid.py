@@ -1,21 +1,18 @@
 """The pairwise sigmoid loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import masked_sum
-from keras_dml._pairwise.pairs import Pairs, Strategy
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("pairwise_sigmoid")
-@keras.saving.register_keras_serializable("keras_dml")
 class PairwiseSigmoidLoss(PairLoss):
     """Pairwise sigmoid loss (SigLIP): a logistic regression of "match" for each pair.
 
@@ -47,19 +44,9 @@ class PairwiseSigmoidLoss(PairLoss):
     """
 
     def __init__(
-        self,
-        scale: float = 10.0,
-        *,
-        bias: float = -10.0,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "pairwise_sigmoid",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        self, scale: float = 10.0, *, bias: float = -10.0, **options: Unpack[PairOptions]
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.scale = check_positive("scale", scale)
         self.bias = check_number("bias", bias)
 

@@ -1,6 +1,7 @@
 """The Proxy-Anchor loss."""
 
-import keras
+from typing import Unpack
+
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
@@ -8,12 +9,11 @@ from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import masked_sum, maximum, mean
-from keras_dml.losses.base import ProxyLoss
+from keras_dml.losses.base import LossOptions, ProxyLoss
 from keras_dml.losses.registry import register
 
 
 @register("proxy_anchor")
-@keras.saving.register_keras_serializable("keras_dml")
 class ProxyAnchorLoss(ProxyLoss):
     """Proxy-Anchor: each proxy is an anchor for the images of its class and of all other classes.
 
@@ -49,15 +49,9 @@ class ProxyAnchorLoss(ProxyLoss):
 
     @renamed_arguments(alpha="scale")
     def __init__(
-        self,
-        scale: float = 32.0,
-        *,
-        margin: float = 0.1,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "proxy_anchor",
-        dtype: str | None = None,
+        self, scale: float = 32.0, *, margin: float = 0.1, **options: Unpack[LossOptions]
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         self.scale = check_positive("scale", scale)
         self.margin = check_number("margin", margin, least=0)
 

@@ -1,19 +1,17 @@
 """The Proxy-NCA and Proxy-NCA++ losses."""
 
-from typing import Literal
+from typing import Literal, Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum
-from keras_dml.losses.base import ProxyLoss
+from keras_dml.losses.base import LossOptions, ProxyLoss
 from keras_dml.losses.registry import register
 
 
 @register("proxy_nca")
-@keras.saving.register_keras_serializable("keras_dml")
 class ProxyNCALoss(ProxyLoss):
     """Proxy-NCA(++): an image's proxy closer than the other proxies, by squared distances.
 
@@ -52,11 +50,9 @@ class ProxyNCALoss(ProxyLoss):
         temperature: float = 0.1111111111111111,
         *,
         partition: Literal["all", "negatives"] = "all",
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "proxy_nca",
-        dtype: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         self.temperature = check_positive("temperature", temperature)
         self.partition = check_choice("partition", partition, ("all", "negatives"))
 

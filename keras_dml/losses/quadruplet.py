@@ -1,6 +1,5 @@
 """The quadruplet loss."""
 
-import keras
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
@@ -14,7 +13,6 @@ from keras_dml.losses.registry import register
 
 
 @register("quadruplet")
-@keras.saving.register_keras_serializable("keras_dml")
 class QuadrupletLoss(PairLoss):
     """Quadruplet loss: the triplet loss, and each positive pair closer than each negative pair.
 

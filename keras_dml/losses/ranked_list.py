@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import keras
 from keras import ops
 
 from keras_dml._backend.gradients import once_differentiable
@@ -20,7 +19,6 @@ _NOT_A_DERIVATIVE = (
 
 
 @register("ranked_list")
-@keras.saving.register_keras_serializable("keras_dml")
 class RankedListLoss(PairLoss):
     """Ranked list loss: positives within α − m, negatives beyond α, the nearest negatives first.
 

@@ -1,18 +1,23 @@
 """The RankMI loss for a given statistics network."""
 
-from collections.abc import Callable
-from typing import Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Self
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Config, Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
-from keras_dml._pairwise.divergence import negative_costs, positive_costs
+from keras_dml._pairwise.divergence import (
+    check_statistics_values,
+    negative_costs,
+    positive_costs,
+)
 from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Pairs, mean_over_pairs, pair_means
 from keras_dml.losses.base import PairLoss
@@ -25,7 +30,6 @@ _NOT_A_DERIVATIVE = (
 
 
 @register("rankmi")
-@keras.saving.register_keras_serializable("keras_dml")
 class RankMILoss(PairLoss):
     """RankMI: minus a lower bound of the divergence between positive and negative distances.
 
@@ -86,19 +90,16 @@ class RankMILoss(PairLoss):
         if statistics_network is None:
             statistics_network = FixedStatistics()
         if not callable(statistics_network):
-            raise ArgumentTypeError(
-                "statistics_network must be callable, from distances [m, 1] to values [m, 1]. "
-                f"Received: statistics_network={statistics_network!r}"
+            raise argument_error(
+                "statistics_network",
+                "callable, from distances [m, 1] to values [m, 1]",
+                statistics_network,
+                ArgumentTypeError,
             )
         self.statistics_network = statistics_network
         self.sampling = check_choice("sampling", sampling, ("all", "distance_weighted"))
         # The call also builds a network without variables, which a traced step could not do.
-        shape = tuple(self._statistics(ops.ones((2, 1), dtype=self.dtype)).shape)
-        if shape != (2, 1):
-            raise ArgumentError(
-                "statistics_network must map distances [m, 1] to values [m, 1]. "
-                f"Received: values of shape {shape} for distances of shape (2, 1)"
-            )
+        check_statistics_values(self._statistics(ops.ones((2, 1), dtype=self.dtype)))
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
@@ -124,27 +125,23 @@ class RankMILoss(PairLoss):
     def get_config(self) -> Config:
         """Return the constructor's arguments and the weights of the statistics network."""
         weights: list[np.ndarray] = getattr(self.statistics_network, "get_weights", list)()
-        return {
-            **super().get_config(),
-            "statistics_network": keras.saving.serialize_keras_object(self.statistics_network),
-            "statistics_weights": [values.tolist() for values in weights],
-            "sampling": self.sampling,
-        }
+        config = super().get_config()
+        return {**config, "statistics_weights": [values.tolist() for values in weights]}
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
+    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
         """Create a loss from its configuration."""
         config = dict(config)
         weights = config.pop("statistics_weights", [])
-        network = keras.saving.deserialize_keras_object(config.pop("statistics_network"))
-        loss = cls(statistics_network=network, **config)
+        loss = super().from_config(config, custom_objects)
+        network: Any = loss.statistics_network
         if weights:
             network.set_weights([np.asarray(values) for values in weights])
         return loss
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class FixedStatistics:
+class FixedStatistics(Configured):
     """The statistics network of Eq. 13, which has no weights: `V(x)`, x = D − β.
 
     `V(x) = −log(e^x − 1)` for x > 0 and `log(e^{−x} − 1)` for x < 0, so V(−x) = −V(x). The paper
@@ -186,12 +183,3 @@ class FixedStatistics:
         size = maximum(ops.abs(x), 1e-6)
         value = size + ops.log(-ops.expm1(-size))
         return ops.where(x < 0, value, -value)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {"beta": self.beta}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create a network from its configuration."""
-        return cls(**config)

@@ -1,23 +1,21 @@
 """The recall@k surrogate."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_positive, check_wholes
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum, minimum
-from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
 from keras_dml._pairwise.ranks import smooth_ranks
 from keras_dml.losses import _fused as fused
-from keras_dml.losses.base import PairLoss
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("recall_at_k")
-@keras.saving.register_keras_serializable("keras_dml")
 class RecallAtKLoss(PairLoss):
     """Recall@k surrogate: one minus the share of positives with a smooth rank of at most k.
 
@@ -65,15 +63,9 @@ class RecallAtKLoss(PairLoss):
         temperature: float = 1.0,
         rank_temperature: float = 0.01,
         query_in_database: bool = False,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "recall_at_k",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.ks = check_wholes("ks", ks, least=1)
         self.temperature = check_positive("temperature", temperature)
         self.rank_temperature = check_positive("rank_temperature", rank_temperature)

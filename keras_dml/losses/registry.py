@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import keras
 
 REGISTERED: dict[str, type] = {}
 """Classes by name, in the order in which their modules were imported."""
 
-Class = TypeVar("Class", bound=type)
+Class = TypeVar("Class", bound=type[Any])
 
 
 def register(name: str) -> Callable[[Class], Class]:
-    """Return a decorator that registers a class as the loss of a name.
+    """Return a decorator that registers a class as the loss of a name, and with Keras.
+
+    The name is also the default `name` of the loss, unless the class sets `default_name`.
 
     Raises:
         ValueError: Another class has the name.
@@ -26,6 +30,8 @@ def register(name: str) -> Callable[[Class], Class]:
                 f"{name!r} already. Received: name={name!r} for {cls.__qualname__}"
             )
         REGISTERED[name] = cls
-        return cls
+        if "default_name" not in vars(cls):
+            cls.default_name = name
+        return keras.saving.register_keras_serializable("keras_dml")(cls)
 
     return add

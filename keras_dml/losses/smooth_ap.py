@@ -1,23 +1,20 @@
 """The Smooth-AP loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
-from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
 from keras_dml._pairwise.ranks import smooth_ranks
 from keras_dml.losses import _fused as fused
-from keras_dml.losses.base import PairLoss
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("smooth_ap")
-@keras.saving.register_keras_serializable("keras_dml")
 class SmoothAPLoss(PairLoss):
     """Smooth-AP: one minus average precision, with smooth ranks.
 
@@ -61,15 +58,9 @@ class SmoothAPLoss(PairLoss):
         temperature: float = 0.01,
         *,
         query_in_database: bool = False,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "smooth_ap",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.temperature = check_positive("temperature", temperature)
         self.query_in_database = bool(query_in_database)
 

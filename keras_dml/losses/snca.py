@@ -1,21 +1,17 @@
 """The scalable neighborhood component analysis loss."""
 
-from collections.abc import Sequence
-
-import keras
+from typing import Unpack
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import log_sum_exp
-from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("snca")
-@keras.saving.register_keras_serializable("keras_dml")
 class SNCALoss(PairLoss):
     """Scalable neighborhood component analysis on cosine similarities `S_ij`.
 
@@ -46,19 +42,8 @@ class SNCALoss(PairLoss):
     """
 
     @renamed_arguments(sigma="temperature")
-    def __init__(
-        self,
-        temperature: float = 0.05,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "snca",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+    def __init__(self, temperature: float = 0.05, **options: Unpack[PairOptions]) -> None:
+        super().__init__(**options)
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

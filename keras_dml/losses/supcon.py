@@ -1,20 +1,16 @@
 """The supervised contrastive loss."""
 
-from collections.abc import Sequence
-
-import keras
+from typing import Unpack
 
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, maximum
-from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("supcon")
-@keras.saving.register_keras_serializable("keras_dml")
 class SupConLoss(PairLoss):
     """Supervised contrastive loss (SupCon): each positive by its share of all other images.
 
@@ -45,19 +41,8 @@ class SupConLoss(PairLoss):
     Reference: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, Eq. 2.
     """
 
-    def __init__(
-        self,
-        temperature: float = 0.1,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "supcon",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+    def __init__(self, temperature: float = 0.1, **options: Unpack[PairOptions]) -> None:
+        super().__init__(**options)
         self.temperature = check_positive("temperature", temperature)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

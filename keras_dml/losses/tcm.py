@@ -1,20 +1,17 @@
 """The threshold-consistent margin loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_number
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
-from keras_dml.losses.base import PairLoss
+from keras_dml._pairwise.pairs import Pairs, pair_means
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 
 @register("tcm")
-@keras.saving.register_keras_serializable("keras_dml")
 class ThresholdConsistentMarginLoss(PairLoss):
     """Threshold-consistent margin: one similarity threshold that serves all classes.
 
@@ -52,15 +49,9 @@ class ThresholdConsistentMarginLoss(PairLoss):
         negative_margin: float = 0.5,
         positive_weight: float = 1.0,
         negative_weight: float = 1.0,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "tcm",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+        super().__init__(**options)
         self.positive_margin = check_number("positive_margin", positive_margin, least=-1, most=1)
         self.negative_margin = check_number("negative_margin", negative_margin, least=-1, most=1)
         self.positive_weight = check_number("positive_weight", positive_weight, least=0)

@@ -1,9 +1,7 @@
 """The triplet loss."""
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, Unpack, cast
 
-import keras
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_positive
@@ -17,17 +15,15 @@ from keras_dml._pairwise.arithmetic import (
     maximum,
     minimum,
 )
-from keras_dml._pairwise.pairs import Pairs, Strategy, mean_over_anchors, mean_over_pairs
+from keras_dml._pairwise.pairs import Pairs, mean_over_anchors, mean_over_pairs
 from keras_dml._pairwise.search import open_hinges, semihard_negatives
-from keras_dml.losses.base import PairLoss
+from keras_dml.losses.base import PairLoss, PairOptions
 from keras_dml.losses.registry import register
-from keras_dml.relations import RelationLike
 
 _TRIPLETS = ("all", "semihard", "hard")
 
 
 @register("triplet")
-@keras.saving.register_keras_serializable("keras_dml")
 class TripletLoss(PairLoss):
     """Triplet loss: every positive closer than every negative, by a margin.
 
@@ -82,18 +78,12 @@ class TripletLoss(PairLoss):
         triplets: Literal["all", "semihard", "hard"] = "all",
         normalize: bool = True,
         average: Literal["anchors", "triplets"] = "anchors",
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "triplet",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-        relation: RelationLike = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        if isinstance(mining, str):  # until 0.3.0
+        if isinstance(options.get("mining"), str):  # until 0.3.0
             warn_renamed("a word as the argument mining of TripletLoss", "triplets")
-            mining, triplets = None, mining
-        super().__init__(
-            reduction=reduction, name=name, dtype=dtype, mining=mining, relation=relation
-        )
+            triplets = cast(Any, options.pop("mining"))
+        super().__init__(**options)
         self.triplets = check_choice("triplets", triplets, _TRIPLETS)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)

@@ -1,79 +1,46 @@
 """Models: backbones, the embedding head, the classifier."""
 
-from keras_dml.models.backbones import (
-    InputScaling,
-    backbone_names,
-    build_backbone,
-    feature_extractor,
-    small_convnet,
+from keras_dml._common.exports import public_names
+from keras_dml.models.backbones import InputScaling as InputScaling
+from keras_dml.models.backbones import backbone_names as backbone_names
+from keras_dml.models.backbones import build_backbone as build_backbone
+from keras_dml.models.backbones import feature_extractor as feature_extractor
+from keras_dml.models.backbones import small_convnet as small_convnet
+from keras_dml.models.blocks import layer_multipliers as layer_multipliers
+from keras_dml.models.blocks import rematerialize_blocks as rematerialize_blocks
+from keras_dml.models.blocks import transformer_blocks as transformer_blocks
+from keras_dml.models.cached_gradients import CachedGradients as CachedGradients
+from keras_dml.models.cross_batch_memory import CrossBatchMemory as CrossBatchMemory
+from keras_dml.models.distributed_model import DistributedModel as DistributedModel
+from keras_dml.models.distributed_model import (
+    FunctionalDistributedModel as FunctionalDistributedModel,
 )
-from keras_dml.models.blocks import layer_multipliers, rematerialize_blocks, transformer_blocks
-from keras_dml.models.cached_gradients import CachedGradients
-from keras_dml.models.cross_batch_memory import CrossBatchMemory
-from keras_dml.models.distributed_model import DistributedModel, FunctionalDistributedModel
-from keras_dml.models.dual_encoder import DualEncoder
-from keras_dml.models.from_hub import from_hub
-from keras_dml.models.frozen_features import split_at_features
+from keras_dml.models.dual_encoder import DualEncoder as DualEncoder
+from keras_dml.models.from_hub import from_hub as from_hub
+from keras_dml.models.frozen_features import split_at_features as split_at_features
 from keras_dml.models.frozen_statistics import (
-    FrozenStatisticsBatchNormalization,
-    with_frozen_statistics,
+    FrozenStatisticsBatchNormalization as FrozenStatisticsBatchNormalization,
 )
-from keras_dml.models.head import (
-    GlobalBatchDropout,
-    UnitLength,
-    classifier_model,
-    embedding_model,
-)
-from keras_dml.models.image_size import with_image_size
-from keras_dml.models.keras_files import load_keras_file
-from keras_dml.models.lora import LORA_LAYERS, enable_lora, has_lora, with_merged_lora
-from keras_dml.models.pooling import POOLINGS, GeneralizedMeanPooling, TokenLayout
-from keras_dml.models.proxy_head import (
-    Boundary,
-    CenterRegularizer,
-    ProxyHead,
-    dominant_centers,
-    proxy_model,
-)
-from keras_dml.models.rankmi import RankMI
-from keras_dml.models.statistics_network import StatisticsNetwork
+from keras_dml.models.frozen_statistics import with_frozen_statistics as with_frozen_statistics
+from keras_dml.models.head import GlobalBatchDropout as GlobalBatchDropout
+from keras_dml.models.head import UnitLength as UnitLength
+from keras_dml.models.head import classifier_model as classifier_model
+from keras_dml.models.head import embedding_model as embedding_model
+from keras_dml.models.image_size import with_image_size as with_image_size
+from keras_dml.models.keras_files import load_keras_file as load_keras_file
+from keras_dml.models.lora import LORA_LAYERS as LORA_LAYERS
+from keras_dml.models.lora import enable_lora as enable_lora
+from keras_dml.models.lora import has_lora as has_lora
+from keras_dml.models.lora import with_merged_lora as with_merged_lora
+from keras_dml.models.pooling import POOLINGS as POOLINGS
+from keras_dml.models.pooling import GeneralizedMeanPooling as GeneralizedMeanPooling
+from keras_dml.models.pooling import TokenLayout as TokenLayout
+from keras_dml.models.proxy_head import Boundary as Boundary
+from keras_dml.models.proxy_head import CenterRegularizer as CenterRegularizer
+from keras_dml.models.proxy_head import ProxyHead as ProxyHead
+from keras_dml.models.proxy_head import dominant_centers as dominant_centers
+from keras_dml.models.proxy_head import proxy_model as proxy_model
+from keras_dml.models.rankmi import RankMI as RankMI
+from keras_dml.models.statistics_network import StatisticsNetwork as StatisticsNetwork
 
-__all__ = [
-    "LORA_LAYERS",
-    "POOLINGS",
-    "Boundary",
-    "CachedGradients",
-    "CenterRegularizer",
-    "CrossBatchMemory",
-    "DistributedModel",
-    "DualEncoder",
-    "FrozenStatisticsBatchNormalization",
-    "FunctionalDistributedModel",
-    "GeneralizedMeanPooling",
-    "GlobalBatchDropout",
-    "InputScaling",
-    "ProxyHead",
-    "RankMI",
-    "StatisticsNetwork",
-    "TokenLayout",
-    "UnitLength",
-    "backbone_names",
-    "build_backbone",
-    "classifier_model",
-    "dominant_centers",
-    "embedding_model",
-    "enable_lora",
-    "feature_extractor",
-    "from_hub",
-    "has_lora",
-    "layer_multipliers",
-    "load_keras_file",
-    "proxy_model",
-    "rematerialize_blocks",
-    "small_convnet",
-    "split_at_features",
-    "transformer_blocks",
-    "with_frozen_statistics",
-    "with_image_size",
-    "with_merged_lora",
-]
+__all__ = [*public_names(__name__), "LORA_LAYERS", "POOLINGS"]

@@ -2,7 +2,7 @@
 
 import contextlib
 import difflib
-import importlib.util
+import importlib.resources
 import inspect
 import os
 import pathlib
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_dml._backend.cloning import copy_state
+from keras_dml._backend.configured import Configured
 from keras_dml._common.checks import check_path, check_whole, check_wholes, shown
 from keras_dml._common.errors import ArgumentError, DownloadError
-from keras_dml._common.extras import needing
-from keras_dml._common.types import Config, Tensor
+from keras_dml._common.extras import check_installed
+from keras_dml._common.types import Tensor
 from keras_dml.models import converters, hub, imagenet_rescaling, keras_files
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_lite0
@@ -56,7 +57,7 @@ class Backbone(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class InputScaling(keras.layers.Layer):
+class InputScaling(Configured, keras.layers.Layer):
     """A layer that scales images in 0..255 to the training inputs of a `keras.applications` model.
 
     Examples:
@@ -76,14 +77,6 @@ class InputScaling(keras.layers.Layer):
     def call(self, images: Tensor) -> Tensor:
         """Scale the images. The shape stays the same."""
         return self._preprocess(images)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Return the input's shape."""
-        return input_shape
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "application": self.application}
 
 
 def backbone_names() -> list[str]:
@@ -393,11 +386,8 @@ def _packaged_file(name: str, own: str | None) -> pathlib.Path:
             f"installed package. Received: backbone={name!r}"
         )
     package, _, inside = file.partition("/")
-    with needing("packaged", f"weights='{PACKAGED_WEIGHTS}' of {own}"):
-        spec = importlib.util.find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    return pathlib.Path(next(iter(spec.submodule_search_locations)), inside)
+    check_installed(package, "packaged", f"weights='{PACKAGED_WEIGHTS}' of {own}")
+    return pathlib.Path(str(importlib.resources.files(package)), inside)
 
 
 def _load_weights(model: keras.Model, path: str | os.PathLike[str]) -> None:

@@ -9,8 +9,6 @@ from keras_dml._backend.cloning import all_layers
 from keras_dml._common.checks import check_number
 from keras_dml._common.errors import ArgumentError
 
-__all__ = ["layer_multipliers", "rematerialize_blocks", "transformer_blocks"]
-
 _NUMBERED = re.compile(r"\d+$")
 
 

@@ -3,7 +3,7 @@
 import keras
 
 from keras_dml._common.checks import check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Tensor
 
 BN_INCEPTION = "bn_inception"
@@ -53,10 +53,8 @@ def bn_inception(image_size: int = 224, name: str = BN_INCEPTION) -> keras.Model
     """
     image_size = check_whole("image_size", image_size, least=1)
     if image_size < 31 or (image_size + 1) % 32 > 7:
-        raise ArgumentError(
-            "image_size must be between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227 "
-            f"or 256. Received: image_size={image_size}"
-        )
+        wanted = "between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227 or 256"
+        raise argument_error("image_size", wanted, image_size)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = keras.layers.Rescaling(1.0, [-mean for mean in _MEAN], name="input_scaling")(inputs)
     x = _convolution(x, "conv1_7x7_s2", 64, 7, stride=2)

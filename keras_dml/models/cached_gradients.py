@@ -9,13 +9,11 @@ from keras import ops
 from keras_dml._backend import private
 from keras_dml._backend.replicas import piece_of_batch, place_among_replicas
 from keras_dml._backend.steps import applied, gradients, loop, values_of
-from keras_dml._common.checks import check_bool, check_whole, shown
-from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Config, Logs, Tensor
+from keras_dml._common.checks import check_bool, check_whole
+from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.types import Logs, Tensor
 from keras_dml.models.distributed_model import DistributedModel, ModelAround
 from keras_dml.models.frozen_statistics import FrozenStatisticsBatchNormalization
-
-__all__ = ["CachedGradients"]
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -81,9 +79,7 @@ class CachedGradients(ModelAround):
     ) -> None:
         super().__init__(model, name, **kwargs)
         if not isinstance(model, keras.Model) or not model.built:
-            raise ArgumentError(
-                f"model must be a built keras.Model. Received: model={shown(model)}"
-            )
+            raise argument_error("model", "a built keras.Model", model)
         if hasattr(model, "memory_size"):
             raise ArgumentError(
                 "model must not be a CrossBatchMemory, which goes around: "
@@ -184,15 +180,6 @@ class CachedGradients(ModelAround):
         # Keras divided the mean by the number of replicas, and the logs average over replicas.
         tracker.update_state(loss * replicas, sample_weight=chunks.rows)
         return trainer.compute_metrics(x, y, outputs, sample_weight=sample_weight)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            "name": self.name,
-            "model": keras.saving.serialize_keras_object(self.model),
-            "chunk_size": self.chunk_size,
-            "batch_statistics": self.batch_statistics,
-        }
 
 
 class _Traced:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_dml._backend.replicas import gather_candidates, place_among_replicas
+from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import (
     check_bool,
     check_choice,
@@ -15,16 +15,14 @@ from keras_dml._common.checks import (
     check_wholes,
     shown,
 )
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
 from keras_dml._pairwise.pairs import Memory, Sets
-from keras_dml.losses.base import AgainstMemory, EmbeddingLoss
+from keras_dml.losses.base import AgainstMemory, EmbeddingLoss, check_compared_loss
 from keras_dml.metrics.loss_part import LossPart
-from keras_dml.models.distributed_model import ModelAround
+from keras_dml.models.distributed_model import TWO_SETS, ModelAround, refuse_arguments
 from keras_dml.models.head import check_embedding_model
-
-__all__ = ["CrossBatchMemory"]
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -117,12 +115,8 @@ class CrossBatchMemory(ModelAround):
         self.start_step = check_whole("start_step", start_step, least=0)
         self.batch_term = check_bool("batch_term", batch_term)
         if self.start_step and not self.batch_term:
-            error = ArgumentError(
-                "start_step must be 0 when batch_term is False: before it nothing would train. "
-                f"Received: start_step={start_step}, batch_term={batch_term}"
-            )
-            error.argument = "start_step"
-            raise error
+            wanted = "0 when batch_term is False: before it nothing would train"
+            raise argument_error("start_step", wanted, start_step)
         scalar = isinstance(label_shape, (tuple, list)) and not label_shape
         self.label_shape = () if scalar else check_wholes("label_shape", label_shape, least=1)
         self.label_dtype = label_dtype
@@ -174,24 +168,14 @@ class CrossBatchMemory(ModelAround):
         Raises:
             TypeError, ValueError: See the class.
         """
-        if not isinstance(loss, EmbeddingLoss):
-            raise ArgumentTypeError(
-                "loss must be a loss over pairs of keras_dml.losses, as an object and not by name. "
-                f"Received: loss={loss!r}"
-            )
-        loss.check_memory()
-        if self._dual is not None and metrics is not None:
-            raise ArgumentError(
-                "metrics cannot be set for two sets of embeddings: evaluate them with "
-                "keras_dml.metrics. Received: metrics in compile()"
-            )
+        loss = check_compared_loss(loss)
+        if self._dual is not None:
+            refuse_arguments({"metrics": metrics}, ["metrics"], TWO_SETS)
         if self._trains_in_chunks:
             self.model.check_layers()
-        if kwargs.pop("loss_weights", None) is not None:
-            raise ArgumentError(
-                "loss_weights cannot be given: there is one output, and weight is the memory's. "
-                "Received: loss_weights in compile()"
-            )
+        refuse_arguments(
+            kwargs, ["loss_weights"], "there is one output, and weight is the memory's"
+        )
         parts, others = _parts_of(loss, metrics)
         super().compile(optimizer=optimizer, loss=loss, metrics=others, **kwargs)
         self._watched = _Watched(parts, metrics)
@@ -204,12 +188,6 @@ class CrossBatchMemory(ModelAround):
             **super().get_compile_config(),
             "metrics": keras.saving.serialize_keras_object(self._watched.given),
         }
-
-    def compile_from_config(self, config: Config) -> None:
-        """Compile with the arguments from `get_compile_config`."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None:
-            self.optimizer.build(self.trainable_variables)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -258,11 +236,7 @@ class CrossBatchMemory(ModelAround):
             return (
                 ops.cast(of_batch, term.dtype) + term
             )  # Keras sums in floatx, which may be a half
-        # Regularizers are equal on every replica, and the losses of the replicas are summed.
-        _, replicas = place_among_replicas()
-        for loss in self.losses:
-            term = term + ops.sum(ops.cast(loss, term.dtype)) / replicas
-        return term
+        return self.with_regularizers(term)
 
     def _batch_loss(self, x: Any, y: Any, y_pred: Any, *args: Any) -> Tensor:
         """Compute the loss within the batch, of two sets between them."""
@@ -277,20 +251,16 @@ class CrossBatchMemory(ModelAround):
         """
         given = self.loss.checked_labels(self.loss.as_labels(sets.candidate_labels))
         if tuple(given.shape[1:]) != self.label_shape:
-            raise ArgumentError(
-                "label_shape must be the shape of a row of labels. "
-                f"Received: label_shape={self.label_shape} for {tuple(given.shape[1:])}"
-            )
+            wanted = f"{tuple(given.shape[1:])}, the shape of a row of labels"
+            raise argument_error("label_shape", wanted, self.label_shape)
         whole = self.written.dtype
         labels = ops.cast(given, self.memory_class_ids.dtype)
         rows, first = gather_candidates(ops.stop_gradient(ops.cast(sets.candidates, "float32")))
         row_labels, _ = gather_candidates(labels)
         size = ops.shape(rows)[0]
         if isinstance(size, int) and size > self.memory_size:
-            raise ArgumentError(
-                "memory_size must be at least the images of a batch, over all devices. "
-                f"Received: memory_size={self.memory_size} for a batch of {size}"
-            )
+            wanted = f"at least {size}, the images of a batch over all devices"
+            raise argument_error("memory_size", wanted, self.memory_size)
         active = self.step.value >= self.start_step
         written = self.written.value
         slots = (written + ops.arange(size, dtype=whole)) % self.memory_size
@@ -334,19 +304,6 @@ class CrossBatchMemory(ModelAround):
             which = ("tightness", "contrastive").index(metric.part)
             values = [weight * both[which] for weight, both in parts]
             keras.metrics.Mean.update_state(metric, sum(values[1:], start=values[0]))
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            "name": self.name,
-            "model": keras.saving.serialize_keras_object(self.model),
-            "memory_size": self.memory_size,
-            "weight": self.weight,
-            "start_step": self.start_step,
-            "batch_term": self.batch_term,
-            "label_shape": list(self.label_shape),
-            "label_dtype": self.label_dtype,
-        }
 
 
 class _Watched:

@@ -1,11 +1,12 @@
 """A `keras.Model` that trains under every `tf.distribute` strategy and on every backend."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import keras
 
 from keras_dml._backend import private
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.steps import as_stateless, without_gradients
 from keras_dml._common.checks import shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
@@ -14,6 +15,9 @@ from keras_dml._common.types import Config, Logs, Tensor
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
 
 tf = TensorFlow("DistributedModel")
+
+TWO_SETS = "evaluate the two sets of embeddings with keras_dml.metrics"
+"""The reason why models of two sets of embeddings have no metrics in `compile`."""
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -89,12 +93,15 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         self._fit_to_replicas()
 
     def compile_from_config(self, config: Config) -> None:
-        """Compile from `get_compile_config`. Keras does not if `compile` is overridden."""
-        if type(self).compile is not DistributedModel.compile:
+        """Compile with the arguments from `get_compile_config`.
+
+        Keras does not if `compile` is overridden, as in the models of this package.
+        """
+        if not type(self).compile.__module__.startswith("keras_dml."):
             super().compile_from_config(config)
             return
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None and self.built:
+        if self.optimizer is not None and self.built and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
 
     @property
@@ -162,6 +169,15 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         return keras.tree.map_structure(
             lambda value: strategy.reduce("MEAN", value, axis=None), logs
         )
+
+    def with_regularizers(self, value: Tensor) -> Tensor:
+        """Add this replica's share of the weight regularizers to a loss.
+
+        They are equal on every replica, and the losses of the replicas are summed.
+        """
+        for regularizer in self.losses:
+            value = value + keras.ops.cast(keras.ops.sum(regularizer), value.dtype) / self.replicas
+        return value
 
     def average_statistics(self) -> None:
         """Average the moving statistics over the replicas, and assign the mean to every replica.
@@ -298,7 +314,7 @@ class FunctionalDistributedModel(DistributedModel, private.Functional):
     __init__ = private.Functional.__init__
 
 
-class ModelAround(DistributedModel):
+class ModelAround(Configured, DistributedModel):
     """A model that trains another model, and computes the same outputs.
 
     Args:
@@ -324,15 +340,16 @@ class ModelAround(DistributedModel):
         """Return the number of parameters of the inner model."""
         return self.model.count_params()
 
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """Create a model from its configuration."""
-        model = keras.saving.deserialize_keras_object(config["model"], custom_objects)
-        return cls(**{**config, "model": model})
-
 
 def _on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
+
+
+def refuse_arguments(given: dict[str, Any], names: Iterable[str], reason: str) -> None:
+    """Remove these arguments of `compile` from `given`. Raise `ValueError` if one is set."""
+    for name in names:
+        if given.pop(name, None) is not None:
+            raise ArgumentError(f"{name} cannot be set: {reason}. Received: {name} in compile()")
 
 
 class _AroundReplicas:

@@ -7,22 +7,21 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.replicas import place_among_replicas
-from keras_dml._common.checks import check_bool, check_positive, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import check_bool, check_positive
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.pairs import Sets
-from keras_dml.losses.base import EmbeddingLoss
-from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
+from keras_dml.models.distributed_model import TWO_SETS, DistributedModel, refuse_arguments
 from keras_dml.models.head import check_embedding_model
-
-__all__ = ["DualEncoder"]
 
 _LARGEST_SCALE = 100.0
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class DualEncoder(DistributedModel):
+class DualEncoder(Configured, DistributedModel):
     """A model of two encoders that are trained to bring matching inputs together.
 
     Batches are `((queries, candidates), labels)`, or `((queries, candidates),)` without labels.
@@ -95,9 +94,7 @@ class DualEncoder(DistributedModel):
         self.log_scale = None
         if self.scale is not None:
             if self.scale > _LARGEST_SCALE:
-                raise ArgumentError(
-                    f"scale must be at most {_LARGEST_SCALE:g}. Received: scale={scale}"
-                )
+                raise argument_error("scale", f"at most {_LARGEST_SCALE:g}", scale)
             self.log_scale = self.add_weight(
                 name="log_scale",
                 shape=(),
@@ -146,22 +143,11 @@ class DualEncoder(DistributedModel):
             kwargs: As in Keras, without `metrics` and `loss_weights`. Evaluate the embeddings with
                 `keras_dml.metrics.recall_at_k(queries, labels, gallery=candidates)`.
         """
-        check_loss(loss)
-        for name in ("metrics", "weighted_metrics", "loss_weights"):
-            if kwargs.pop(name, None) is not None:
-                raise ArgumentError(
-                    f"{name} cannot be set for two sets of embeddings: evaluate them with "
-                    f"keras_dml.metrics. Received: {name} in compile()"
-                )
+        check_compared_loss(loss)
+        refuse_arguments(kwargs, ("metrics", "weighted_metrics", "loss_weights"), TWO_SETS)
         if symmetric is not None:
             self.symmetric = check_bool("symmetric", symmetric)
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
-
-    def compile_from_config(self, config: Config) -> None:
-        """Compile with the arguments from `get_compile_config`."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None:
-            self.optimizer.build(self.trainable_variables)
 
     def compute_loss(
         self,
@@ -191,11 +177,7 @@ class DualEncoder(DistributedModel):
             labels, queries, candidate_labels, candidates = sets
             back = Sets(candidate_labels, candidates, labels, queries)
             value = 0.5 * (value + self.between(loss, back, sample_weight))
-        # Regularizers are equal on every replica, and the losses of the replicas are summed.
-        _, replicas = place_among_replicas()
-        for regularizer in self.losses:
-            value = value + ops.cast(ops.sum(regularizer), value.dtype) / replicas
-        return value
+        return self.with_regularizers(value)
 
     def between(self, loss: EmbeddingLoss, sets: Sets, sample_weight: TensorLike | None) -> Tensor:
         """Compute the loss of queries against candidates, with the learned scale."""
@@ -235,39 +217,20 @@ class DualEncoder(DistributedModel):
         return Sets(labels[0], queries, labels[1], candidates)
 
     def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        same = self.candidate_encoder is self.query_encoder
-        other = None if same else keras.saving.serialize_keras_object(self.candidate_encoder)
-        return {
-            "name": self.name,
-            "query_encoder": keras.saving.serialize_keras_object(self.query_encoder),
-            "candidate_encoder": other,
-            "scale": self.scale,
-            "symmetric": self.symmetric,
-        }
+        """Return the constructor's arguments. A shared encoder is stored once."""
+        shared = self.candidate_encoder is self.query_encoder
+        return {**super().get_config(), **({"candidate_encoder": None} if shared else {})}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
         """Create a model from its configuration."""
-        load = keras.saving.deserialize_keras_object
-        queries = load(config["query_encoder"], custom_objects)
-        other = config["candidate_encoder"]
-        candidates = queries if other is None else load(other, custom_objects)
-        return cls(**{**config, "query_encoder": queries, "candidate_encoder": candidates})
-
-
-def check_loss(loss: object) -> None:
-    """Raise `TypeError` unless the loss can compare two sets."""
-    if not isinstance(loss, EmbeddingLoss):
-        raise ArgumentTypeError(
-            "loss must be a loss over pairs of keras_dml.losses, as an object and not by name. "
-            f"Received: loss={shown(loss)}"
-        )
-    loss.check_memory()
+        config = keras.saving.deserialize_keras_object(config, custom_objects)
+        candidates = config["candidate_encoder"] or config["query_encoder"]
+        return cls(**{**config, "candidate_encoder": candidates})
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class _AtMost(keras.constraints.Constraint):
+class _AtMost(Configured, keras.constraints.Constraint):
     """A constraint: weights of at most a number."""
 
     def __init__(self, most: float) -> None:
@@ -275,6 +238,3 @@ class _AtMost(keras.constraints.Constraint):
 
     def __call__(self, w: Tensor) -> Tensor:
         return ops.minimum(w, self.most)
-
-    def get_config(self) -> Config:
-        return {"most": self.most}

@@ -9,8 +9,6 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from keras_dml.models.keras_files import load_keras_file
 
-__all__ = ["MODEL_FILE", "from_hub"]
-
 MODEL_FILE = "model.keras"
 """Name of the model in a repository."""
 

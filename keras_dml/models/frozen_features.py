@@ -4,8 +4,6 @@ import keras
 
 from keras_dml._common.errors import ArgumentError
 
-__all__ = ["split_at_features"]
-
 
 def split_at_features(embedding: keras.Model) -> tuple[keras.Model, keras.Model]:
     """Split an embedding model into its frozen part, up to the pooled features, and the rest.

@@ -8,8 +8,6 @@ from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Tensor
 
-__all__ = ["FrozenStatisticsBatchNormalization", "live_statistics", "with_frozen_statistics"]
-
 _PLAIN = ("keras.layers", "BatchNormalization")
 
 
@@ -71,24 +69,17 @@ def _frozen_layer(layer: keras.Layer) -> keras.Layer:
     return same_layer(layer, _with_frozen_classes)
 
 
-def _with_frozen_classes(config: Any) -> Any:
-    """Replace the batch norms in a wrapper's configuration, at any depth, with frozen ones."""
-    if isinstance(config, dict):
-        config = {key: _with_frozen_classes(value) for key, value in config.items()}
-        if (config.get("module"), config.get("class_name")) == (
-            "keras.layers",
-            "BatchNormalization",
-        ):
-            frozen = FrozenStatisticsBatchNormalization
-            config |= {
-                "module": frozen.__module__,
-                "class_name": frozen.__name__,
-                "registered_name": keras.saving.get_registered_name(frozen),
-            }
+def _with_frozen_classes(config: dict[str, Any]) -> dict[str, Any]:
+    """Replace the configuration of a batch norm within a wrapper by a frozen one."""
+    if (config.get("module"), config.get("class_name")) != _PLAIN:
         return config
-    if isinstance(config, (list, tuple)):
-        return type(config)(_with_frozen_classes(value) for value in config)
-    return config
+    frozen = FrozenStatisticsBatchNormalization
+    return {
+        **config,
+        "module": frozen.__module__,
+        "class_name": frozen.__name__,
+        "registered_name": keras.saving.get_registered_name(frozen),
+    }
 
 
 def live_statistics(model: keras.Model) -> list[keras.Layer]:

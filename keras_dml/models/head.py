@@ -16,7 +16,7 @@ from keras_dml._common.checks import (
     check_whole,
     shown,
 )
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.types import Tensor
 from keras_dml._pairwise.pairs import row_lengths
 from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled, symbolic_embedding
@@ -191,16 +191,16 @@ def _levels(backbone: keras.Model, levels: Sequence[str]) -> dict[str, Tensor]:
     except TypeError:
         given = None
     if given is None or not all(isinstance(level, str) for level in given):
-        raise ArgumentTypeError(
-            "levels must be a list of names of layers of the backbone. "
-            f"Received: levels={shown(levels)}"
-        )
+        wanted = "a list of names of layers of the backbone"
+        raise argument_error("levels", wanted, levels, ArgumentTypeError)
     levels = given
     if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(maps):
         near = [found for level in levels for found in difflib.get_close_matches(level, maps, 2)]
-        raise ArgumentError(
-            "levels must be different layers of the backbone with feature maps, such as "
-            f"{', '.join(near or list(maps)[-1:])}. Received: levels={levels}"
+        raise argument_error(
+            "levels",
+            "different layers of the backbone with feature maps, such as "
+            f"{', '.join(near or list(maps)[-1:])}",
+            levels,
         )
     return {level: maps[level] for level in levels}
 

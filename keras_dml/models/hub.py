@@ -17,12 +17,10 @@ import numpy as np
 from keras import ops
 
 from keras_dml._backend.cloning import all_layers, finalize
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
 from keras_dml._common.types import Tensor
 from keras_dml.models.pooling import TokenLayout
-
-__all__ = ["PREFIX", "hub_backbone"]
 
 PREFIX = "hub:"
 _CONFIG, _CONVERTER = "config.json", "image_converter.json"
@@ -214,10 +212,8 @@ def _check_side(name: str, backbone: keras.Model, image_size: int) -> None:
     if patch and image_size % patch:
         below = image_size // patch * patch
         near = f"{below} or {below + patch}" if below else str(patch)
-        raise ArgumentError(
-            f"image_size must be a multiple of {patch}, the patch of {name}, such as {near}. "
-            f"Received: image_size={image_size}"
-        )
+        wanted = f"a multiple of {patch}, the patch of {name}, such as {near}"
+        raise argument_error("image_size", wanted, image_size)
 
 
 def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:

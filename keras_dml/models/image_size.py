@@ -8,8 +8,6 @@ from keras_dml._backend.private import Functional
 from keras_dml._common.checks import check_whole, shown
 from keras_dml._common.errors import ArgumentError
 
-__all__ = ["with_image_size"]
-
 
 def with_image_size(model: keras.Model, image_size: int) -> keras.Model:
     """Return a model for square images of another size that shares the layers of `model`.

@@ -15,8 +15,6 @@ from keras_dml._backend.private import Functional
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 
-__all__ = ["ENDING", "load_keras_file", "saved_backbone"]
-
 ENDING = ".keras"
 _HUB = "keras_hub"
 # Class name with which Keras serializes a Python lambda.

@@ -9,8 +9,6 @@ from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml._common.checks import check_whole
 from keras_dml._common.errors import ArgumentError
 
-__all__ = ["LORA_LAYERS", "enable_lora", "has_lora", "with_merged_lora"]
-
 LORA_LAYERS = {
     "keras.layers.MultiHeadAttention (DINOv2, ViT, DeiT and SigLIP of keras-hub)": (
         "query",
@@ -135,10 +133,6 @@ def _with_those_around(backbone: keras.Model, chosen: Sequence[keras.layers.Laye
     }
 
 
-def _without_lora(config: Any) -> Any:
-    """Return a layer's configuration without low-rank additions, at any depth."""
-    if isinstance(config, dict):
-        return {key: _without_lora(value) for key, value in config.items() if key not in _OF_LORA}
-    if isinstance(config, (list, tuple)):
-        return type(config)(_without_lora(value) for value in config)
-    return config
+def _without_lora(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without low-rank additions."""
+    return {key: value for key, value in config.items() if key not in _OF_LORA}

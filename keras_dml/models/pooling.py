@@ -10,17 +10,16 @@ import keras
 from keras import ops
 
 from keras_dml._backend.cloning import ends_of
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.private import Functional
 from keras_dml._common.checks import check_positive, check_whole, shown
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
 from keras_dml._common.types import Config, Tensor
 from keras_dml._pairwise.arithmetic import maximum
 
-__all__ = ["POOLINGS", "Features", "GeneralizedMeanPooling", "TokenLayout", "features_of", "pooled"]
-
 
 @keras.saving.register_keras_serializable("keras_dml")
-class TokenLayout(keras.layers.Layer):
+class TokenLayout(Configured, keras.layers.Layer):
     """A layer that describes a transformer's tokens `[n, t, c]` and returns them unchanged.
 
     It is the last layer of a backbone with tokens, so that poolings know which tokens are patches
@@ -49,18 +48,9 @@ class TokenLayout(keras.layers.Layer):
         """Return the tokens."""
         return tokens
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Return the input's shape."""
-        return input_shape
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        own = {"class_token": self.class_token, "registers": self.registers}
-        return {**super().get_config(), **own}
-
 
 @keras.saving.register_keras_serializable("keras_dml")
-class TokenSlice(keras.layers.Layer):
+class TokenSlice(Configured, keras.layers.Layer):
     """A layer that selects the tokens from `start` on, `[n, t − start, c]`, or the first, `[n, c]`.
 
     Args:
@@ -74,10 +64,6 @@ class TokenSlice(keras.layers.Layer):
     def call(self, tokens: Tensor) -> Tensor:
         """Return the selected tokens."""
         return tokens[:, 0] if self.start is None else tokens[:, self.start :]
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "start": self.start}
 
 
 # Float32 numbers below 1.2e-38 lose digits, or are 0 where the hardware flushes them.
@@ -146,10 +132,6 @@ class GeneralizedMeanPooling(keras.layers.Layer):
         largest = ops.squeeze(largest, positions)
         means = ops.where(means > 0.0, means, ops.ones_like(means))
         return ops.cast(largest * means ** (1.0 / p), self.compute_dtype)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Return `(n, c)`."""
-        return (input_shape[0], input_shape[-1])
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.configured import Configured
 from keras_dml._common.checks import (
     argument_error,
     check_choice,
@@ -21,11 +22,9 @@ from keras_dml._pairwise.arrays import as_labels, checked_class_ids
 from keras_dml._pairwise.pairs import normalize
 from keras_dml.models.pooling import symbolic_embedding
 
-__all__ = ["Boundary", "CenterRegularizer", "ProxyHead", "dominant_centers", "proxy_model"]
-
 
 @keras.saving.register_keras_serializable("keras_dml")
-class ProxyHead(keras.layers.Layer):
+class ProxyHead(Configured, keras.layers.Layer):
     """A head from embeddings `[n, d]` to the cosines `[n, K]` to learned proxies of K classes.
 
     The layer has one weight, `proxies` `[K·C, d]`. Class k has the rows `k C … k C + C − 1`.
@@ -119,25 +118,9 @@ class ProxyHead(keras.layers.Layer):
             return ops.max(cosines, axis=-1)
         return ops.sum(ops.softmax(cosines / self.temperature, axis=-1) * cosines, axis=-1)
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Return `[n, K]`."""
-        return (input_shape[0], self.num_classes)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "centers": self.centers,
-            "pooling": self.pooling,
-            "temperature": self.temperature,
-            "proxies_initializer": keras.initializers.serialize(self.proxies_initializer),
-            "proxies_regularizer": keras.regularizers.serialize(self.proxies_regularizer),
-        }
-
 
 @keras.saving.register_keras_serializable("keras_dml")
-class Boundary(keras.layers.Layer):
+class Boundary(Configured, keras.layers.Layer):
     """A layer that appends learned boundaries to embeddings `[n, d]`, for `MarginLoss`.
 
     The output is `[n, d + B]`. The layer has one weight, `boundaries` `[B]`: one boundary for all
@@ -190,18 +173,6 @@ class Boundary(keras.layers.Layer):
         shape = (ops.shape(embeddings)[0], self.num_classes or 1)
         behind = ops.broadcast_to(ops.convert_to_tensor(self.boundaries)[None], shape)
         return ops.concatenate([embeddings, behind], axis=-1)
-
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Return `[n, d + B]`."""
-        return (input_shape[0], _dimensions(input_shape) + (self.num_classes or 1))
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "initial": self.initial,
-        }
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -354,10 +325,8 @@ def dominant_centers(
 
 def _check_full_precision(layer: keras.Layer) -> None:
     if layer.compute_dtype not in ("float32", "float64"):
-        raise ArgumentError(
-            "dtype must be float32 or float64, since half precision merges cosines. "
-            f"Received: dtype={layer.compute_dtype}"
-        )
+        wanted = "float32 or float64, since half precision merges cosines"
+        raise argument_error("dtype", wanted, layer.compute_dtype)
 
 
 def _of_keras(name: str, what: str, get: Callable[[Any], Any], identifier: object) -> Any:

@@ -1,13 +1,14 @@
 """The RankMI model with its alternating training step, on every backend."""
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+from collections.abc import Callable
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._backend.steps import applied, branch, gradients
 from keras_dml._common.checks import (
@@ -33,7 +34,7 @@ from keras_dml._pairwise.arrays import (
 from keras_dml._pairwise.divergence import negative_costs, positive_costs
 from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
 from keras_dml._pairwise.pairs import Pairs, normalize, pair_means
-from keras_dml.models.distributed_model import DistributedModel
+from keras_dml.models.distributed_model import DistributedModel, refuse_arguments
 from keras_dml.models.head import check_embedding_model
 from keras_dml.models.statistics_network import (
     HIGHEST,
@@ -46,7 +47,7 @@ SAMPLINGS = ("distance_weighted", "uniform", "all")
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class RankMI(DistributedModel):
+class RankMI(Configured, DistributedModel):
     """A model that trains an embedding by RankMI: `compile`, then `fit` on class ids.
 
     Two networks learn in alternation. The statistics network V estimates a lower bound of the
@@ -175,12 +176,8 @@ class RankMI(DistributedModel):
             ValueError: A loss or metrics are set, but RankMI has a fixed loss and logs. Also if
                 both networks have the same optimizer.
         """
-        for refused in ("loss", "metrics", "weighted_metrics", "loss_weights"):
-            if kwargs.pop(refused, None) is not None:
-                raise ArgumentError(
-                    f"{refused} cannot be given: RankMI has its own loss and logs. "
-                    f"Received: {refused} in compile()"
-                )
+        fixed = ("loss", "metrics", "weighted_metrics", "loss_weights")
+        refuse_arguments(kwargs, fixed, "RankMI has a fixed loss and fixed logs")
         if statistics_optimizer is optimizer and not isinstance(optimizer, str):
             raise ArgumentError(
                 "statistics_optimizer must be a separate optimizer. Received: the same object "
@@ -188,7 +185,6 @@ class RankMI(DistributedModel):
             )
         super().compile(optimizer=optimizer, steps_per_execution=steps_per_execution, **kwargs)
         self.statistics_optimizer = keras.optimizers.get(statistics_optimizer)
-        self._execution = {"steps_per_execution": steps_per_execution, **kwargs}
         self.optimizer.build(self.embedding.trainable_variables)
         self.statistics_optimizer.build(self.statistics_network.trainable_variables)
         self._fit_to_replicas()
@@ -202,16 +198,8 @@ class RankMI(DistributedModel):
         """Return the optimizers and the execution options. Empty before `compile`."""
         if not self.compiled:
             return {}
-        serialize = keras.saving.serialize_keras_object
-        return {
-            "optimizer": serialize(self.optimizer),
-            "statistics_optimizer": serialize(self.statistics_optimizer),
-            **self._execution,
-        }
-
-    def compile_from_config(self, config: Config) -> None:
-        """Compile with the arguments from `get_compile_config`."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        second = keras.saving.serialize_keras_object(self.statistics_optimizer)
+        return {**super().get_compile_config(), "statistics_optimizer": second}
 
     @property
     def non_trainable_variables(self) -> list[keras.Variable]:
@@ -429,25 +417,7 @@ class RankMI(DistributedModel):
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
-        serialize = keras.saving.serialize_keras_object
-        return {
-            "name": self.name,
-            "embedding": serialize(self.embedding),
-            "statistics_network": serialize(self.statistics_network),
-            "k": self.k,
-            "beta": self.first_beta,
-            "alpha": self.alpha,
-            "sampling": self.sampling,
-            "seed": self.seed,
-        }
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
-        """Create a model from its configuration."""
-        config = dict(config)
-        for name in ("embedding", "statistics_network"):
-            config[name] = keras.saving.deserialize_keras_object(config[name], custom_objects)
-        return cls(**config)
+        return {**super().get_config(), "beta": self.first_beta}
 
 
 def _number(positive: Tensor, negative: Tensor) -> Tensor:

@@ -6,10 +6,12 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.steps import gradients
 from keras_dml._common.checks import check_distance, check_number, check_seed, check_whole
-from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Config, Tensor
+from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.types import Tensor
+from keras_dml._pairwise.divergence import check_statistics_values
 
 # Range of the distances of l2-normalized embeddings.
 LOWEST, HIGHEST = 0.0, 2.0
@@ -19,7 +21,7 @@ _BISECTIONS = 25
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class StatisticsNetwork(keras.layers.Layer):
+class StatisticsNetwork(Configured, keras.layers.Layer):
     """RankMI's statistics network: `V(x) = MLP(x) − x`, one number from one distance.
 
     The MLP is: dense 1 → hidden, leaky ReLU, `depth` times (dense hidden → hidden, leaky ReLU),
@@ -97,15 +99,6 @@ class StatisticsNetwork(keras.layers.Layer):
         value = self.dense[-1](x)
         return value - distances if self.residual else value
 
-    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Return the shape of the distances."""
-        return input_shape
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        names = ("hidden", "depth", "slope", "residual", "zero_at", "seed")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
-
 
 def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Tensor, Tensor]:
     """Find the distance β in [0, 2] where V is 0, and positive and negative pairs cost the same.
@@ -157,18 +150,11 @@ def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Te
 def check_statistics_network(network: object) -> None:
     """Raise `ValueError` unless `estimate_beta` and RankMI can use `network` as V."""
     if not isinstance(network, keras.layers.Layer) or not network.built:
-        raise ArgumentError(
-            "statistics_network must be a built Keras layer, such as StatisticsNetwork(). "
-            f"Received: statistics_network={network!r}"
-        )
+        wanted = "a built Keras layer, such as StatisticsNetwork()"
+        raise argument_error("statistics_network", wanted, network)
     if network.compute_dtype not in ("float32", "float64"):
         raise ArgumentError(
             "statistics_network must compute in float32 or float64: half precision cannot tell "
             f"distances apart. Received: compute_dtype={network.compute_dtype}"
         )
-    shape = tuple(network(ops.ones((2, 1), dtype=network.compute_dtype)).shape)
-    if shape != (2, 1):
-        raise ArgumentError(
-            "statistics_network must map distances [m, 1] to values [m, 1]. "
-            f"Received: values of shape {shape} for distances of shape (2, 1)"
-        )
+    check_statistics_values(network(ops.ones((2, 1), dtype=network.compute_dtype)))

@@ -18,8 +18,6 @@ import numpy as np
 from keras_dml._backend.private import PythonUnpickler
 from keras_dml._common.errors import ArgumentError
 
-__all__ = ["read_tensors"]
-
 _MAGIC, _STREAM_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _STORAGES = {
     "FloatStorage": "<f4",

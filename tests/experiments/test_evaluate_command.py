@@ -85,26 +85,28 @@ def test_third_party_embeddings(tmp_path, capsys):
     assert f"{scores['jensen_shannon']:.3f} nats" in printed
     assert page.count("<svg") == 1 and "<h2>Retrieval" not in page
 
-    # With a gallery that lacks a class, and with missing pictures.
+
+def test_a_gallery_without_a_class_missing_pictures_and_rows_of_zeros(tmp_path, capsys):
     queries = EMBEDDINGS[:20].astype("float64")
     sets = {"gallery": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}
-    arrays = {"embeddings": queries, "labels": LABELS[:20], "gallery_embeddings": sets["gallery"]}
-    names = {"paths": LABELS[:20], "gallery_paths": LABELS[5:]}
-    arrays["gallery_labels"] = sets["gallery_labels"]
-    np.savez(tmp_path / "sets.npz", **arrays, **names)
+    arrays = {"embeddings": queries, "labels": LABELS[:20], "gallery_labels": LABELS[5:]}
+    arrays["gallery_embeddings"] = sets["gallery"]
+    file = tmp_path / "sets.npz"
+    np.savez(file, **arrays, paths=LABELS[:20], gallery_paths=LABELS[5:])
     output = tmp_path / "out" / "deep"
-    options = [f"--output_dir={output}", "--recall_at=25", "--noclustering"]
-    assert command("--embeddings", tmp_path / "sets.npz", *options) == 0
+    words = [f"--embeddings={file}", f"--output_dir={output}", "--recall_at=25", "--noclustering"]
+    assert command(*words) == 0
     printed = capsys.readouterr().out
-    scores, page = read(output)
-    assert scores == metrics.evaluate(queries, LABELS[:20], [1, 25], clustering=False, **sets)
+    assert read(output)[0] == metrics.evaluate(
+        queries, LABELS[:20], [1, 25], clustering=False, **sets
+    )
     assert "Queries without a match: 5" in printed
     assert "the page shows no pictures: class 1: no such file" in printed
 
     # Query and gallery share no class, and there are rows of zeros.
     zeros = {"embeddings": queries * (np.arange(20) < 13)[:, None], "labels": LABELS[:20] + "x"}
-    np.savez(tmp_path / "sets.npz", **arrays | zeros)
-    assert command("--embeddings", tmp_path / "sets.npz", *options) == 0
+    np.savez(file, **arrays | zeros)
+    assert command(*words) == 0
     line = "7 rows of zeros (row numbers 13, 14, 15, 16, 17, …): similarity 0 to everything"
     assert f"\n{line}\n" in capsys.readouterr().out
     scores, page = read(output)

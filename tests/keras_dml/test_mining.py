@@ -203,10 +203,10 @@ def test_invalid_strategies_are_refused(bad):
 @pytest.mark.parametrize(
     ("function", "given"),
     [
-        (lambda s, positive, negative: positive, "gave"),
-        (lambda s, positive, negative: (positive[:2], negative), r"\(2, 11\), \(11, 11\)"),
+        (lambda s, positive, negative: positive, "which returned"),
+        (lambda s, positive, negative: (positive[:2], negative), r"\(2, 11\) and \(11, 11\)"),
     ],
 )
 def test_a_function_that_returns_no_masks_is_refused(function, given):
-    with pytest.raises(ValueError, match=f"mining must give two masks.*{given}"):
+    with pytest.raises(ValueError, match=f"mining must return two masks.*{given}"):
         losses.ContrastiveLoss(mining=function)(*batch())

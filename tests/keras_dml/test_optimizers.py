@@ -179,13 +179,7 @@ def test_warm_cosine_matches_the_formula():
         expected = rate * min((i + 1) / warmup, (1 + math.cos(math.pi * i / total)) / 2)
         assert float(schedule(i)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
     assert float(schedule(0)) == pytest.approx(rate / 100)
-
-
-def test_warm_cosine_stays_at_zero_past_the_end():
-    schedule = optimizers.WarmCosine(0.1, 10, warmup_steps=1)
-    assert float(schedule(0)) == pytest.approx(0.1)
-    for step in (10, 11, 20, 10**9):
-        assert float(schedule(step)) == 0.0
+    assert [float(schedule(step)) for step in (total, total + 1, 10**9)] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
@@ -202,34 +196,6 @@ def test_the_configuration_round_trip(make):
     assert type(copy.get_config()["learning_rate_multipliers"]) is dict
     assert copy.coupled_weight_decay == 1e-4
     assert copy.learning_rate_multipliers == {"dense/kernel": 0.1}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_a_loaded_model_takes_the_same_next_step(kind, tmp_path):
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(8, 3)), rng.normal(size=(8, 4))
-    model = layer_with_variables()
-    common = {
-        "coupled_weight_decay": 0.1,
-        "learning_rate_multipliers": {"dense/kernel": 0.5},
-        "learning_rate": optimizers.WarmCosine(0.1, 20, 4),
-    }
-    optimizer = (
-        optimizers.SGD(momentum=0.9, nesterov=True, **common)
-        if kind == "sgd"
-        else optimizers.Adam(**common)
-    )
-    model.compile(optimizer, "mse")
-    fit = {"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0}
-    model.fit(x, y, **fit)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert int(loaded.optimizer.iterations) == 3
-    model.fit(x, y, **fit)
-    loaded.fit(x, y, **fit)
-    for a, b in zip(model.get_weights(), loaded.get_weights()):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 def test_it_works_inside_a_loss_scale_optimizer():
@@ -249,14 +215,8 @@ def test_it_works_inside_a_loss_scale_optimizer():
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
-        (lambda: optimizers.SGD(0.1, coupled_weight_decay=-1e-4), "coupled_weight_decay"),
         (lambda: optimizers.SGD(0.1, weight_decay=0.01), "weight_decay"),
-        (lambda: optimizers.SGD(0.1, velocity="pytorch"), "velocity"),
         (lambda: optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": -1.0}), "a/kernel"),
-        (lambda: optimizers.Adam(0.1, learning_rate_multipliers=0.1), "learning_rate_multipliers"),
-        (lambda: optimizers.WarmCosine(0.0, 10), "learning_rate"),
-        (lambda: optimizers.WarmCosine(0.1, 0), "total_steps"),
-        (lambda: optimizers.WarmCosine(0.1, 10, 0), "warmup_steps"),
     ],
 )
 def test_invalid_arguments_are_named(make, argument):

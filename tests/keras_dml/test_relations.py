@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from keras_dml import callbacks, metrics, relations
-from keras_dml.metrics import relevance
 
 TAGS = np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1], [1, 1, 1, 0], [0, 0, 1, 1]])
 IDS = np.array([[0, 1, -1], [2, 1, -1], [3, -1, -1], [1, 0, 2], [3, 2, -1]])
@@ -206,11 +205,3 @@ def test_the_code_of_the_guide_runs(capsys):
         exec(block, names)
     assert capsys.readouterr().out == ("['mrr@10', 'ndcg@10', 'precision@10']\n(12,) (16,)\n")
     assert len(code) == 3 and 0 <= names["found"][1] <= 1
-
-
-def test_blocks_of_queries_give_the_same_scores(monkeypatch):
-    relation, tags = relations.SharesLabel(), TAGS[np.arange(40) % 5]
-    embeddings = np.random.default_rng(4).normal(size=(40, 6))
-    whole = metrics.evaluate(embeddings, tags, [3], "cosine", relation=relation)
-    monkeypatch.setattr(relevance, "_NUMBERS", 40 * 7)  # 7 queries at a time
-    assert metrics.evaluate(embeddings, tags, [3], "cosine", relation=relation) == whole

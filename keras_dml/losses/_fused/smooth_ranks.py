@@ -5,8 +5,6 @@ from keras import ops
 from keras_dml._backend.gradients import Backward, once_differentiable, with_gradient
 from keras_dml._common.types import Tensor
 
-__all__ = ["smooth_ranks"]
-
 _REFUSAL = "set fused=False on the loss for its formula, which takes O(n³) memory"
 
 

@@ -38,19 +38,6 @@ def embedded(z, labels, ks=(1,), gallery=None):
     return Embeddings(EmbeddedSet(z, labels), ks, gallery)
 
 
-def test_scores_equal_metrics_evaluate():
-    rng = np.random.default_rng(0)
-    queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
-    labels, numbers = np.array([0, 1] * 3), np.array([0, 1] * 4)
-    found = scores.evaluate(embedded(queries, labels, [1, 2]))
-    assert found == metrics.evaluate(queries, labels, [1, 2])
-    found = scores.evaluate(embedded(queries, labels, [1, 2], EmbeddedSet(items, numbers)))
-    expected = metrics.evaluate(queries, labels, [1, 2], gallery=items, gallery_labels=numbers)
-    assert found == expected
-    without = scores.evaluate(embedded(queries, labels), clustering=False)
-    assert found.keys() - without.keys() >= {"nmi", "ami"}
-
-
 def test_rows_and_columns_of_a_table(spread):
     found = {"recall@10/cosine": 0.5, "recall@2/cosine": 0.25, "spread/cosine": 2.0, "nmi": 0.1}
     found["spread/cosine/first 4"] = 3.0

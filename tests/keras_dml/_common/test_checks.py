@@ -152,6 +152,62 @@ def test_none_is_only_for_optional_arguments(number):
             number.made(None)
 
 
+def head(**arguments):
+    return models.ProxyHead(**{"num_classes": 3, **arguments})
+
+
+def chunks(chunk_size):
+    return models.CachedGradients(embedding(), chunk_size)
+
+
+def classifier(**arguments):
+    return models.classifier_model(embedding(), **{"num_classes": 3, **arguments})
+
+
+def backbone(**arguments):
+    return models.build_backbone("small_convnet", **{"image_size": 32, **arguments})
+
+
+OF_LOSSES = [
+    ("ce", "label_smoothing", 1.0), ("contrastive", "margin", 0), ("contrastive", "power", 0),
+    ("contrastive", "pair_reduction", "max"), ("multi_similarity", "alpha", -1),
+    ("multi_similarity", "beta", 0.0), ("multi_similarity", "epsilon", -0.1),
+    ("snca", "temperature", 0), ("pce", "lam", 0), ("pce", "lam_floor", -1.0),
+    ("pce", "classifier", "dense"), ("fastap", "num_bins", 0), ("ice", "scale", 0.0),
+    ("ice", "pair_reduction", "max"), ("lifted_structure", "margin", 0), ("triplet", "margin", 0),
+    ("triplet", "triplets", "easy"), ("triplet", "average", "pairs"), ("quadruplet", "margin", -1),
+    ("quadruplet", "second_margin", 0), ("margin", "nu", -0.1), ("margin", "boundaries", -1),
+    ("recall_at_k", "ks", ()), ("recall_at_k", "ks", (0, 2)), ("recall_at_k", "ks", 3),
+    ("arcface", "margin", -0.1), ("arcface", "margin", 3.1416), ("rankmi", "sampling", "hard"),
+    ("rankmi", "statistics_network", "mlp"), ("snca", "dtype", "float16"),
+]  # fmt: skip
+INVALID = [
+    *((functools.partial(losses.get, loss), name, value) for loss, name, value in OF_LOSSES),
+    (FixedStatistics, "beta", -1), (rankmi, "k", 0), (rankmi, "alpha", 0.0), (rankmi, "beta", 2.5),
+    (rankmi, "seed", -1), (rankmi, "sampling", "hard"), (rankmi, "statistics_network", abs),
+    (models.StatisticsNetwork, "hidden", 0), (models.StatisticsNetwork, "depth", -1),
+    (models.StatisticsNetwork, "slope", 1.0), (models.StatisticsNetwork, "zero_at", 2.0),
+    (models.StatisticsNetwork, "zero_at", 0), (head, "num_classes", 1), (head, "centers", 0),
+    (head, "pooling", "mean"), (head, "temperature", 0.0), (head, "dtype", "float16"),
+    (head, "dtype", "mixed_bfloat16"), (chunks, "chunk_size", 0), (chunks, "chunk_size", 2.0),
+    (chunks, "chunk_size", True), (models.TokenLayout, "registers", -1),
+    (models.TokenLayout, "registers", 1.5), (models.GeneralizedMeanPooling, "p", 0),
+    (models.GeneralizedMeanPooling, "p", math.nan), (classifier, "num_classes", 1),
+    (classifier, "dropout", 1.0), (backbone, "image_size", 0), (backbone, "image_size", 2.5),
+    (backbone, "filters", (8, -1)), (optimizers.SGD, "coupled_weight_decay", -1e-4),
+    (optimizers.SGD, "velocity", "pytorch"), (optimizers.Adam, "learning_rate_multipliers", 0.1),
+    (warm_cosine, "learning_rate", 0.0), (warm_cosine, "total_steps", 0),
+    (warm_cosine, "warmup_steps", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "name", "value"), INVALID)
+def test_an_invalid_argument_is_named_with_its_value(make, name, value):
+    with pytest.raises(ArgumentError, match=f"^{name} must be .*Received: {name}=") as refused:
+        make(**{name: value})
+    assert str(value).removeprefix("mixed_") in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("bounds", "words", "within", "beyond"),
     [

@@ -1,7 +1,6 @@
 import inspect
 import warnings
 
-import keras
 import numpy as np
 import pytest
 
@@ -37,12 +36,6 @@ def test_both_names_at_once_are_refused():
         doubled(old=1, new=2)
 
 
-@pytest.mark.parametrize("names", [{"old": "missing"}, {"other": "new"}])
-def test_a_wrong_renaming_is_refused_when_the_function_is_made(names):
-    with pytest.raises(TypeError, match="must take"):
-        renamed_arguments(**names)(lambda new, other: None)
-
-
 def test_nearest_neighbors():
     with pytest.warns(DeprecationWarning, match="nearest_neighbours is called nearest_neighbors"):
         old = metrics.nearest_neighbours
@@ -52,28 +45,26 @@ def test_nearest_neighbors():
         metrics.nearest_rows  # noqa: B018
 
 
-def test_distances_of_evaluate():
+def scores(**arguments):
+    return metrics.evaluate(Z, LABELS, clustering=False, **arguments)
+
+
+def evaluation(**arguments):
+    return callbacks.RetrievalEvaluation((Z, LABELS), **arguments)
+
+
+def test_former_arguments_of_functions(tmp_path):
     with pytest.warns(DeprecationWarning, match="distances of evaluate is called metric"):
-        scores = metrics.evaluate(Z, LABELS, distances=["l2"], clustering=False)
-    assert scores == metrics.evaluate(Z, LABELS, metric="l2", clustering=False)
-    assert "map@r/l2" in scores and "map@r/cosine" not in scores
-
-
-def test_distance_of_the_callback():
+        assert scores(distances=["l2"]) == scores(metric="l2") != scores()
     with pytest.warns(DeprecationWarning, match="distance of RetrievalEvaluation is called metric"):
-        evaluation = callbacks.RetrievalEvaluation((Z, LABELS), distance="l2")
-    assert evaluation.metric == "l2"
+        assert evaluation(distance="l2").metric == "l2"
     with pytest.warns(DeprecationWarning, match="distance is called metric"):
-        assert evaluation.distance == "l2"
-
-
-def test_neighbors_of_export(tmp_path):
-    model = keras.Sequential([keras.Input((2, 2, 3)), keras.layers.Flatten()])
+        assert evaluation(metric="l2").distance == "l2"
     with (
         pytest.warns(DeprecationWarning, match="neighbours of export_saved_model"),
-        pytest.raises(TypeError, match="preprocessing must be a function"),
+        pytest.raises(ValueError, match="model must be"),
     ):
-        export_saved_model(model, tmp_path / "model", None, neighbours=3)
+        export_saved_model(None, tmp_path / "model", abs, neighbours=3)
 
 
 @pytest.mark.parametrize(

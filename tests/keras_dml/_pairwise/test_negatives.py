@@ -106,9 +106,3 @@ def test_rows_without_negatives_draw_valid_indices():
 def test_bad_limits(nearest, farthest):
     with pytest.raises(ValueError, match="0 < nearest < farthest < 2. Received: nearest="):
         distance_weighted(np.ones((2, 2)), np.ones((2, 2), bool), 8, nearest, farthest)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**31, 1.5, None])
-def test_bad_seed(seed):
-    with pytest.raises(ValueError, match="seed must be a whole number from 0 to"):
-        draw_negatives(np.full((2, 2), 0.5), seed, 0)

@@ -156,19 +156,6 @@ def served(path):
     return loaded.serving_default(tf.constant(encoded()))["embeddings"].numpy()
 
 
-@pytest.mark.slow
-def test_an_export_replaces_the_saved_model_and_leaves_no_other_files(tmp_path):
-    model = nested_model()
-    target = tmp_path / "saved_model"
-    export_saved_model(model, target, preprocessing)
-    first = served(target)
-    model.get_layer("embedding").bias.assign_add([1.0] * 5)
-    export_saved_model(model, target, preprocessing)
-    second = served(target)
-    np.testing.assert_allclose(second, first + 1, rtol=1e-5)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["saved_model"]
-
-
 def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
     model = nested_model()
     target = tmp_path / "saved_model"

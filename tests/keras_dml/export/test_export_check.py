@@ -1,15 +1,12 @@
 """Models that cannot be served are refused before the training; addons' losses in SavedModels."""
 
-import json
 import random
-import textwrap
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from processes import run_python
 
 from keras_dml.export import check_export, export_saved_model
 
@@ -73,15 +70,6 @@ def test_names_that_tensorflow_refuses_are_reported(names, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_check_refuses_the_same_models_as_the_export():
-    with pytest.raises(TypeError, match="preprocessing must be a function"):
-        check_export(named(), None)
-    with pytest.raises(ValueError, match="preprocessing must return an image"):
-        check_export(named(), lambda data: tf.zeros([4, 4, 3]))
-    with pytest.raises(ValueError, match="functional or sequential"):
-        check_export(keras.layers.Dense(2), preprocessing)
-
-
 def test_the_check_draws_no_random_numbers():
     keras.config.set_dtype_policy("mixed_bfloat16")  # its copy has initializers
     try:
@@ -104,30 +92,3 @@ def test_the_check_draws_no_random_numbers():
         ]
 
     np.testing.assert_array_equal(drawn(True), drawn(False))
-
-
-ADDONS = """
-    import json, sys
-    import keras, numpy as np
-    import keras_dml
-    assert "scann" not in sys.modules
-    model = keras.saving.load_model(sys.argv[1])
-    print(json.dumps(keras.saving.serialize_keras_object(model.loss)))
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["TripletSemiHardLoss", "triplet_hard_loss"])
-def test_a_saved_model_with_a_loss_of_addons_loads_after_the_package_is_imported(name, tmp_path):
-    from keras_dml import addons
-
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    loss = getattr(addons, name)
-    loss = loss(margin=0.25) if isinstance(loss, type) else loss
-    model.compile("sgd", loss)
-    model.save(tmp_path / "model.keras")
-    said = run_python("-c", textwrap.dedent(ADDONS), tmp_path / "model.keras")
-    assert name in said
-    expected = json.dumps(keras.saving.serialize_keras_object(loss))
-    assert json.loads(said) == json.loads(expected)

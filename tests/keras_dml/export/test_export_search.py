@@ -139,7 +139,7 @@ def test_indexes_that_do_not_match_the_model(tmp_path):
     model, index = make_model(), ExactIndex(np.eye(DIMENSIONS))
     for wrong, neighbours, error, message in (
         (ExactIndex(np.eye(5)), 3, ValueError, "of 6 dimensions. Received: an index built for 5"),
-        (index, 7, ValueError, "from 1 to .* items, 6. Received: neighbors=7"),
+        (index, 7, ValueError, "neighbors must be .* 1 to 6. Received: neighbors=7"),
         (index, 0, ValueError, "Received: neighbors=0"),
         (index, 2.0, ValueError, "Received: neighbors=2.0"),
         (np.eye(DIMENSIONS), 3, TypeError, "index must be None or a keras_dml.retrieval.Index"),

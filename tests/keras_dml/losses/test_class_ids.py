@@ -19,10 +19,6 @@ PLAIN = np.array([0, 0, 1, 1, 2, 2, 3, 3])
 HASHED = np.array([2**40, 2**40, 2**40 + 1, 2**40 + 1, -(2**62), -(2**62), 5, 5])
 Z = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 PAIR_CASES = [case for case in CASES if case.pairs]
-TRIPLETS = {
-    "triplet_hard_loss": addons.TripletHardLoss,
-    "lifted_struct_loss": addons.LiftedStructLoss,
-}
 
 
 @each(PAIR_CASES, {"contrastive", "center", "spce", "triplet"}, tiers.THOROUGH)
@@ -109,22 +105,6 @@ def test_float64_represents_more_ids():
 def test_labels_that_are_not_numbers(loss, ids):
     with pytest.raises(ValueError, match="y_true must be class ids, which are numbers.*Received"):
         loss(ids, Z)
-
-
-@pytest.mark.parametrize("name", TRIPLETS)
-def test_addons_of_hashed_ids(name):
-    expected = pytest.approx(float(getattr(addons, name)(PLAIN, Z)), rel=1e-6)
-    assert float(getattr(addons, name)(HASHED, Z)) == expected
-    assert float(TRIPLETS[name]()(HASHED, Z)) == expected
-
-
-def test_an_image_with_weight_zero_is_a_candidate():
-    loss, weights = losses.ContrastiveLoss(margin=3.0), np.array([1.0] * 7 + [0.0])
-    each = np.asarray(losses.ContrastiveLoss(margin=3.0, reduction=None)(PLAIN, Z))
-    value = float(loss(PLAIN, Z, sample_weight=weights))
-    assert value == pytest.approx(each[:7].sum() / 8, rel=1e-6)
-    without = np.asarray(losses.ContrastiveLoss(margin=3.0, reduction=None)(PLAIN[:7], Z[:7]))
-    assert abs(each[:7] - without).max() > 0.1
 
 
 def test_labels_in_another_form_are_refused_with_a_suggestion():

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from backend import parts, value_and_gradient
-from batches import batch, small_model, softmax
+from backend import value_and_gradient
+from batches import batch, softmax
 
 from keras_dml import losses
 from keras_dml._pairwise.arithmetic import matmul
@@ -40,30 +40,6 @@ def test_simplified_is_cross_entropy_with_class_sums_as_weights(seed):
     assert value == pytest.approx(cross_entropy(ids, z, weights), rel=1e-12)
 
 
-@pytest.mark.parametrize("sizes", [(2, 1, 1, 1, 1), (2, 2, 1), (2, 2, 2), (1,)])
-@pytest.mark.parametrize("name", ["spce", "pce"])
-def test_numbers_of_classes_above_and_below_half_of_the_images(name, sizes):
-    """The classes fill only the first half of the slots, or both halves; n may be odd."""
-    ids, z = batch(sizes=sizes, dimensions=3)
-    oracle = oracles.simplified_pairwise_cross_entropy
-    frozen = {}
-    if name == "pce":
-        oracle = oracles.pairwise_cross_entropy
-        frozen = {"p": oracles.simplified_assignments(ids, z), "lam": 0.3}
-    arguments = {"lam": 0.3} if frozen else {}
-    loss = losses.get(name, dtype="float64", **arguments)
-    for ours, theirs in zip(parts(loss, ids, z), oracle(ids, z, **frozen)):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-14)
-    weights = np.linspace(0.0, 2.0, len(z))
-    _, gradient = value_and_gradient(loss, ids, z, sample_weight=weights)
-
-    def weighed(ids, z, **frozen):
-        return [weights * part for part in oracle(ids, z, **frozen)]
-
-    numeric = oracles.numeric_gradient(weighed, ids, z, **frozen)
-    np.testing.assert_allclose(gradient, numeric, atol=1e-8)
-
-
 GROUPS = np.array(
     [
         [1, 0, 0, 1, 0],  # in two groups
@@ -95,24 +71,6 @@ def test_one_hot_groups_are_class_ids():
     loss = losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64", reduction=None)
     expected = np.asarray(loss(ids, z))
     np.testing.assert_allclose(np.asarray(loss(np.eye(6)[ids], z)), expected, rtol=1e-12)
-
-
-def test_one_column_is_class_ids_not_one_group():
-    _, z = batch()
-    ids = np.arange(len(z)) % 2
-    loss = losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64")
-    assert float(loss(ids[:, None], z)) == float(loss(ids, z))
-
-
-@pytest.mark.slow
-def test_multi_hot_groups_train_in_fit():
-    rng = np.random.default_rng(0)
-    groups = rng.integers(0, 2, size=(64, 3))
-    x = np.concatenate([groups, rng.normal(size=(64, 5))], axis=1)
-    model = small_model()
-    model.compile(keras.optimizers.Adam(0.02), losses.SimplifiedPairwiseCrossEntropyLoss())
-    history = model.fit(x, groups, batch_size=32, epochs=8, verbose=0).history
-    assert history["loss"][-1] < history["loss"][0]
 
 
 @pytest.mark.slow

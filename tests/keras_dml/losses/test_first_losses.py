@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import oracles
 import pytest
 from backend import compiled, value_and_gradient
 from batches import batch
@@ -52,17 +51,6 @@ def test_coincident_positives_below_a_margin_of_0_cost_it_without_a_gradient(pow
     value, gradient = value_and_gradient(loss, np.array([4, 4]), np.full((2, 7), 123.4), "float32")
     assert value == pytest.approx(0.5**power)
     assert (gradient == 0.0).all()
-
-
-@pytest.mark.parametrize(("positive_margin", "power"), [(0.6, 2), (-0.2, 2), (0.3, 3)])
-def test_hinges_of_two_margins(positive_margin, power):
-    ids, z = batch()
-    given = {"positive_margin": positive_margin, "power": power}
-    loss = losses.ContrastiveLoss(**given, dtype="float64")
-    value, gradient = value_and_gradient(loss, ids, z)
-    assert value == pytest.approx(oracles.mean_loss(oracles.contrastive, ids, z, **given))
-    numeric = oracles.numeric_gradient(oracles.contrastive, ids, z, **given)
-    np.testing.assert_allclose(gradient, numeric, atol=1e-7 + 1e-6 * np.abs(numeric).max())
 
 
 def test_positives_within_their_margin_have_no_gradient():

@@ -49,12 +49,6 @@ def test_value_and_gradient_are_the_weighted_sums_over_prefixes(inner):
     np.testing.assert_allclose(gradient, slopes, atol=1e-12)
 
 
-def test_the_full_embedding_as_only_prefix_equals_the_loss():
-    ids, z = batch()
-    loss = losses.MatryoshkaLoss(losses.SNCALoss(), [6])
-    assert float(loss(ids, z)) == float(losses.SNCALoss()(ids, z))
-
-
 def test_groups_work_if_the_loss_takes_them():
     groups = np.array([[1, 0], [1, 1], [0, 1]])
     z = batch()[1][:3]
@@ -88,8 +82,8 @@ def test_it_is_saved_with_its_inner_loss(tmp_path):
         ((6, 3), None, r"dims must be increasing.*dims=\(6, 3\)"),
         ((3, 6), (1.0,), r"weights must be one number for each of dims=\(3, 6\).*weights=\(1.0,\)"),
         ((3, 6), (1.0, -1.0), r"weights\[1\] must be a number of at least 0"),
-        ((3, 7), None, r"dims must end with d = 6.*dims=\(3, 7\)"),
-        ((3, 5), None, r"dims must end with d = 6.*dims=\(3, 5\)"),
+        ((3, 7), None, r"dims must be .* end with d = 6.*dims=\(3, 7\)"),
+        ((3, 5), None, r"dims must be .* end with d = 6.*dims=\(3, 5\)"),
     ],
 )
 def test_bad_arguments(dims, weights, message):

@@ -29,13 +29,18 @@ def embedding(*random_layers, policy="float32"):
     return keras.Model(inputs, x)
 
 
-def fitted(model, loss=None, ids=IDS, optimizer=None, **how):
+def fitted(model, loss=None, ids=IDS, optimizer=None, number=None, weights=None, **how):
     """Train an epoch without a graph, which is faster here; return the model and its logs."""
     loss = losses.MultiSimilarityLoss() if loss is None else loss
     # In eager mode, JAX would compile each operation separately.
     how = how or {"run_eagerly": keras.backend.backend() != "jax"}
-    model.compile(optimizer or keras.optimizers.SGD(0.1, momentum=0.9), loss, **how)
-    history = model.fit(IMAGES, ids, batch_size=BATCH, shuffle=False, verbose=0).history
+    over_pairs = getattr(loss, "kind", None) == "pairs"
+    metrics = [LossPart(loss, "tightness")] if over_pairs else None
+    optimizer = optimizer(model) if optimizer else keras.optimizers.SGD(0.1, momentum=0.9)
+    model.compile(optimizer, loss, metrics=metrics, **how)
+    ids, weights = (x[:number] if isinstance(x, np.ndarray) else x for x in (ids, weights))
+    data = {"x": IMAGES[:number], "y": ids, "sample_weight": weights}
+    history = model.fit(**data, batch_size=BATCH, shuffle=False, verbose=0).history
     return model, {name: values[0] for name, values in history.items()}
 
 
@@ -79,37 +84,21 @@ def test_random_layers_draw_the_same_in_both_passes():
         variables = naive.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(total, variables), variables))
     chunked = models.CachedGradients(embedding(*random_layers()), 4)
-    fitted(chunked, optimizer=keras.optimizers.SGD(0.1))
+    fitted(chunked, optimizer=lambda _: keras.optimizers.SGD(0.1))
     assert difference(naive.get_weights(), chunked.get_weights()) < 1e-6
     # The seeds for the next step are equal, too.
     for ours, theirs in zip(naive.non_trainable_variables, chunked.non_trainable_variables):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "how",
-    [{"jit_compile": False}, {"jit_compile": True}, {"steps_per_execution": 2}],
-    ids=["graph", "XLA", "several steps"],
-)
-def test_execution_modes(how):
-    check_equal(fitted(embedding()), fitted(models.CachedGradients(embedding(), 5), **how))
+def proxies():
+    merging = models.CenterRegularizer(2)
+    return models.proxy_model(embedding(), CLASSES, 2, "soft", proxies_regularizer=merging)
 
 
-@pytest.mark.slow
-@pytest.mark.any_backend
-@tiers.parametrize("name", ["proxy_anchor", "soft_triple"], ["proxy_anchor"])
-def test_proxies_and_regularizer_train(name):
-    def build():
-        merging = models.CenterRegularizer(2)
-        return models.proxy_model(embedding(), CLASSES, 2, "soft", proxies_regularizer=merging)
-
-    def trained(model):
-        faster = optimizers.multipliers(model.get_layer("proxy_head"), 10)
-        optimizer = optimizers.SGD(0.01, learning_rate_multipliers=faster)
-        return fitted(model, losses.get(name), optimizer=optimizer)
-
-    check_equal(trained(build()), trained(models.CachedGradients(build(), 5)))
+def with_faster_proxies(model):
+    faster = optimizers.multipliers(model.get_layer("proxy_head"), 10)
+    return optimizers.SGD(0.01, learning_rate_multipliers=faster)
 
 
 def two_outputs():
@@ -118,21 +107,36 @@ def two_outputs():
     return keras.Model(base.input, {"embeddings": base.output, "cosines": head(base.output)})
 
 
-@pytest.mark.slow
-def test_a_model_with_two_outputs():
-    both = {"embeddings": losses.SupConLoss(), "cosines": losses.ArcFaceLoss(8.0)}
-    how = {
-        "loss": both,
-        "ids": dict.fromkeys(both, IDS),
+BOTH = {"embeddings": losses.SupConLoss(), "cosines": losses.ArcFaceLoss(8.0)}
+WEIGHTS = RNG.uniform(0, 2, len(IDS)).astype("float32")
+TRAININGS = {
+    "graph": (embedding, {"jit_compile": False}),
+    "XLA": (embedding, {"jit_compile": True}),
+    "several steps": (embedding, {"steps_per_execution": 2}),
+    "sample weights": (embedding, {"weights": WEIGHTS}),
+    "a smaller last batch": (embedding, {"number": 22}),  # batches of 12 and 10
+    "proxies": (proxies, {"loss": losses.SoftTripleLoss(), "optimizer": with_faster_proxies}),
+    "two outputs": (two_outputs, {
+        "loss": BOTH, "ids": dict.fromkeys(BOTH, IDS), "run_eagerly": True,
         "loss_weights": {"embeddings": 0.5, "cosines": 1.0},
-        "run_eagerly": True,
-    }
-    plain, chunked = (
-        fitted(two_outputs(), **how),
-        fitted(models.CachedGradients(two_outputs(), 4), **how),
-    )
-    check_equal(plain, chunked)
-    assert {"loss", "embeddings_loss", "cosines_loss"} == set(chunked[1])
+    }),
+}  # fmt: skip
+
+
+ON_ANY_BACKEND = ("a smaller last batch", "proxies")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.any_backend] if name in ON_ANY_BACKEND else [])
+        for name in TRAININGS
+    ],
+)
+def test_every_training_equals_the_whole_batch(name):
+    build, how = TRAININGS[name]
+    check_equal(fitted(build(), **how), fitted(models.CachedGradients(build(), 5), **how))
 
 
 @pytest.mark.slow
@@ -152,8 +156,10 @@ def test_with_a_memory_of_earlier_batches():
 )
 def test_under_mixed_precision_the_loss_is_scaled_once(policy, tolerance):
     def trained(model):
-        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
-        return fitted(model, optimizer=optimizer)
+        return fitted(model, optimizer=scaled)
+
+    def scaled(_):
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
 
     plain = trained(embedding(policy=policy))
     chunked = trained(models.CachedGradients(embedding(policy=policy), 4))
@@ -174,40 +180,6 @@ def test_under_a_global_policy_images_are_not_rounded_before_the_model():
             np.testing.assert_array_equal(model(images), inner(images))
     finally:
         keras.config.set_dtype_policy("float32")
-
-
-@pytest.mark.slow
-def test_sample_weights_and_metrics():
-    weights = RNG.uniform(0, 2, len(IDS)).astype("float32")
-
-    def trained(model):
-        loss = losses.ContrastiveLoss()
-
-        model.compile(
-            keras.optimizers.SGD(0.01),
-            loss,
-            metrics=[LossPart(loss, "tightness")],
-            jit_compile=False,
-        )
-        data = {"sample_weight": weights, "batch_size": BATCH, "shuffle": False, "verbose": 0}
-        return model, {k: v[0] for k, v in model.fit(IMAGES, IDS, **data).history.items()}
-
-    check_equal(trained(embedding()), trained(models.CachedGradients(embedding(), 4)))
-
-
-@pytest.mark.any_backend
-@pytest.mark.slow
-def test_the_last_batch_may_be_smaller():
-    """22 images: batches of 12 and 10, which have different chunks."""
-
-    def trained(model):
-        eager = keras.backend.backend() != "jax"
-        model.compile(keras.optimizers.SGD(0.1), losses.SupConLoss(), run_eagerly=eager)
-        model.fit(IMAGES[:22], IDS[:22], batch_size=BATCH, shuffle=False, verbose=0)
-        return model.get_weights()
-
-    expected = trained(embedding())
-    assert difference(expected, trained(models.CachedGradients(embedding(), 4))) < 1e-6
 
 
 @pytest.mark.slow
@@ -271,32 +243,12 @@ def test_losses_that_do_not_split_into_chunks_are_refused():
             model.train_on_batch(*data)
 
 
-@pytest.mark.parametrize("chunk_size", [0, -1, 2.0, True, None])
-def test_invalid_chunk_sizes(chunk_size):
-    with pytest.raises(
-        ValueError, match=f"chunk_size must be .* Received: chunk_size={chunk_size}"
-    ):
-        models.CachedGradients(embedding(), chunk_size)
-
-
 def test_refused_models():
     with pytest.raises(ValueError, match=r"model must be a built keras.Model"):
         models.CachedGradients(keras.Sequential([keras.layers.Dense(3)]), 8)
     memory = models.CrossBatchMemory(embedding(), 20)
     with pytest.raises(ValueError, match="CrossBatchMemory, which goes around"):
         models.CachedGradients(memory, 8)
-
-
-@pytest.mark.slow
-def test_training_continues_identically_from_a_keras_file(tmp_path):
-    model, _ = fitted(models.CachedGradients(embedding(), 5))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for each in (model, loaded):
-        each.fit(IMAGES, IDS, batch_size=BATCH, shuffle=False, verbose=0)
-    for ours, theirs in zip(model.get_weights(), loaded.get_weights()):
-        np.testing.assert_array_equal(ours, theirs)
-    assert loaded.chunk_size == 5 and loaded.get_layer("embeddings") is not None
 
 
 def test_no_more_than_a_chunk_is_computed_at_once():

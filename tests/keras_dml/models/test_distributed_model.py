@@ -60,20 +60,6 @@ def test_it_trains_and_evaluates_like_a_keras_model(how):
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
-def test_a_loaded_model_continues_training(tmp_path):
-    model = made(DistributedModel)
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit(X, Y, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert isinstance(loaded, DistributedModel)
-    for one in (model, loaded):
-        one.fit(X, Y, shuffle=False, verbose=0)
-    for ours, theirs in zip(model.get_weights(), loaded.get_weights()):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_functional_models_do_not_change_subclasses():
     """Keras would turn the class itself into a functional one."""
     functional = made(DistributedModel)

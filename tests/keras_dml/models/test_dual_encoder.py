@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from device_programs import difference
 
-from keras_dml import losses, metrics, models, relations
+from keras_dml import losses, models, relations
 
 pytestmark = pytest.mark.any_backend
 
@@ -76,17 +76,6 @@ def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
     assert float(model.factor()) <= 100.001
 
 
-@pytest.mark.slow
-def test_training_brings_matching_rows_together():
-    model = dual()
-    model.compile(keras.optimizers.Adam(0.01), losses.NTXentLoss(temperature=0.2))
-    model.fit([QUERIES, CANDIDATES], epochs=100, batch_size=N, verbose=0)
-    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
-    rows = np.arange(N)
-    found = metrics.recall_at_k(queries, rows, [1], gallery=candidates, gallery_labels=rows)
-    assert found[1] > 0.9
-
-
 def test_with_labels_another_photograph_of_the_product_is_no_negative():
     with_labels = fitted(dual(), IDS, steps=1)
     model = dual()
@@ -108,17 +97,6 @@ def test_candidates_have_their_own_labels_and_number():
     assert fitted(model, labels, steps=1, x=(QUERIES, more)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_tags_decide_which_pairs_match():
-    tags = (RNG.random((N, 3)) < 0.4).astype(int)
-    tags[:, 0] |= tags.sum(axis=1) == 0
-    relation = relations.SharesLabel()
-    loss = losses.SupConLoss(0.2, relation=relation)
-    model = dual(symmetric=False)
-    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
-    expected = float(loss.between(tags, queries, tags, candidates))
-    assert fitted(model, tags, loss, steps=1) == pytest.approx(expected, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     "loss", [losses.NTXentLoss(0.2), losses.PairwiseSigmoidLoss()], ids=["nt_xent", "sigmoid"]
 )
@@ -129,33 +107,6 @@ def test_chunks_give_the_weights_of_the_whole_batch(loss, labels):
     second = fitted(models.CachedGradients(chunked, chunk_size=5), labels, loss)
     assert second == pytest.approx(first, rel=1e-5)
     assert difference(whole.get_weights(), chunked.get_weights()) < 1e-5
-
-
-@pytest.mark.slow
-def test_a_large_batch_of_images_in_chunks_gives_the_weights_of_one_piece():
-    queries = RNG.uniform(0, 255, (512, 16, 16, 3)).astype("float32")
-    candidates = queries + 20 * RNG.normal(size=queries.shape).astype("float32")
-
-    def images(seed):
-        keras.utils.set_random_seed(seed)
-        backbone = models.build_backbone("small_convnet", 16, "none", True, filters=(4, 8))
-        return models.embedding_model(backbone, 6)
-
-    weights = []
-    for chunk_size in (None, 64):
-        model = models.DualEncoder(images(1), images(2), scale=14.3)
-        fit = model if chunk_size is None else models.CachedGradients(model, chunk_size)
-        fit.compile(keras.optimizers.SGD(0.01), losses.NTXentLoss(temperature=1.0))
-        fit.fit([queries, candidates], batch_size=512, epochs=2, shuffle=False, verbose=0)
-        weights.append(model.get_weights())
-    assert difference(*weights) < 1e-5
-
-
-def test_a_siamese_network_has_one_encoder():
-    shared = encoder(6, 1)
-    model = models.DualEncoder(shared, shared)
-    assert len(model.trainable_variables) == len(shared.trainable_variables)
-    fitted(model, x=(QUERIES, QUERIES + 0.1))
 
 
 def test_regularizers_count_once():
@@ -246,7 +197,7 @@ def test_a_memory_stores_rows_of_labels():
     assert float(found) == pytest.approx(expected, rel=1e-5)
     wrong = models.CrossBatchMemory(single, memory_size=N, start_step=0)
     wrong.compile("sgd", loss)
-    with pytest.raises(ValueError, match="label_shape must be .*\\(3,\\)"):
+    with pytest.raises(ValueError, match="label_shape must be .*3,"):
         wrong.train_on_batch(QUERIES, tags)
 
 

@@ -145,18 +145,6 @@ def test_the_batch_size_at_build_time_is_no_limit(kind, tmp_path):
     assert float32_copy(model)(images(n=5)).shape == (5, 3)
 
 
-def test_a_half_precision_model_becomes_a_float32_backbone(tmp_path):
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        theirs = functional()
-    finally:
-        keras.config.set_dtype_policy("float32")
-    model = models.embedding_model(models.build_backbone(saved(theirs, tmp_path), 16), 3)
-    exact = float32_copy(model)
-    assert {v.dtype for v in exact.weights} == {"float32"}
-    np.testing.assert_allclose(exact(images()), model(images(), training=False), atol=0.05)
-
-
 # Frozen statistics
 
 

@@ -210,9 +210,3 @@ def test_gem_of_negative_activations_and_invalid_p():
             models.GeneralizedMeanPooling(p=p)
     config = models.GeneralizedMeanPooling(p=2.5, name="gem").get_config()
     assert models.GeneralizedMeanPooling.from_config(config).initial_p == 2.5
-
-
-@pytest.mark.parametrize("registers", [-1, 1.5, None])
-def test_invalid_registers(registers):
-    with pytest.raises((ValueError, TypeError), match="registers must be a whole number"):
-        models.TokenLayout(registers=registers)

@@ -281,32 +281,6 @@ def test_steps_per_execution_and_xla_give_the_same_weights():
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.any_backend
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_training_continues_identically_from_a_save_at_an_odd_step(tmp_path):
-    x = images(6).astype("float32")
-    adam = keras.optimizers.Adam
-
-    def fresh():
-        return rankmi("float32", adam(0.02), adam(0.01), sampling="distance_weighted")
-
-    whole = fresh()
-    fit(whole, x)
-    half = fresh()
-    fit(half, x[:3])
-    half.save(tmp_path / "half.keras")
-    loaded = keras.saving.load_model(tmp_path / "half.keras")
-    assert int(loaded.step) == 3
-    assert float(loaded.beta) == float(half.beta)
-    for name in ("k", "alpha", "beta", "sampling", "seed"):
-        assert loaded.get_config()[name] == half.get_config()[name]
-    fit(loaded, x[3:])
-    assert same(weights(loaded), weights(whole))
-    assert same(statistics_weights(loaded), statistics_weights(whole))
-    np.testing.assert_array_equal(*(ops.convert_to_numpy(m(x[0])) for m in (loaded, whole)))
-
-
 @pytest.mark.slow
 def test_training_raises_the_bound_that_evaluate_returns():
     model = rankmi(
@@ -327,11 +301,6 @@ def test_training_raises_the_bound_that_evaluate_returns():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"k": 0}, "k must be a whole number of at least 1. Received: k=0"),
-        ({"k": 1.5}, "k must be a whole number"),
-        ({"alpha": 0.0}, "alpha must be a number above 0. Received: alpha=0.0"),
-        ({"beta": 2.5}, "beta must be a number above 0 and below 2. Received: beta=2.5"),
-        ({"sampling": "hard"}, "sampling must be one of 'distance_weighted'"),
         ({"statistics_network": lambda d: -d}, "statistics_network must be a built Keras layer"),
         (
             {"statistics_network": keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])},
@@ -347,7 +316,7 @@ def test_bad_arguments(arguments, message):
 def test_an_unbuilt_embedding_and_a_loss_are_refused():
     with pytest.raises(ValueError, match="embedding must be a built keras.Model"):
         models.RankMI(keras.Sequential([keras.layers.Dense(3)]))
-    with pytest.raises(ValueError, match="loss cannot be given.*its own loss"):
+    with pytest.raises(ValueError, match="loss cannot be set.*fixed loss"):
         models.RankMI(linear("float32")).compile("adam", "adam", loss="mse")
 
 
@@ -403,8 +372,6 @@ def test_warnings():
     adam = keras.optimizers.Adam()
     with pytest.raises(ValueError, match="statistics_optimizer must be a separate optimizer"):
         model.compile(adam, adam)
-    with pytest.raises(ValueError, match="seed must be a whole number"):
-        rankmi(seed=-1)
     half = keras.layers.Dense(1, dtype="float16")
     half.build((None, 1))
     with pytest.raises(ValueError, match="must compute in float32 or float64"):

@@ -71,18 +71,3 @@ def test_beta_is_the_root_of_v(case, compiled):
     assert 0 <= float(beta) <= 2
     if expected is not None:
         assert float(beta) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"hidden": 0}, "hidden must be a whole number of at least 1. Received: hidden=0"),
-        ({"depth": -1}, "depth must be a whole number of at least 0. Received: depth=-1"),
-        ({"slope": 1.0}, r"slope must be a number of at least 0 and below 1. Received: slope=1.0"),
-        ({"zero_at": 2.0}, "zero_at must be a number above 0 and below 2. Received: zero_at=2.0"),
-        ({"zero_at": 0}, "zero_at must be a number above 0"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        StatisticsNetwork(**arguments)

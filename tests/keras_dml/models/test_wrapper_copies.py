@@ -1,4 +1,4 @@
-"""Wrapper models are cloned, pickled, saved, and exported, before and after compiling."""
+"""Wrapper models are cloned, pickled, saved, resumed, and exported."""
 
 import copy
 import pickle
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_dml import losses, models
 from keras_dml.export import export_saved_model
+from keras_dml.metrics import LossPart
 
 X = np.random.default_rng(0).normal(size=(8, 2, 3, 1)).astype("float32")
 IDS = np.arange(8) // 2
@@ -49,6 +50,50 @@ def test_copies_compute_the_same(wrapper, compiled, tmp_path):
         other.set_weights(model.get_weights())
         assert (type(other), other.compiled) == (type(model), compiled), kind
         np.testing.assert_array_equal(np.asarray(other(X)), expected, kind)
+
+
+def proxies():
+    merging = models.CenterRegularizer(2)
+    return models.proxy_model(small_net(), 4, 2, "soft", proxies_regularizer=merging)
+
+
+def distributed():
+    net = small_net()
+    return models.DistributedModel(net.input, net.output)
+
+
+RESUMED = {
+    "RankMI": (lambda: models.RankMI(small_net(), k=2, alpha=0.3, seed=5), None),
+    "memory": (lambda: models.CrossBatchMemory(small_net(), 12, weight=0.5, start_step=2),
+               losses.MultiSimilarityLoss()),
+    "chunks": (lambda: models.CachedGradients(small_net(), 3), losses.SupConLoss()),
+    "proxies": (proxies, losses.SoftTripleLoss()),
+    "distributed": (distributed, losses.SupConLoss()),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.any_backend
+@pytest.mark.parametrize("kind", RESUMED)
+def test_training_continues_identically_from_a_keras_file(kind, tmp_path):
+    make, loss = RESUMED[kind]
+    model, given = make(), {}
+    if loss is not None:
+        parts = [LossPart(loss, "tightness"), LossPart(losses.SNCALoss(), "tightness", "other")]
+        given = {"loss": loss, "metrics": parts if kind == "memory" else None}
+    model.compile(keras.optimizers.Adam(0.01), **given)
+    x, ids = np.concatenate([X, X + 1, X - 1]), np.tile(IDS, 3)
+    how = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    model.fit(x, ids, **how)  # three steps: RankMI's phases and the memory are in the middle
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for name, value in model.get_config().items():
+        assert isinstance(value, dict | list) or loaded.get_config()[name] == value, name
+    assert [each.name for each in loaded.metrics] == [each.name for each in model.metrics]
+    for each in (model, loaded):
+        each.fit(x, ids, **how)
+    for ours, theirs in zip(model.variables, loaded.variables, strict=True):
+        np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(v) for v in (ours, theirs)))
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
