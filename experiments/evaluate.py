@@ -120,10 +120,13 @@ def _embedded(
 ) -> LabeledEmbeddings:
     """Return the embeddings of images by a model."""
     from experiments.evaluation import model_embeddings
-    from experiments.training.fit import pooled_backbone
-    from experiments.training.run_files import kept_model
+    from experiments.options import data as options_data
+    from experiments.training.encoders import pooled_backbone
+    from experiments.training.run_files import kept_candidate_model, kept_model
 
     kind, source, queries = options.kind, options.source, tables["queries"]
+    if options_data.relation(options) is not None:
+        options_data.paths_of_classes(queries)
     candidates = None
     if (options.candidate_model or options.candidate_saved_model) and len(tables) == 1:
         raise UsageError(
@@ -143,6 +146,9 @@ def _embedded(
         embedder = model_embeddings.backbone_model(backbone, options, options.backbone)
     else:
         path = kept_model(source) if kind == "run" else source
+        other = kept_candidate_model(source) if kind == "run" else None
+        if other is not None:
+            candidates = model_embeddings.keras_model(other, options, kind)
         embedder = model_embeddings.keras_model(path, options, kind)
     open_output()
     return model_embeddings.embed(embedder, tables, options.output, candidates)

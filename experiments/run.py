@@ -21,14 +21,12 @@ def main(argv: list[str]) -> None:
         options = dataclasses.replace(options, strategy="multi_worker")
     check_together(options)
     # These modules import NumPy, which --help does not need.
-    from experiments.training.kept import check_keep
-    from experiments.training.patience import check_patience
     from experiments.training.refit import check_refit, refit
+    from experiments.training.selection import check_selection
     from experiments.training.train import train
 
     check_refit(options)
-    check_patience(options)
-    check_keep(options)
+    check_selection(options)
     if options.engine == "ray":
         from experiments.scale.training import train_on_ray
 

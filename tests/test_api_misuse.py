@@ -13,7 +13,6 @@ from trials import Tally
 
 from keras_dml import addons, export, losses, metrics, mining, models, retrieval
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.errors import ArgumentError as PipelinesArgumentError
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.losses import LOSSES
 from pipelines import (
@@ -149,7 +148,7 @@ def fault_of(function, right, name, wrong):
     """Call with a wrong argument; return the end of the call, and the fault in it or None."""
     try:
         answer = function(**{**right, name: WRONG[wrong]})
-    except (ArgumentError, PipelinesArgumentError) as error:
+    except ArgumentError as error:
         said = " ".join(str(error).split())
         return "refused", None if 15 < len(str(error)) < 2000 else f"said {said[:300]!r}"
     except Exception as error:

@@ -131,7 +131,7 @@ def _ours(words: Sequence[str], steps: int, rates: Sequence[float]) -> Iterator[
 
     from experiments.evaluation.table_embedder import TableEmbedder
     from experiments.options import data
-    from experiments.training.fit import embedding_model
+    from experiments.training.encoders import embedding_model
     from experiments.training.objectives import objective_of
     from experiments.training.optimizer import optimizer
     from keras_dml.metrics import recall_at_k

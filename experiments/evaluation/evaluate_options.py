@@ -18,6 +18,7 @@ from experiments.options.run_options import (
     BackboneOptions,
     EvaluationOptions,
     ImageSizeOptions,
+    RelationOptions,
 )
 
 __all__ = ["SOURCES", "EvaluateOptions"]
@@ -38,7 +39,7 @@ _OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "b
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(EvaluationOptions, BackboneOptions):
+class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
     """Options of the command: the model or file, and the flags of a run that apply to it.
 
     Attributes:

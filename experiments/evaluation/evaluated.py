@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
-from experiments.evaluation.evaluators import information_findings, retrieval_findings
+from experiments.evaluation.evaluators import (
+    information_findings,
+    retrieval_findings,
+    under_relation,
+)
 from experiments.evaluation.labeled_embeddings import (
     LabeledEmbeddings,
     trained_classes_line,
@@ -44,7 +48,9 @@ def result_of(
     scored = Embeddings(queries, ks, gallery, cast(Neighbors, options.neighbors))
     findings = Findings.together(
         [
-            retrieval_findings(scored, catalog, prefixes, options.clustering),
+            retrieval_findings(
+                scored, catalog, prefixes, options.clustering, under_relation(scored, options)
+            ),
             information_findings(scored, options.information),
         ]
     )

@@ -22,6 +22,7 @@ from experiments.evaluation.scores import (
     ACCURACY,
     CATALOG,
     MAP_AT_R,
+    PHOTOS,
     SCORES,
     as_json,
     certificate_lines,
@@ -36,7 +37,9 @@ from experiments.evaluation.scores import (
     score_lines,
 )
 from experiments.evaluation.scores import Embeddings as Scored
-from experiments.evaluation.table_embedder import TableEmbedder, raw_pixels
+from experiments.evaluation.table_embedder import raw_pixels
+from experiments.options import data as described
+from experiments.options.run_options import RelationOptions
 from keras_dml.metrics import class_mean_accuracy
 from keras_dml.models.backbones import NO_WEIGHTS
 from pipelines import Split
@@ -73,13 +76,11 @@ class Start:
 
     Attributes:
         step: Number of trained steps.
-        embedder: Embeds with the current weights.
         untrained: Returns the embeddings of all evaluated images by the backbone and its pooling,
             without the head. Call it only before the first step, on every worker.
     """
 
     step: int
-    embedder: TableEmbedder
     untrained: Callable[[], Embeddings] = dict
 
 
@@ -135,10 +136,14 @@ class RetrievalScores(Evaluator):
 
     Args:
         prefixes: Lengths below d. The first numbers of each embedding are scored too.
+        relation: The options of a relation, whose matches are scored at the end.
     """
 
-    def __init__(self, prefixes: Sequence[int] = ()) -> None:
+    def __init__(
+        self, prefixes: Sequence[int] = (), relation: RelationOptions | None = None
+    ) -> None:
         self.prefixes = tuple(prefixes)
+        self.relation = relation
 
     def sides(self, data: Split) -> Sequence[str]:
         """Return the names of the test images, of the gallery, and of the catalog."""
@@ -162,7 +167,9 @@ class RetrievalScores(Evaluator):
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
         scored = _scored(run, end.embeddings)
-        return retrieval_findings(scored, _catalog(run, end.embeddings), self.prefixes)
+        related = under_relation(scored, self.relation)
+        catalog = _catalog(run, end.embeddings)
+        return retrieval_findings(scored, catalog, self.prefixes, related=related)
 
 
 class InformationScores(Evaluator):
@@ -209,6 +216,7 @@ def retrieval_findings(
     catalog: EmbeddedSet | None = None,
     prefixes: Sequence[int] = (),
     clustering: bool = True,
+    related: Sequence[Scored] = (),
 ) -> Findings:
     """Return every score.
 
@@ -217,10 +225,13 @@ def retrieval_findings(
         catalog: The catalog, if there is one.
         prefixes: Lengths of prefixes of the embeddings to score too.
         clustering: Whether to compute the scores that need k-means.
+        related: Further searches, each with rows of the table, as from `under_relation`.
     """
     scores = evaluate(scored, clustering=clustering)
     with_prefixes = scores | of_prefixes(scored, prefixes)
-    rows = rows_of(with_prefixes) | rows_of(of_catalog(scored, catalog), CATALOG)
+    rows = rows_of(with_prefixes) | _catalog_rows(scored, catalog)
+    for search in related:
+        rows |= _distance_rows(search)
     certificates = certificate_values(scored)
     pairs = scored.pairs_of_the_divergence()
     lines = [*certificate_lines(scored), *score_lines(scores)]
@@ -230,6 +241,42 @@ def retrieval_findings(
         result={"scores": as_json(with_prefixes)}
         | ({"certificates": as_json(certificates)} if certificates else {}),
     )
+
+
+def _distance_rows(scored: Scored) -> dict[str, dict[str, float]]:
+    """Return the rows of the scores that depend on the distance."""
+    of_distance = [score for score in SCORES.values() if score.of_distance]
+    return rows_of(evaluate(scored, of_distance), scored.name)
+
+
+def _catalog_rows(scored: Scored, catalog: EmbeddedSet | None) -> dict[str, dict[str, float]]:
+    """Return the rows of both directions between photos and catalog."""
+    if catalog is None:
+        return {}
+    back = scored.part(PHOTOS, catalog, scored.ks, scored.queries)
+    return rows_of(of_catalog(scored, catalog), CATALOG) | _distance_rows(back)
+
+
+def under_relation(scored: Scored, options: RelationOptions | None) -> list[Scored]:
+    """Return the same embeddings with the labels and the matches of `--relation`, if it is set.
+
+    Args:
+        scored: The embeddings, with class numbers as labels, and the table of these classes.
+        options: The options of the relation. None: no relation.
+
+    Raises:
+        UsageError: The table lacks coarse classes, or as `data.relation`.
+    """
+    relation = None if options is None else described.relation(options)
+    if options is None or relation is None:
+        return []
+    paths = described.paths_of_classes(scored.queries.table)
+    queries, gallery = (
+        None if each is None else each._replace(labels=paths[each.labels])
+        for each in (scored.queries, scored.gallery)
+    )
+    name = str(options.relation)
+    return [scored.part(name, cast(EmbeddedSet, queries), scored.ks, gallery, relation)]
 
 
 class ClosedSetAccuracy(Evaluator):
@@ -335,8 +382,7 @@ class Baseline(Evaluator):
     def findings(self, run: EvaluatedRun, embeddings: Embeddings) -> dict[str, Any]:
         """Return the content of the file: the rows of the baseline's scores."""
         scored = _scored(run, embeddings)
-        rows = rows_of(evaluate(scored, [score for score in SCORES.values() if score.of_distance]))
-        rows |= rows_of(of_catalog(scored, _catalog(run, embeddings)), CATALOG)
+        rows = _distance_rows(scored) | _catalog_rows(scored, _catalog(run, embeddings))
         # JSON has no NaN, which is the MAP@R of classes with one image.
         return {
             name.removeprefix("embedding, "): {k: v for k, v in row.items() if not math.isnan(v)}
@@ -441,4 +487,4 @@ def _set(side: str, run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | 
     tables = run.data.tables
     if side not in tables or side not in embeddings:
         return None
-    return EmbeddedSet(embeddings[side], tables[side].labels)
+    return EmbeddedSet(embeddings[side], tables[side].labels, tables[side])

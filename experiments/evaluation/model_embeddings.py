@@ -76,7 +76,11 @@ def evaluated_tables(
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(train, kind) is not None
     }
-    return {"queries": ImageTable(labels, class_names, **images)}, train.num_classes
+    coarse_ids = train.coarse_ids
+    if coarse_ids is not None and test.coarse_ids is not None and not data.same_classes:
+        coarse_ids = np.concatenate([coarse_ids, test.coarse_ids])
+    table = ImageTable(labels, class_names, coarse_ids=coarse_ids, **images)
+    return {"queries": table}, train.num_classes
 
 
 class ServedEmbedder:

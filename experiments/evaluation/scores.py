@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keras_dml.metrics import DistanceHistograms, PrecisionAtR
     from keras_dml.metrics.approximate import ApproximateScores, Certificate
     from keras_dml.metrics.clustering import ClusteringScores
+    from keras_dml.relations import Relation
 
 #: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
 Rows: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -30,6 +31,8 @@ Rows: TypeAlias = Mapping[str, Mapping[str, float]]
 DISTANCES: tuple[Metric, ...] = ("cosine", "l2")
 #: First part of the row names of a search in a catalog, and of the scores that a paper reports.
 CATALOG, PAPER = "photo to catalog", "paper"
+#: First part of the row names of a search among the photos with the catalog's pictures.
+PHOTOS = "catalog to photo"
 #: Keys of `metrics.jsonl`. The best epoch is chosen by one of them.
 RECALL_AT_1, MAP_AT_R, ACCURACY = "test/recall@1/cosine", "test/map@r/cosine", "test/accuracy"
 
@@ -43,6 +46,7 @@ class Embeddings:
         gallery: Embeddings to search in instead of the other queries.
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
         name: First part of the row names of these embeddings.
+        relation: Which rows match. The labels are its labels. None: the rows of the query's class.
 
     Attributes:
         embeddings, labels: Numbers `[n, d]` and classes `[n]` of the queries.
@@ -57,9 +61,10 @@ class Embeddings:
         gallery: EmbeddedSet | None = None,
         neighbors: Neighbors = "auto",
         name: str = "embedding",
+        relation: Relation | None = None,
     ) -> None:
         self.queries, self.ks, self.gallery = queries, ks, gallery
-        self.neighbors, self.name = neighbors, name
+        self.neighbors, self.name, self.relation = neighbors, name, relation
         self.embeddings, self.labels = queries.embeddings, queries.labels
         self.certificates: dict[str, Mapping[str, Certificate]] = {}
         self._precision: dict[Metric, PrecisionAtR] = {}
@@ -75,9 +80,10 @@ class Embeddings:
         queries: EmbeddedSet,
         ks: Sequence[int],
         gallery: EmbeddedSet | None,
+        relation: Relation | None = None,
     ) -> Embeddings:
         """Return other embeddings of the same queries, whose certificates are among these."""
-        part = Embeddings(queries, ks, gallery, self.neighbors, name)
+        part = Embeddings(queries, ks, gallery, self.neighbors, name, relation)
         part.certificates = self.certificates
         return part
 
@@ -94,7 +100,12 @@ class Embeddings:
 
         if distance not in self._approximate:
             found = approximate_scores(
-                self.embeddings, self.labels, self.ks, distance, **self._gallery
+                self.embeddings,
+                self.labels,
+                self.ks,
+                distance,
+                **self._gallery,
+                relation=self.relation,
             )
             self._approximate[distance] = found
             self.certificates[f"{self.name}, {distance}"] = found.certificates
@@ -106,7 +117,14 @@ class Embeddings:
 
         if self.by_scann:
             return self.approximate(distance).recall
-        return recall_at_k(self.embeddings, self.labels, self.ks, distance, **self._gallery)
+        return recall_at_k(
+            self.embeddings,
+            self.labels,
+            self.ks,
+            distance,
+            **self._gallery,
+            relation=self.relation,
+        )
 
     def precision(self, distance: Metric) -> PrecisionAtR:
         """Return MAP@R and R-precision."""
@@ -116,7 +134,7 @@ class Embeddings:
             return self.approximate(distance).precision
         if distance not in self._precision:
             self._precision[distance] = precision_at_r(
-                self.embeddings, self.labels, distance, **self._gallery
+                self.embeddings, self.labels, distance, **self._gallery, relation=self.relation
             )
         return self._precision[distance]
 

@@ -10,8 +10,6 @@ import sys
 
 from experiments.options.errors import MISTAKE, RunError, UsageError
 
-__all__ = ["child_command", "child_environment", "end_with_parent", "run_module"]
-
 _PARENT = "KERAS_DML_PARENT"
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 

@@ -32,8 +32,6 @@ from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
 from keras_dml._common.extras import check_backend
 
-__all__ = ["LOST_WORKER", "RunError", "UsageError", "mute", "refusals", "run_command"]
-
 # Names of TensorFlow's errors when another worker does not answer.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 # The library's exceptions for invalid arguments and missing extras, by module.

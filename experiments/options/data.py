@@ -13,34 +13,22 @@ import numpy as np
 
 import pipelines
 from experiments.options.errors import RunError, UsageError
-from experiments.options.loss_flags import naming_flags
+from experiments.options.loss_flags import RELATION, naming_flags
+from experiments.options.registries import taken_arguments
 from experiments.options.run_options import (
     AugmentationOptions,
     BadImageOptions,
     DataOptions,
     ImageSizeOptions,
+    RelationOptions,
     SamplingOptions,
     ScoringOptions,
 )
 from experiments.options.values import numbers, whole_numbers
 from experiments.options.visible import visible
+from keras_dml import relations
 from pipelines.samplers import SAMPLERS, BalancedSampler, RandomSampler
 from pipelines.split import Split
-
-__all__ = [
-    "bad_image_line",
-    "check_still_there",
-    "classes_in_words",
-    "crop_line",
-    "data",
-    "evaluation_transform",
-    "image_names",
-    "load",
-    "not_an_image",
-    "recall_at",
-    "sampler",
-    "training_transform",
-]
 
 # Least share of an image that the crop of the evaluation shows without a warning.
 _LEAST_SEEN = 2 / 3
@@ -305,6 +293,39 @@ def sampler(
     """
     make = SAMPLERS[options.sampler]
     return make(table.labels, options.batch_size, seed=seed, **options.sampler_arguments)
+
+
+def relation(options: RelationOptions) -> relations.Relation | None:
+    """Create the relation of the labels, or None for class ids.
+
+    Raises:
+        UsageError: A flag of a relation is set that the relation does not take.
+        ArgumentError: An argument of the relation is out of range.
+    """
+    name, given = options.relation, options.of_relations
+    if name is None:
+        if given:
+            raise UsageError(f"{RELATION}{next(iter(given))} needs --relation=NAME.")
+        return None
+    taken = taken_arguments("relation", relations.RELATIONS, name, given, prefix=RELATION)
+    tags = {"encoding": "ids"} if name == "shares_label" else {}
+    with naming_flags({each: f"{RELATION}{each}" for each in taken}):
+        return relations.RELATIONS[name](**taken, **tags)
+
+
+def paths_of_classes(classes: pipelines.ImageTable | None) -> np.ndarray:
+    """Return the labels (coarse class, class) of each class, int64 `[K, 2]`, all different.
+
+    Raises:
+        UsageError: The dataset has no coarse classes.
+    """
+    if classes is None or classes.coarse_ids is None:
+        raise UsageError(
+            "relation needs a dataset with coarse classes, such as groceries, sop, or a folder of "
+            "nested class folders (category/product/image.jpg)."
+        )
+    coarse = np.unique(classes.coarse_ids, return_inverse=True)[1]
+    return np.stack([coarse, coarse.max() + 1 + np.arange(classes.num_classes)], axis=1)
 
 
 def recall_at(options: ScoringOptions, queries: int, gallery: int | None = None) -> list[int]:

@@ -29,8 +29,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-__all__ = ["Flag", "Options", "declarations", "documented", "flags_of", "option"]
-
 _FLAGS, _PREFIX, _REGISTRY = "flags", "prefix", "registry"
 _KINDS = (bool, int, float, str, tuple, pathlib.Path)
 COMMON = "Every command"
@@ -56,6 +54,8 @@ class Flag:
             stranger, for example as the flags of a run.
         common: Whether the short help of a command that inherits the flag shows it.
         required: Whether the flag must be set.
+        can_be_unset: Whether `--NAME=none` unsets a flag whose default is None. If not, "none" is a
+            value.
         former: Former name, which still works and logs a warning.
         needs: Flag that must be set, too: `NAME`, or `NAME=VALUE`. See `together.check_together`.
         not_with: Flags that must not be set, too.
@@ -74,6 +74,7 @@ class Flag:
     command_line_only: bool = False
     common: bool = False
     required: bool = False
+    can_be_unset: bool = True
     former: str | None = None
     needs: str | None = None
     not_with: tuple[str, ...] = ()

@@ -1,7 +1,5 @@
 """Exceptions that end a command early."""
 
-__all__ = ["MISTAKE", "FindingsError", "HelpRequested", "RunError", "UsageError", "one_line"]
-
 MISTAKE = 2
 """Exit code of a user's mistake."""
 

@@ -7,8 +7,6 @@ import textwrap
 
 from experiments.options.declaration import Flag, Options, declarations
 
-__all__ = ["help_text", "shown"]
-
 _WIDTH = 96
 
 

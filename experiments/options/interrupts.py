@@ -10,8 +10,6 @@ import sys
 import threading
 from types import FrameType
 
-__all__ = ["INTERRUPTED", "Interrupts"]
-
 INTERRUPTED = 130  # the exit code
 
 

@@ -11,30 +11,12 @@ from experiments.options.declaration import Flag
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 from experiments.options.registries import Argument, arguments, flags_of_entries, import_attribute
+from experiments.options.values import converted
 from experiments.recipes.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from keras_dml.losses.base import EmbeddingLoss
 
-__all__ = [
-    "CROSS_ENTROPY",
-    "MEMORY",
-    "PROXIES",
-    "RELATION",
-    "STATISTICS",
-    "checked",
-    "divided",
-    "flags_of_losses",
-    "flags_of_memory",
-    "flags_of_proxies",
-    "flags_of_relations",
-    "flags_of_statistics",
-    "loss_names",
-    "naming_flags",
-    "parsed_arguments",
-    "taken_by",
-    "trained_by",
-]
 
 GROUP = "Loss"
 # Names before 0.2.0.
@@ -200,20 +182,9 @@ def parsed_arguments(
             raise UsageError(
                 f"{flag} must be an argument of {owner} ({', '.join(taken)}), but got {argument}."
             )
-        found.setdefault(owner, {})[argument] = _value(flag, taken[argument], text)
+        named = _flag_of(f"{flag}: {argument}", taken[argument])
+        found.setdefault(owner, {})[argument] = converted(named, text)
     return found
-
-
-def _value(flag: str, argument: Argument, text: str) -> Any:
-    if argument.kind is bool:
-        if text not in ("true", "false"):
-            raise UsageError(f"{flag} must give {argument.name} true or false, but got {text}.")
-        return text == "true"
-    try:
-        return argument.kind(text)
-    except ValueError as error:
-        kind = argument.kind.__name__
-        raise UsageError(f"{flag} must give {argument.name} a {kind}, but got {text}.") from error
 
 
 @contextlib.contextmanager
@@ -249,13 +220,14 @@ def _flags_of_model(
     path: str, prefix: str, text: str, with_default: bool = False
 ) -> tuple[Flag, ...]:
     return tuple(
-        Flag(
-            f"{prefix}{argument.name.removeprefix(prefix)}",
-            argument.kind,
-            argument.default if with_default else None,
-            GROUP,
-            text.format(text=argument.text, default=shown(argument.default) or "none"),
-            words=argument.choices,
+        dataclasses.replace(
+            _flag_of(f"{prefix}{argument.name.removeprefix(prefix)}", argument),
+            default=argument.default if with_default else None,
+            text=text.format(text=argument.text, default=shown(argument.default) or "none"),
         )
         for argument in arguments(import_attribute(path))
     )
+
+
+def _flag_of(name: str, argument: Argument) -> Flag:
+    return Flag(name, argument.kind, argument.default, GROUP, argument.text, words=argument.choices)

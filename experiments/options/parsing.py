@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import pathlib
-import re
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,19 +10,8 @@ from experiments import recipes
 from experiments.options.declaration import Flag, Options, declarations
 from experiments.options.errors import HelpRequested, UsageError
 from experiments.options.help import help_text, shown
-from experiments.options.values import absolute
+from experiments.options.values import TRUE, UNSET, converted
 from experiments.recipes.nearest import did_you_mean
-
-__all__ = [
-    "command_line_only_words",
-    "converted",
-    "given_words",
-    "parse",
-    "resolved",
-    "wants_debug",
-    "wants_help",
-    "words_of",
-]
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 # Flags that do not change the results of a run.
@@ -33,11 +19,6 @@ _NOT_RESOLVED = (
     "flagfile", "debug", "help", "output_dir", "refit", "measured_in", "engine", "workers",
     "log_to",
 )  # fmt: skip
-_UNSET = "none"
-_TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
-# TensorFlow counts in int32 and computes in float32.
-_MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 3.4e38
-
 AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
@@ -137,7 +118,7 @@ def given_words(options: Options, names: Iterable[str]) -> list[str]:
     """Return the options of these names that are set as words of a command line."""
     names = [name for name in names if name in options.given]
     unset = [name for name in names if _value_of(options, name) is None]
-    return [*words_of(options, names), *(f"--{name}={_UNSET}" for name in unset)]
+    return [*words_of(options, names), *(f"--{name}={UNSET}" for name in unset)]
 
 
 def refuse_unused(options: Options, names: Iterable[str], why: str) -> None:
@@ -173,7 +154,7 @@ def wants_debug(argv: Sequence[str]) -> bool:
     for word in argv[1:]:
         name, _, value = word.lstrip("-").partition("=")
         if word.startswith("-") and name in ("debug", "nodebug"):
-            debug = name == "debug" and (value.lower() or "true") in _TRUE
+            debug = name == "debug" and (value.lower() or "true") in TRUE
     return debug
 
 
@@ -260,71 +241,6 @@ def _unknown(options: type[Options], name: str, word: str) -> str:
         f"{name} is not a flag of {options.command}.{did_you_mean(name, known)}{other} --help "
         f"lists them. Received: {word}"
     )
-
-
-def converted(flag: Flag, text: str) -> Any:
-    """Return the value of a flag's text.
-
-    Raises:
-        UsageError: The flag cannot have this value.
-    """
-    if not text and not (flag.kind is tuple and flag.default == () and not flag.repeated):
-        raise UsageError(f"{flag.name} must not be empty. Received: {flag.name}=")
-    if flag.kind is bool:
-        if text.lower() in (*_TRUE, *_FALSE):
-            return text.lower() in _TRUE
-        if text == _UNSET and flag.default is None:
-            return None
-        raise _refused(flag, "true or false", text)
-    choices = flag.choices
-    if (
-        text == _UNSET
-        and flag.default is None
-        and not flag.required
-        and text not in (choices or ())
-    ):
-        return None
-    if choices and flag.kind is not tuple:
-        if text in choices:
-            return text
-        raise _refused(flag, f"one of {', '.join(choices)}", text, did_you_mean(text, choices))
-    if flag.kind in (int, float):
-        return _number(flag, text)
-    if flag.kind is tuple:
-        if flag.repeated:
-            return (text,)
-        return tuple(word.strip() for word in text.split(",")) if text else ()
-    if flag.kind is pathlib.Path:
-        return absolute(text)
-    return flag.convert(text) if flag.convert else text
-
-
-def _number(flag: Flag, text: str) -> int | float:
-    low, high = flag.lower_bound, flag.upper_bound
-    bounds = [f"of at least {low:g}"] if low is not None else []
-    bounds += [f"of at most {high:.10g}"] if high is not None else []
-    number: int | float = math.nan
-    if flag.kind is int:
-        wanted = "a whole number"
-        # Plain digits only: Python also reads 1_000 and the digits of other scripts.
-        if re.fullmatch("[+-]?[0-9]{1,18}", text):
-            number = int(text)
-        low, high = -_MOST_WHOLE if low is None else low, _MOST_WHOLE if high is None else high
-    else:
-        wanted = "a finite number"
-        if re.fullmatch("[-+.0-9eE]+", text):
-            try:
-                number = float(text)
-            except ValueError:
-                number = math.nan
-        low, high = -_MOST_NUMBER if low is None else low, _MOST_NUMBER if high is None else high
-    if not low <= number <= min(high, _MOST_NUMBER):
-        raise _refused(flag, f"{wanted} {' and '.join(bounds)}".rstrip(), text)
-    return number
-
-
-def _refused(flag: Flag, wanted: str, text: str, hint: str = "") -> UsageError:
-    return UsageError(f"{flag.name} must be {wanted}.{hint} Received: {flag.name}={text}")
 
 
 def _name(word: str, known: Collection[str]) -> str:

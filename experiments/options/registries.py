@@ -17,16 +17,6 @@ from experiments.options.declaration import Flag, documented
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 
-__all__ = [
-    "Argument",
-    "arguments",
-    "flags_of_entries",
-    "import_attribute",
-    "summary",
-    "taken_arguments",
-    "words",
-]
-
 # Arguments that every entry has, or that training sets.
 _SET_BY_TRAINING = frozenset(
     {"reduction", "name", "dtype", "seed", "zero_at", "num_classes", "labels", "batch_size"}

@@ -22,18 +22,6 @@ from experiments.options.registries import (
 from experiments.options.values import normal_fold, normal_path, normal_tracker
 from pipelines.max_pixels import MOST_PIXELS
 
-__all__ = [
-    "AugmentationOptions",
-    "BadImageOptions",
-    "DataOptions",
-    "ImageLimitOptions",
-    "ImageSizeOptions",
-    "RunOptions",
-    "SamplingOptions",
-    "ScoringOptions",
-    "SeedOptions",
-]
-
 DATA, IMAGES, SAMPLING, MODEL = "Data", "Images", "Sampling", "Model"
 LOSS, OPTIMIZER, TRAINING = loss_flags.GROUP, "Optimizer", "Training"
 EVALUATION, RUN = "Evaluation", "Run"
@@ -83,25 +71,22 @@ def _losses() -> str:
     return f"Loss: {', '.join(loss_flags.loss_names())}."
 
 
-def _entry_flags(registry: str, group: str) -> tuple[Flag, ...]:
-    """Return the flags of a registry's entries, with the defaults of their signatures."""
-    entries = import_attribute(registry)
-    taken = {name: {each.name: each for each in arguments(entries[name])} for name in entries}
-    return flags_of_entries(taken, group, optional=False)
+def _flags_of_registry(registry: str, group: str, common: bool = False) -> Any:
+    """Declare a field of the flags of a registry's entries, with the defaults of their signatures.
 
+    Args:
+        registry: `MODULE.NAME` of the registry.
+        group: Heading of the flags.
+        common: `Flag.common`.
+    """
 
-def _sampler_flags() -> tuple[Flag, ...]:
-    return tuple(
-        dataclasses.replace(flag, common=True) for flag in _entry_flags(SAMPLERS, SAMPLING)
-    )
+    def read() -> tuple[Flag, ...]:
+        entries = import_attribute(registry)
+        taken = {name: {each.name: each for each in arguments(entries[name])} for name in entries}
+        found = flags_of_entries(taken, group, optional=False)
+        return tuple(dataclasses.replace(flag, common=common) for flag in found)
 
-
-def _optimizer_flags() -> tuple[Flag, ...]:
-    return _entry_flags(OPTIMIZERS, OPTIMIZER)
-
-
-def _schedule_flags() -> tuple[Flag, ...]:
-    return _entry_flags(SCHEDULES, OPTIMIZER)
+    return flags_of(read)
 
 
 def _for_the_choice(
@@ -249,7 +234,7 @@ class SamplingOptions(Options):
 
     sampler: str = option("random", choices=words(SAMPLERS), common=True)
     batch_size: int = option(128, lower_bound=1, common=True)
-    of_samplers: Mapping[str, Any] = flags_of(_sampler_flags)
+    of_samplers: Mapping[str, Any] = _flags_of_registry(SAMPLERS, SAMPLING, common=True)
 
     @property
     def sampler_arguments(self) -> dict[str, Any]:
@@ -345,7 +330,30 @@ class ModelOptions(BackboneOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LossOptions(Options):
+class RelationOptions(Options):
+    """The positives and negatives of an image.
+
+    Attributes:
+        relation: losses over pairs: positives and negatives by coarse class (category) and class
+            (product). Needs a dataset with coarse classes: groceries, sop, or a folder of nested
+            class folders. hierarchy: products of one category are not negatives of each other.
+            shares_label: both classes are tags. The table of scores gets rows in which the
+            positives of a query are its matches. Default: images of one class are positives.
+        of_relations: Arguments of all relations.
+    """
+
+    group = LOSS
+
+    relation: str | None = option(
+        None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
+    )
+    of_relations: Mapping[str, Any] = flags_of(
+        loss_flags.flags_of_relations, prefix=loss_flags.RELATION
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossOptions(RelationOptions):
     """The loss.
 
     Attributes:
@@ -370,14 +378,14 @@ class LossOptions(Options):
             merges proxies that are not needed (SoftTriple: 0.2). Default: 0.
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.
-        relation: losses over pairs: positives and negatives by coarse class (category) and class
-            (product). Needs a dataset with coarse classes: groceries, sop, or a folder of nested
-            class folders. hierarchy: products of one category are not negatives of each other.
-            shares_label: both classes are tags. Default: images of one class are positives.
-        of_relations: Arguments of all relations.
         candidates: losses over pairs: images that a training image is compared with. batch: the
             batch. catalog: a catalog picture of the class of each image in the batch, in both
             directions. Needs a dataset with a catalog: groceries.
+        candidate_backbone: candidates=catalog: backbone of a second encoder, which embeds the
+            catalog pictures. --backbone then embeds the photographs; all other flags of the model
+            apply to both encoders. Default: one encoder embeds both.
+        candidate_weights: candidate_backbone: its weights, as for --weights. Default: the value of
+            --weights; hub:NAME and FILE.keras include their weights.
         statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
         statistics_learning_rate: rankmi's statistics network: learning rate. Default:
             learning_rate.
@@ -402,17 +410,15 @@ class LossOptions(Options):
     proxies_merging: float | None = option(None, lower_bound=0.0)
     mining: tuple[str, ...] | None = option(None, text=_mining, former="miners")
     memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
-    relation: str | None = option(
-        None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
-    )
     candidates: str = option(
         "batch",
         choices=("batch", "catalog"),
         not_with=("levels", "cache_features", "also", "objective"),
     )
-    of_relations: Mapping[str, Any] = flags_of(
-        loss_flags.flags_of_relations, prefix=loss_flags.RELATION
+    candidate_backbone: str | None = option(
+        None, needs="candidates=catalog", not_with=("layer_decay",)
     )
+    candidate_weights: str | None = option(None, needs="candidate_backbone", can_be_unset=False)
     statistics: Mapping[str, Any] = flags_of(
         loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
     )
@@ -454,13 +460,13 @@ class OptimizerOptions(Options):
 
     optimizer: str = option("sgd", choices=words(OPTIMIZERS), common=True)
     learning_rate: float = option(0.01, lower_bound=0.0, common=True)
-    of_optimizers: Mapping[str, Any] = flags_of(_optimizer_flags)
+    of_optimizers: Mapping[str, Any] = _flags_of_registry(OPTIMIZERS, OPTIMIZER)
     weight_decay: float = option(0.0, lower_bound=0.0, common=True)
     decayed: str = option("kernels", choices=("kernels", "all"))
     pretrained_factor: float = option(1.0, lower_bound=0.0)
     layer_decay: float | None = option(None, lower_bound=0.0, upper_bound=1.0)
     schedule: str = option("warm_cosine", choices=words(SCHEDULES), common=True)
-    of_schedules: Mapping[str, Any] = flags_of(_schedule_flags)
+    of_schedules: Mapping[str, Any] = _flags_of_registry(SCHEDULES, OPTIMIZER)
     global_clipnorm: float | None = option(None, lower_bound=0.0)
     ema: float | None = option(None, lower_bound=0.0, upper_bound=1.0)
 

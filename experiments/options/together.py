@@ -6,8 +6,6 @@ from experiments.options.declaration import Options, declarations
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 
-__all__ = ["check_together"]
-
 
 def check_together(options: Options) -> None:
     """Check `Flag.needs` and `Flag.not_with` of all flags that do not have their default.

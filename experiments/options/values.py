@@ -1,4 +1,4 @@
-"""Conversions of a flag's text: paths, numbers, and modules."""
+"""Conversions of a flag's text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,77 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
+from typing import Any
 
+from experiments.options.declaration import Flag
 from experiments.options.errors import UsageError
+from experiments.recipes.nearest import did_you_mean
 
-__all__ = [
-    "absolute",
-    "absolute_place",
-    "import_modules",
-    "normal_fold",
-    "normal_path",
-    "numbers",
-    "whole_numbers",
-]
+UNSET = "none"
+TRUE, FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
+# TensorFlow counts in int32 and computes in float32.
+_MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 3.4e38
+
+
+def converted(flag: Flag, text: str) -> Any:
+    """Return the value of a flag's text.
+
+    Raises:
+        UsageError: The flag cannot have this value.
+    """
+    if not text and not (flag.kind is tuple and flag.default == () and not flag.repeated):
+        raise UsageError(f"{flag.name} must not be empty. Received: {flag.name}=")
+    if flag.kind is bool:
+        if text.lower() in (*TRUE, *FALSE):
+            return text.lower() in TRUE
+        if text == UNSET and flag.default is None:
+            return None
+        raise _refused(flag, "true or false", text)
+    choices = flag.choices
+    can_be_unset = flag.can_be_unset and flag.default is None and not flag.required
+    if text == UNSET and can_be_unset and text not in (choices or ()):
+        return None
+    if choices and flag.kind is not tuple:
+        if text in choices:
+            return text
+        raise _refused(flag, f"one of {', '.join(choices)}", text, did_you_mean(text, choices))
+    if flag.kind in (int, float):
+        return _number(flag, text)
+    if flag.kind is tuple:
+        if flag.repeated:
+            return (text,)
+        return tuple(word.strip() for word in text.split(",")) if text else ()
+    if flag.kind is pathlib.Path:
+        return absolute(text)
+    return flag.convert(text) if flag.convert else text
+
+
+def _number(flag: Flag, text: str) -> int | float:
+    low, high = flag.lower_bound, flag.upper_bound
+    bounds = [f"of at least {low:g}"] if low is not None else []
+    bounds += [f"of at most {high:.10g}"] if high is not None else []
+    number: int | float = math.nan
+    if flag.kind is int:
+        wanted = "a whole number"
+        # Plain digits only: Python also reads 1_000 and the digits of other scripts.
+        if re.fullmatch("[+-]?[0-9]{1,18}", text):
+            number = int(text)
+        low, high = -_MOST_WHOLE if low is None else low, _MOST_WHOLE if high is None else high
+    else:
+        wanted = "a finite number"
+        if re.fullmatch("[-+.0-9eE]+", text):
+            try:
+                number = float(text)
+            except ValueError:
+                number = math.nan
+        low, high = -_MOST_NUMBER if low is None else low, _MOST_NUMBER if high is None else high
+    if not low <= number <= min(high, _MOST_NUMBER):
+        raise _refused(flag, f"{wanted} {' and '.join(bounds)}".rstrip(), text)
+    return number
+
+
+def _refused(flag: Flag, wanted: str, text: str, hint: str = "") -> UsageError:
+    return UsageError(f"{flag.name} must be {wanted}.{hint} Received: {flag.name}={text}")
 
 
 def absolute(text: str) -> pathlib.Path:

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["visible", "visible_text"]
-
 # Control characters except the tab, line and paragraph separators, and text direction marks.
 _HIDDEN = re.compile("[\0-\x08\n-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 

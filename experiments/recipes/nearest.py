@@ -3,8 +3,6 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean"]
-
 
 def did_you_mean(word: str, known: Iterable[str], ending: str = "") -> str:
     """Return a sentence with the most similar known words, after a space, or "" without one.

@@ -15,40 +15,15 @@ import tensorflow as tf
 from experiments.options.progress import progress_bar
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
+from experiments.training.encoders import Encoders
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase
-from experiments.training.kept import kept
-from experiments.training.patience import is_over, waited
 from experiments.training.plan import RunPlan
 from experiments.training.run_files import TENSORBOARD
-from experiments.training.sample_batch import write_sample_batch
+from experiments.training.selection import is_over, kept, waited
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml._files.atomic import replacing
-
-
-def callbacks(
-    run: RunPlan,
-    phase: Phase,
-    embedding: keras.Model,
-    feed: ImageFeed | FeatureFeed,
-    state: State,
-    workers: Workers,
-) -> "tuple[list[keras.callbacks.Callback], EvaluateAndSave]":
-    """Create the callbacks of a phase, which begins at `state`, and the last callback."""
-    options, steps = run.options, run.steps_per_epoch
-    saving = EvaluateAndSave(run, phase, embedding, feed, state, workers)
-
-    def without_gain() -> str:
-        number = waited(saving.history, options) if options.patience else 0
-        return f", no gain in {number} of {options.patience}" if number else ""
-
-    total = options.epochs * steps
-    progress = Progress(options.batch_size, total, options.epochs, state.step, without_gain)
-    fitting = run.objective.callbacks(
-        lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
-    )
-    return [*fitting, StopAtNaN(state, steps), progress], saving
 
 
 class Progress(keras.callbacks.Callback):
@@ -136,7 +111,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
     Args:
         run: The run.
         phase: The phase of the training.
-        embedding: The embedding model, which is the fitted model or a part of it.
+        encoders: The embedding models, which are the fitted model or parts of it.
         feed: Computes the embeddings of the images.
         state: State at the beginning of the phase.
         workers: All workers.
@@ -150,7 +125,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self,
         run: RunPlan,
         phase: Phase,
-        embedding: keras.Model,
+        encoders: Encoders,
         feed: ImageFeed | FeatureFeed,
         state: State,
         workers: Workers,
@@ -159,7 +134,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.run = run
         self.workers = workers
         self.phase = phase
-        self.embedding = embedding
+        self.encoders = encoders
         self.feed = feed
         self.state = state
         self.seconds = state.seconds
@@ -169,8 +144,6 @@ class EvaluateAndSave(keras.callbacks.Callback):
             # Rewrite the curves, so that no point appears twice after a kill.
             shutil.rmtree(run.folder.file(TENSORBOARD), ignore_errors=True)
             self.writer = tf.summary.create_file_writer(str(run.folder.file(TENSORBOARD)))
-            if isinstance(feed, ImageFeed):
-                write_sample_batch(run, self.writer)
             for row in self.history:
                 self._summarize(row)
 
@@ -210,7 +183,8 @@ class EvaluateAndSave(keras.callbacks.Callback):
             row["test/evaluations_without_gain"] = waited([*self.history, row], run.options)
         self.history.append(row)
         if kept(self.history, run.options) is row:
-            save_model(exported(self.embedding), run.folder.best_of(step))
+            for name, encoder in self.encoders.items():
+                save_model(exported(encoder), run.folder.new_best(name))
         run.folder.write_history(self.history)
         self._summarize(row)
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from experiments.training.manifest import DamagedError
 
-__all__ = ["State", "read_checkpoint", "write_checkpoint"]
-
 
 @dataclasses.dataclass(frozen=True)
 class State:

@@ -8,8 +8,6 @@ from experiments import recipes as packaged
 from experiments.options.child import run_module
 from experiments.options.errors import UsageError
 
-__all__ = ["flag_files", "run_recipe"]
-
 
 def flag_files(names: Sequence[str]) -> list[pathlib.Path]:
     """Return the flag files of names and patterns.

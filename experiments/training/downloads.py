@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 from experiments.options.errors import UsageError
 from experiments.options.run_options import BackboneOptions
 from keras_dml._common.errors import DownloadError
-
-__all__ = ["WITHOUT_DOWNLOAD", "downloading_weights"]
 
 WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
 """Recipes for photographs and for drawings without a download."""
@@ -28,7 +22,8 @@ def downloading_weights(options: BackboneOptions) -> Iterator[None]:
     Raises:
         UsageError: The weights cannot be downloaded.
     """
-    urllib.request.install_opener(urllib.request.build_opener(_HTTPSHandler))
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SECONDS_TO_ANSWER)
     try:
         yield
     except DownloadError as error:
@@ -42,29 +37,4 @@ def downloading_weights(options: BackboneOptions) -> Iterator[None]:
             f"weights={options.weights} ({error.__cause__ or error})"
         ) from error
     finally:
-        urllib.request.install_opener(urllib.request.build_opener())
-
-
-class _HTTPSHandler(urllib.request.HTTPSHandler):
-    """A handler whose connections and reads have a time limit, the look-up of the name included."""
-
-    def https_open(self, request: urllib.request.Request) -> Any:
-        """Open a connection.
-
-        Raises:
-            URLError: The server does not answer.
-        """
-        host = request.host.rpartition("@")[2].partition(":")[0]
-        # `getaddrinfo` has no time limit.
-        look_up = threading.Thread(target=_look_up, args=(host,), daemon=True)
-        look_up.start()
-        look_up.join(_SECONDS_TO_ANSWER)
-        if look_up.is_alive():
-            raise urllib.error.URLError(f"the address of {host} is not found")
-        request.timeout = _SECONDS_TO_ANSWER
-        return super().https_open(request)
-
-
-def _look_up(host: str) -> None:
-    with contextlib.suppress(OSError):  # the connection reports it
-        socket.getaddrinfo(host, None)
+        socket.setdefaulttimeout(before)

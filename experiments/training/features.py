@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -21,16 +22,17 @@ from experiments.evaluation.table_embedder import (
     embeddings_on_disk,
 )
 from experiments.options.errors import UsageError
+from experiments.training.encoders import Encoders, encoder_of
 from experiments.training.plan import RunPlan
+from experiments.training.run_files import QUERY
 from keras_dml._backend.cloning import all_layers, freeze
 from keras_dml._backend.private import Functional
 from keras_dml._backend.steps import compiled
 from keras_dml.export.float32 import is_float32
 from keras_dml.models import split_at_features
-from pipelines import CatalogSampler, ImageTable, feature_batches, training_batches
+from pipelines import ImageTable, feature_batches, training_batches
 
 FOLDER = "features"
-RECORD = "features.json"
 # Distinguishes the seeds of views from the seeds of training steps.
 _OF_VIEWS = 0x76696577
 # Features are small, so the head computes many rows at once.
@@ -42,46 +44,46 @@ class ImageFeed:
 
     Args:
         run: The run.
-        embedding: Model from images to embeddings.
+        encoders: Models from images to embeddings.
     """
 
-    def __init__(self, run: RunPlan, embedding: keras.Model) -> None:
+    def __init__(self, run: RunPlan, encoders: Encoders) -> None:
         self._run = run
-        self._embedding = embedding
-        self._embedder = TableEmbedder(
-            embedding, run.preprocessing, run.options.eval_batch_size, again=True
-        )
+        self._encoders = encoders
+        size = run.options.eval_batch_size
+        self._embedders = {
+            name: TableEmbedder(encoder, run.preprocessing, size, again=True)
+            for name, encoder in encoders.items()
+        }
 
     def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """Return the batches (inputs, class ids) of one input pipeline from a step on."""
-        run, catalog = self._run, self._run.data.training_catalog
-        given = {"start_step": start_step, "input_context": context}
-        seed, transform = run.options.seed, run.augmentation
-        batches = training_batches(run.data.train, run.sampler, transform, seed, **given)
-        if run.options.candidates != "catalog" or catalog is None:
-            return batches
-        sampler = CatalogSampler(run.sampler, run.data.train.labels, catalog.labels, seed=seed)
-        # Another seed, so that a photograph and its picture are not cropped alike.
-        pictures = training_batches(catalog, sampler, transform, seed + 1, **given)
-        return tf.data.Dataset.zip(batches, pictures).map(
-            lambda photos, others: ((photos[0], others[0]), photos[1])
+        run = self._run
+        batches = functools.partial(
+            training_batches,
+            transform=run.augmentation,
+            start_step=start_step,
+            input_context=context,
         )
+        return run.objective.batches(run.data, run.sampler, batches)
 
     def embeddings(self, side: str, description: str) -> np.ndarray:
         """Embed the images of a side of the data with the current model."""
-        return self._embedder(self._run.data.tables[side], description)
+        embedder = self._embedders[encoder_of(side, self._encoders)]
+        return embedder(self._run.data.tables[side], description)
 
-    def embeddings_by(self, model: keras.Model) -> dict[str, np.ndarray]:
-        """Return the embeddings by a model of the run, by side, if no new function is needed.
+    def embeddings_by(self, model: keras.Model, encoder: str = QUERY) -> dict[str, np.ndarray]:
+        """Return the embeddings by a model of an encoder, by side, if no new function is needed.
 
-        This is so if the model has the weights of the embedding, whose function is traced already.
+        This is so if the model has the weights of the encoder, whose function is traced already.
         """
-        if not is_float32(self._embedding) or not _same_weights(model, self._embedding):
+        current = self._encoders[encoder]
+        if not is_float32(current) or not _same_weights(model, current):
             return {}
         return {
             side: self.embeddings(side, f"embedding, {side}")
             for side in self._run.data.tables
-            if side != "training"
+            if side != "training" and encoder_of(side, self._encoders) == encoder
         }
 
     def close(self) -> None:
@@ -91,15 +93,6 @@ class ImageFeed:
 def _same_weights(model: keras.Model, other: keras.Model) -> bool:
     arrays, others = model.get_weights(), other.get_weights()
     return len(arrays) == len(others) and all(map(np.array_equal, arrays, others))
-
-
-class _File(NamedTuple):
-    """A file of features: its name, its path, its images, and the model that computes it."""
-
-    name: str
-    path: pathlib.Path
-    table: ImageTable
-    model: IdentifiedEmbedder
 
 
 class _Flat:
@@ -146,11 +139,9 @@ class FeatureFeed:
             raise UsageError(f"cache_dir cannot be made: {error}") from error
         self._shape = trunk.output.shape[1:]
         self._key = model_fingerprint(trunk)
-        files = self._files(trunk)
-        self._tell_and_clear(files)
         began = time.perf_counter()
-        self._features = {file.name: self._computed(file) for file in files}
-        rows = sum(len(file.table) for file in files)
+        self._features = self._computed(trunk)
+        rows = sum(map(len, self._features.values()))
         seconds = time.perf_counter() - began
         print(f"features of {rows:,} images in {self._folder}: {seconds:.1f} s", flush=True)
 
@@ -175,7 +166,7 @@ class FeatureFeed:
         """
         return self._embeddings(self._embed, side)
 
-    def embeddings_by(self, model: keras.Model) -> dict[str, np.ndarray]:
+    def embeddings_by(self, model: keras.Model, encoder: str = QUERY) -> dict[str, np.ndarray]:
         """Embed all sides as `ImageFeed.embeddings_by`, if the model has the same frozen part.
 
         Raises:
@@ -213,57 +204,37 @@ class FeatureFeed:
             raise FloatingPointError("the embeddings are not finite")
         return embeddings
 
-    def _files(self, trunk: keras.Model) -> list[_File]:
-        run, options, key = self._run, self._run.options, self._key
+    def _computed(self, trunk: keras.Model) -> dict[str, np.ndarray]:
+        """Return the features of each table and view, from their files as far as they exist."""
+        run, options = self._run, self._run.options
         # Training images without augmentation: for a training without views, and for evaluators.
-        sides = {"test", *run.objective.sides}
+        sides = {"test", *run.objective.sides, *_view_names(options.cached_views)}
         sides |= {side for each in run.evaluators for side in each.sides(run.data)}
         plain = TableEmbedder(trunk, run.preprocessing, options.eval_batch_size)
         wanted = [
-            (side, table, IdentifiedEmbedder(_Flat(plain), key))
+            (side, table, plain, self._key)
             for side, table in run.data.tables.items()
-            if side in sides or side in _view_names(options.cached_views)
+            if side in sides
         ]
         for view in range(options.cached_views or 0):
             seeds = view_seeds(options.seed, view, len(run.data.train))
             embedder = TableEmbedder(trunk, run.augmentation, options.eval_batch_size, seeds)
-            of_view = f"{key}; view {view} of seed {options.seed}"
-            model = IdentifiedEmbedder(_Flat(embedder), of_view)
-            wanted.append((_view_name(view), run.data.train, model))
-        files = []
-        for name, table, model in wanted:
+            key = f"{self._key}; view {view} of seed {options.seed}"
+            wanted.append((_view_name(view), run.data.train, embedder, key))
+        features = {}
+        for name, table, embedder, key in wanted:
+            model = IdentifiedEmbedder(_Flat(embedder), key)
             digest = hashlib.sha256(embedding_key(model, table).encode()).hexdigest()[:20]
             path = self._folder / f"{name.replace(' ', '-')}-{digest}.npy"
-            files.append(_File(name, path, table, model))
-        return files
-
-    def _tell_and_clear(self, files: Sequence[_File]) -> None:
-        """Print which features have changed since the run began, and delete them."""
-        before = self._run.folder.read_json(RECORD) or {}
-        now = {file.name: file.path.name for file in files}
-        others = [name for name in now if before.get(name, now[name]) != now[name]]
-        if others:
-            print(
-                "the backbone or the images have changed since the features were cached: "
-                f"{', '.join(others)} again",
-                flush=True,
-            )
-        self._run.folder.write_json(RECORD, now)
-        if self._own:
-            for path in self._folder.iterdir():
-                if not path.name.startswith(tuple(now.values())):
-                    path.unlink()
-
-    def _computed(self, file: _File) -> np.ndarray:
-        done = embeddings_on_disk(file.model, file.table, file.path, f"features, {file.name}")
-        return cast(EmbeddingFile, done).array().reshape(-1, *self._shape)
+            done = embeddings_on_disk(model, table, path, f"features, {name}")
+            features[name] = cast(EmbeddingFile, done).array().reshape(-1, *self._shape)
+        return features
 
 
 def remove_own_features(run: RunPlan) -> None:
     """Remove the features in the run's folder."""
     if run.options.cache_dir is None and run.folder.writes:
         shutil.rmtree(run.folder.file(FOLDER), ignore_errors=True)
-        run.folder.file(RECORD).unlink(missing_ok=True)
 
 
 def _of_features(head: keras.Model) -> Callable[[Any], Any]:

@@ -9,8 +9,6 @@ from experiments.options.errors import UsageError
 from experiments.training.optimizer import Rate
 from keras_dml._backend.cloning import all_layers, freeze
 
-__all__ = ["Phase", "Trainability", "check_fine_tuning"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Phase:

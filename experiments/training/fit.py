@@ -1,31 +1,25 @@
-"""Build, compile, and train the embedding model."""
+"""Compile and train the encoders."""
 
 import logging
-from typing import cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.table_embedder import TableEmbedder
-from experiments.options import RunOptions
 from experiments.options.errors import UsageError
-from experiments.options.loss_flags import naming_flags
-from experiments.options.run_options import BackboneOptions
-from experiments.options.values import import_modules, whole_numbers
-from experiments.training.callbacks import callbacks, exported
+from experiments.training.callbacks import EvaluateAndSave, Progress, StopAtNaN, exported
 from experiments.training.checkpoint import State
 from experiments.training.devices import threads
-from experiments.training.downloads import downloading_weights
+from experiments.training.encoders import build_encoders, training_embedding
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
-from experiments.training.patience import is_over, stopped
 from experiments.training.plan import RunPlan
+from experiments.training.run_files import CANDIDATE, QUERY
+from experiments.training.selection import is_over, stopped, waited
 from experiments.training.workers import Workers
 from keras_dml import models
-from keras_dml._backend.cloning import all_layers, freeze
-from keras_dml._common.errors import ArgumentError
 from keras_dml.export.float32 import float32_copy
 
 _LOGGER = logging.getLogger("experiments")
@@ -39,7 +33,8 @@ class Learner:
         strategy: Strategy for the variables.
 
     Attributes:
-        embedding: Model from images to embeddings, which is evaluated and exported.
+        encoders: Models from images to embeddings, which are evaluated and exported.
+        embedding: The encoder of the queries, or the only one.
         model: The fitted model, on images or on cached features, compiled for the first phase.
         trunk, head: The two parts of `embedding`, if the features of the trunk are cached.
 
@@ -53,16 +48,21 @@ class Learner:
         self.trunk: keras.Model | None = None
         self.head: keras.Model | None = None
         with strategy.scope():
-            self._backbone, self.embedding = embedding_model(run.options)
+            self._backbones, self.encoders = build_encoders(run.options)
+            self.embedding = self.encoders[QUERY]
             run.objective.check_dimensions(self.embedding.output_shape[1])
-            self._trainability = Trainability(self._backbone)
+            self._trainability = [Trainability(backbone) for backbone in self._backbones]
             for phase in run.phases:
                 self._let_train(phase)
                 self._check_that_it_learns(phase)
             if run.options.cache_features:
                 self.trunk, self.head = models.split_at_features(self.embedding)
+            if CANDIDATE in self.encoders:
+                run.objective.candidate_encoder = training_embedding(
+                    run.options, self.encoders[CANDIDATE]
+                )
             self.model = run.objective.training_model(
-                self.head or _training_embedding(run.options, self.embedding),
+                self.head or training_embedding(run.options, self.embedding),
                 run.data.train.num_classes,
             )
         # Compile all phases now: errors come before the run's folder is created.
@@ -77,7 +77,7 @@ class Learner:
             self.model.compile(
                 backbone_optimizer(
                     run.options,
-                    self._backbone,
+                    self._backbones,
                     phase.rate,
                     run.objective.rate_factors(self.model),
                 ),
@@ -87,11 +87,11 @@ class Learner:
             )
 
     def without_head(self) -> keras.Model:
-        """Return the model from images to pooled features."""
+        """Return the model from images to pooled features of the queries' backbone."""
         options = self._run.options
         with self._strategy.scope():
             return models.embedding_model(
-                self._backbone, pooling=options.pooling, levels=options.levels
+                self._backbones[0], pooling=options.pooling, levels=options.levels
             )
 
     def average(self) -> None:
@@ -99,10 +99,11 @@ class Learner:
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
     def _let_train(self, phase: Phase) -> None:
-        if phase.head_alone:
-            self._trainability.freeze()
-        else:
-            self._trainability.restore()
+        for backbone in self._trainability:
+            if phase.head_alone:
+                backbone.freeze()
+            else:
+                backbone.restore()
 
     def _check_that_it_learns(self, phase: Phase) -> None:
         run = self._run
@@ -120,93 +121,6 @@ class Learner:
         )
 
 
-def build_backbone(
-    options: BackboneOptions, image_size: int, frozen_batch_norm: bool | None = None
-) -> keras.Model:
-    """Build the backbone with its weights.
-
-    Args:
-        options: The options of the backbone.
-        image_size: Height and width of its images.
-        frozen_batch_norm: Argument of `keras_dml.models.build_backbone`.
-
-    Raises:
-        UsageError: The weights cannot be downloaded.
-    """
-    import_modules(options.import_modules)
-    with downloading_weights(options):
-        return models.build_backbone(
-            options.backbone,
-            image_size,
-            options.weights,
-            frozen_batch_norm,
-            None if options.filters is None else whole_numbers("filters", options.filters),
-            options.trust_code,
-        )
-
-
-def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
-    """Build the backbone and the embedding model."""
-    backbone = build_backbone(options, options.image_size, options.frozen_batch_norm)
-    if options.freeze_backbone:
-        freeze(backbone)
-    elif options.lora_rank is None:
-        _check_that_it_was_not_frozen(options, backbone)
-    if options.rematerialize:
-        models.rematerialize_blocks(backbone)
-    if options.lora_rank is not None:
-        _enable_lora(options, backbone)
-    return backbone, models.embedding_model(
-        backbone,
-        options.embedding_size,
-        options.feature_batch_norm,
-        options.pooling,
-        options.levels,
-    )
-
-
-def pooled_backbone(options: BackboneOptions, image_size: int) -> keras.Model:
-    """Build the backbone with its pooling, without a head. Random weights have the seed 0."""
-    keras.utils.set_random_seed(0)
-    return models.embedding_model(
-        build_backbone(options, image_size), pooling=options.pooling, levels=options.levels
-    )
-
-
-def _training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Model:
-    """Return the embedding model for training images.
-
-    Raises:
-        UsageError: the backbone does not accept images of `training_size`.
-    """
-    if options.training_size in (None, options.image_size):
-        return embedding
-    try:
-        return models.with_image_size(embedding, cast(int, options.training_size))
-    except ArgumentError as error:
-        raise UsageError(
-            f"training_size must be image_size={options.image_size} for backbone "
-            f"{options.backbone}, but got {options.training_size}. "
-            "The backbone accepts images of one size."
-        ) from error
-
-
-def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
-    """Raise `UsageError` if the whole backbone was saved as not trainable."""
-    if backbone.trainable_variables or all(layer.trainable for layer in all_layers(backbone)):
-        return
-    raise UsageError(
-        f"backbone {options.backbone} was saved with trainable = False, so it would not "
-        "train: give --freeze_backbone, or save it again with trainable = True. "
-        f"Received: freeze_backbone={options.freeze_backbone}"
-    )
-
-
-def _enable_lora(options: RunOptions, backbone: keras.Model) -> None:
-    with naming_flags({"layers": "lora_layers", "rank": "lora_rank"}):
-        models.enable_lora(backbone, cast(int, options.lora_rank), options.lora_layers)
-
-
 def feed_of(
     run: RunPlan, learner: Learner, workers: Workers, state: State
 ) -> ImageFeed | FeatureFeed | None:
@@ -222,7 +136,7 @@ def feed_of(
     if over or state.epoch >= run.options.epochs:
         return None
     if learner.trunk is None or learner.head is None:
-        return ImageFeed(run, learner.embedding)
+        return ImageFeed(run, learner.encoders)
     return FeatureFeed(run, learner.trunk, learner.head)
 
 
@@ -311,12 +225,26 @@ def _fit_phase(
     def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return run.objective.targets(feed.batches(state.step, context), run.data.train)
 
-    others, saving = callbacks(run, phase, learner.embedding, feed, state, workers)
+    options, steps = run.options, run.steps_per_epoch
+    saving = EvaluateAndSave(run, phase, learner.encoders, feed, state, workers)
+
+    def without_gain() -> str:
+        number = waited(saving.history, options) if options.patience else 0
+        return f", no gain in {number} of {options.patience}" if number else ""
+
+    total = options.epochs * steps
+    others = [
+        *run.objective.callbacks(
+            lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
+        ),
+        StopAtNaN(state, steps),
+        Progress(options.batch_size, total, options.epochs, state.step, without_gain),
+    ]
     learner.model.fit(
         workers.strategy.distribute_datasets_from_function(batches),
         epochs=phase.last_epoch,
         initial_epoch=state.epoch,
-        steps_per_epoch=run.steps_per_epoch,
+        steps_per_epoch=steps,
         callbacks=[*others, saving],
         shuffle=False,
         verbose=0,

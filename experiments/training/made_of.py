@@ -15,7 +15,6 @@ from experiments.options.run_options import BadImageOptions, DataOptions
 from experiments.options.visible import visible
 from experiments.training.run_files import (
     IMAGES,
-    RANKMI,
     flag_file_of,
     has_checkpoint,
     kept_images,
@@ -69,7 +68,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
         return
     before = kept_images(folder.path)
     if has_checkpoint(folder.path):
-        changes = _Changes(before or {}, made_of)
+        changes, _ = _changes(before or {}, made_of)
         if changes:
             raise UsageError(
                 f"output_dir {str(folder.path)!r} holds a run that was made of other images: "
@@ -77,7 +76,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
             )
         return
     if before != made_of:
-        for name in (RAW_PIXELS_FILE, UNTRAINED_FILE, RANKMI):  # of the images that were there
+        for name in (RAW_PIXELS_FILE, UNTRAINED_FILE):  # of the images that were there
             folder.file(name).unlink(missing_ok=True)
     folder.write_json(IMAGES, made_of)
 
@@ -106,11 +105,11 @@ def images_of_run(
     before = kept_images(run)
     if before is None or _asks_for_others(options, of_run, data_dir_moves):
         return split
-    changes = _Changes(before, record_of(split))
+    changes, may_show_trained = _changes(before, record_of(split))
     if not changes:
         return split
     said = f"{run} was made of other images: {changes}"
-    if refuses and changes.may_show_trained and not of_run.keeps_nothing_back:
+    if refuses and may_show_trained and not of_run.keeps_nothing_back:
         raise UsageError(
             f"{said}. Training images would be measured: put the images back, run again, or name "
             "the right folder, --data_dir=FOLDER"
@@ -140,40 +139,29 @@ def _asks_for_others(options: BadImageOptions, of_run: RunOptions, data_dir_move
     return bool(different)
 
 
-class _Changes:
-    """The differences between two records, which are false without a difference.
+def _changes(before: Record, now: Record) -> tuple[str, bool]:
+    """Return the differences between two records in words, "" without a difference.
 
-    Attributes:
-        may_show_trained: Whether a test image can have been a training image, perhaps with another
-            name.
+    Also return whether a test image can have been a training image, perhaps with another name.
     """
-
-    def __init__(self, before: Record, now: Record) -> None:
-        sides = [*before, *(side for side in now if side not in before)]
-        pairs = {side: (before.get(side, {}), now.get(side, {})) for side in sides}
-        trained = _names(before.get(_TRAINING, {}))
-        self._lines: list[str] = []
-        self.may_show_trained = False
-        lost = bool(trained - _names(now.get(_TRAINING, {})))
-        for side, (then, there) in pairs.items():
-            if then == there:
-                continue
-            new, missing = _names(there) - _names(then), _names(then) - _names(there)
-            seen = set() if side == _TRAINING else new & trained
-            self.may_show_trained |= bool(seen or (new and lost and side != _TRAINING))
-            words = [f"{len(new):,} new ({_some(new)})"] if new else []
-            words += [f"{len(seen):,} of them training images of the run"] if seen else []
-            words += [f"{len(missing):,} missing ({_some(missing)})"] if missing else []
-            if not words:
-                words = [f"{then.get('images', 0):,} images then, {there.get('images', 0):,} now"]
-                self.may_show_trained = True
-            self._lines.append(f"{side}: {', '.join(words)}")
-
-    def __bool__(self) -> bool:
-        return bool(self._lines)
-
-    def __str__(self) -> str:
-        return "; ".join(self._lines)
+    trained = _names(before.get(_TRAINING, {}))
+    lost = bool(trained - _names(now.get(_TRAINING, {})))
+    lines, may_show_trained = [], False
+    for side in dict.fromkeys([*before, *now]):
+        then, there = before.get(side, {}), now.get(side, {})
+        if then == there:
+            continue
+        new, missing = _names(there) - _names(then), _names(then) - _names(there)
+        seen = set() if side == _TRAINING else new & trained
+        may_show_trained |= bool(seen or (new and lost and side != _TRAINING))
+        words = [f"{len(new):,} new ({_some(new)})"] if new else []
+        words += [f"{len(seen):,} of them training images of the run"] if seen else []
+        words += [f"{len(missing):,} missing ({_some(missing)})"] if missing else []
+        if not words:
+            words = [f"{then.get('images', 0):,} images then, {there.get('images', 0):,} now"]
+            may_show_trained = True
+        lines.append(f"{side}: {', '.join(words)}")
+    return "; ".join(lines), may_show_trained
 
 
 def _names(side: Record) -> set[str]:

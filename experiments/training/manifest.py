@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from experiments.options.errors import UsageError
 from keras_dml._files.atomic import replacing
 
-__all__ = ["MANIFEST", "DamagedError", "Manifest"]
-
 MANIFEST = "manifest.json"
 _STAGED = ".new-"
 

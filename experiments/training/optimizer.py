@@ -1,7 +1,7 @@
 """The optimizer and the learning rates that the flags select."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -64,15 +64,15 @@ def optimizer(
 
 def backbone_optimizer(
     options: RunOptions,
-    backbone: keras.Model,
+    backbones: Sequence[keras.Model],
     rate: Rate,
     factors: Mapping[str, float] | None = None,
 ) -> keras.optimizers.Optimizer:
-    """Create the optimizer of the fitted model, with separate learning rates for the backbone.
+    """Create the optimizer of the fitted model, with separate learning rates for backbones.
 
     Args:
         options: The options of the run.
-        backbone: The layers that `pretrained_factor` and `layer_decay` change.
+        backbones: The layers that `pretrained_factor` and `layer_decay` change.
         rate: The learning rate of the other layers.
         factors: Factors on the learning rate of other variables.
 
@@ -81,10 +81,12 @@ def backbone_optimizer(
         ArgumentError: The layer decay is out of range, or the backbone has no blocks.
     """
     factor, decay = options.pretrained_factor, options.layer_decay
-    if decay is not None:
-        check_number("layer_decay", decay, above=0, most=1)
-        of_layers = models.layer_multipliers(backbone, decay)
-        slower = {path: factor * of_layer for path, of_layer in of_layers.items()}
-    else:
-        slower = {} if factor == 1.0 else optimizers.multipliers(backbone, factor)
-    return optimizer(options, rate, {**(factors or {}), **slower}, options.ema)
+    slower = dict(factors or {})
+    for backbone in backbones:
+        if decay is not None:
+            check_number("layer_decay", decay, above=0, most=1)
+            of_layers = models.layer_multipliers(backbone, decay)
+            slower |= {path: factor * of_layer for path, of_layer in of_layers.items()}
+        elif factor != 1.0:
+            slower |= optimizers.multipliers(backbone, factor)
+    return optimizer(options, rate, slower, options.ema)

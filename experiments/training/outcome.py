@@ -23,12 +23,12 @@ from experiments.evaluation.table_embedder import (
 from experiments.options import RunOptions, resolved
 from experiments.options import data as described
 from experiments.training.callbacks import exported, save_model
+from experiments.training.encoders import Encoders, candidate_weights, encoder_of
 from experiments.training.features import FeatureFeed, ImageFeed, remove_own_features
-from experiments.training.kept import kept, kept_by, kept_in_words
-from experiments.training.patience import stopped
 from experiments.training.plan import RunPlan
-from experiments.training.refit import Measured, measured
-from experiments.training.run_files import BEST
+from experiments.training.refit import measured, origin_of
+from experiments.training.run_files import LAST, SERVED
+from experiments.training.selection import kept, kept_by, kept_in_words, stopped
 from experiments.training.workers import Workers
 from keras_dml._files.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
@@ -39,33 +39,21 @@ from keras_dml.models.backbones import brings_weights
 WritePages: TypeAlias = Callable[[RunPlan, Result], None]
 
 
-class Embedded(NamedTuple):
-    """The embeddings of the kept model.
-
-    Attributes:
-        arrays: Name of a table of `Split.tables` -> embeddings, `[n, d]`.
-        files: Files that contain them until the run is finished.
-    """
-
-    arrays: dict[str, np.ndarray]
-    files: list[EmbeddingFile]
-
-
 def leave(
     run: RunPlan,
     model: keras.Model,
-    embedding: keras.Model,
+    encoders: Encoders,
     workers: Workers,
     began: float,
     feed: ImageFeed | FeatureFeed | None,
     write_pages: WritePages,
 ) -> str | None:
-    """Evaluate the kept model, export it, write the pages, and write `result.json` last.
+    """Evaluate the kept models, export them, write the pages, and write `result.json` last.
 
     Args:
         run: The run.
         model: The fitted model.
-        embedding: The embedding model in it.
+        encoders: The embedding models in it.
         workers: The workers. Each calls this function and helps to embed.
         began: `time.perf_counter()` at the start of the run.
         feed: The input of the training; this function closes it. None if this process did not
@@ -75,9 +63,13 @@ def leave(
     Returns:
         The table of scores; None on every worker but the first.
     """
-    model_kept = _kept_model(run, exported(embedding))
-    known = {} if feed is None else feed.embeddings_by(model_kept)
-    embedded = _embed(run, workers.share(model_kept), workers, known)
+    models_kept = {name: _kept_model(run, name, exported(each)) for name, each in encoders.items()}
+    known: dict[str, np.ndarray] = {}
+    if feed is not None:
+        for name, each in models_kept.items():
+            known |= feed.embeddings_by(each, name)
+    shared = {name: workers.share(each) for name, each in models_kept.items()}
+    embedded = _embed(run, shared, workers, known)
     if feed is None:
         remove_own_features(run)  # of a process that was stopped after its last epoch
     else:
@@ -85,51 +77,58 @@ def leave(
     if embedded is None:
         workers.meet()
         return None
+    embeddings, files = embedded
     history = run.folder.history
-    end = Finished(model, embedded.arrays, history, kept(history, run.options))
+    end = Finished(model, embeddings, history, kept(history, run.options))
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
-    # The SavedModel maps the bytes of image files to embeddings.
-    export_saved_model(model_kept, run.folder.file("saved_model"), run.preprocessing)
+    # A SavedModel maps the bytes of image files to embeddings.
+    for name, each in models_kept.items():
+        export_saved_model(each, run.folder.file(f"{name}{SERVED}"), run.preprocessing)
     result = _result(run, end, findings)
     write_pages(run, result)
     seconds = round(time.perf_counter() - began, 1)
     run.folder.write_result(result.as_json() | {"seconds": seconds})
-    for file in embedded.files:
+    for file in files:
         file.remove()
     # The other workers wait: if the first one fails before this line, all have to start again.
     workers.meet()
     return result.table
 
 
-def _kept_model(run: RunPlan, embedding: keras.Model) -> keras.Model:
-    """Return the kept embedding model in float32, and save the last one as `last.keras`.
+def _kept_model(run: RunPlan, name: str, encoder: keras.Model) -> keras.Model:
+    """Return the kept model of an encoder in float32, and save the last one as `last.keras`.
 
     A worker without the folder gets a model of the same layers.
     """
     folder = run.folder
     if not folder.writes:
-        return float32_copy(embedding)
-    save_model(embedding, folder.file("last.keras"))
-    folder.check_best()
-    return float32_copy(load_keras_file(folder.file(BEST), run.options.trust_code))
+        return float32_copy(encoder)
+    save_model(encoder, folder.file(f"{name}{LAST}"))
+    return float32_copy(load_keras_file(folder.best_model(name), run.options.trust_code))
 
 
 def _embed(
-    run: RunPlan, model: keras.Model, workers: Workers, known: Mapping[str, np.ndarray]
-) -> Embedded | None:
+    run: RunPlan, encoders: Encoders, workers: Workers, known: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], list[EmbeddingFile]] | None:
     """Embed the tables that are not `known`, and write `test_embeddings.npz`.
 
     Returns:
-        None on a worker without the folder.
+        Embeddings `[n, d]` by the name of a table, and the files that contain them until the run is
+        finished. None on a worker without the folder.
     """
     folder = run.folder
     tables = {side: table for side, table in run.data.tables.items() if side != "training"}
-    embedder = TableEmbedder(model, run.preprocessing, run.options.eval_batch_size)
-    key = file_sha256(folder.file(BEST)) if folder.writes else ""
-    identified = IdentifiedEmbedder(embedder, key)
+    size = run.options.eval_batch_size
+    identified = {
+        name: IdentifiedEmbedder(
+            TableEmbedder(encoder, run.preprocessing, size),
+            file_sha256(folder.best_model(name)) if folder.writes else "",
+        )
+        for name, encoder in encoders.items()
+    }
     files = {
         side: embeddings_on_disk(
-            identified,
+            identified[encoder_of(side, encoders)],
             table,
             folder.file(f".{side}_embeddings.npy"),
             f"embedding, {side}",
@@ -149,7 +148,7 @@ def _embed(
         arrays |= {} if table.paths is None else {f"{prefix}paths": table.paths}
     with replacing(folder.file("test_embeddings.npz")) as path, open(path, "wb") as stream:
         np.savez(stream, **arrays)
-    return Embedded(embeddings, list(written.values()))
+    return embeddings, list(written.values())
 
 
 class _Scored(NamedTuple):
@@ -170,12 +169,15 @@ class _Scored(NamedTuple):
     note: str = ""
 
 
-def _scored(run: RunPlan, end: Finished, findings: Findings, before: Measured | None) -> _Scored:
+def _scored(
+    run: RunPlan, end: Finished, findings: Findings, before: Mapping[str, Any] | None
+) -> _Scored:
     """Return the scores of this run, or of the run before if this run held out no images."""
     if before is not None:
-        details = {"measured": before.sentence, "scores": before.result.get("scores", {})}
-        table = before.table.splitlines()[len(before.rows) + 1 :]
-        return _Scored(before.rows, table, details, "of the previous model", before.sentence)
+        rows, origin = before["rows"], origin_of(before)
+        details = {"measured": origin, "scores": before.get("scores", {})}
+        lines = str(before.get("table", "")).splitlines()[len(rows) + 1 :]
+        return _Scored(rows, lines, details, "of the previous model", origin)
     lines = [*(f"{name}: {text}" for name, text in findings.lines), *findings.printed]
     details = dict(findings.result)
     if findings.baselines:
@@ -203,7 +205,10 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         kept_back: "none: every class trained" if options.keeps_nothing_back else tested_on,
         "Gallery": f"{len(data.gallery):,} images of the same classes" if data.gallery else "",
         "Catalog": f"{len(data.catalog):,} pictures of the same classes" if data.catalog else "",
-        "Backbone": f"{options.backbone}, weights: {_weights(options)}",
+        "Backbone": _backbone(options.backbone, options.weights),
+        "Candidate backbone": ""
+        if options.candidate_backbone is None
+        else _backbone(options.candidate_backbone, candidate_weights(options)),
         "Embedding": f"{end.embeddings['test'].shape[1]} dimensions",
         **dict(findings.lines if own else ()),
         "NMI of the paper": f"{percent(run.paper['nmi'])} %" if "nmi" in run.paper else "",
@@ -276,9 +281,9 @@ def _classes(options: RunOptions) -> dict[str, str]:
     return lines
 
 
-def _weights(options: RunOptions) -> str:
-    own = brings_weights(options.backbone) and options.weights == "imagenet"
-    return "its own" if own else options.weights
+def _backbone(name: str, weights: str) -> str:
+    own = brings_weights(name) and weights == "imagenet"
+    return f"{name}, weights: {'its own' if own else weights}"
 
 
 def _of_training(row: Mapping[str, float]) -> dict[str, float]:

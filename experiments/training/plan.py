@@ -15,7 +15,6 @@ from experiments.options import data as described
 from experiments.training.fine_tuning import Phase, check_fine_tuning
 from experiments.training.made_of import Record, record_of
 from experiments.training.objectives import Objective, objective_of
-from experiments.training.objectives.base import paths_of_classes
 from experiments.training.run_files import BAD_IMAGES, known_bad_images
 from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
@@ -95,10 +94,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
     objective = objective_of(options)
     objective.check_steps(options.epochs * steps_per_epoch)
-    if options.candidates == "catalog":
-        check_catalog(data)
-    if options.relation is not None:
-        paths_of_classes(data.train)  # raises an error before the run's folder is created
+    objective.check_data(data)
     return RunPlan(
         name=options.name,
         options=options,
@@ -128,16 +124,6 @@ def check_can_be_measured(data: Split) -> None:
         f"dataset must have test classes of two images or more, but got {len(test):,} images of "
         f"{test.num_classes:,} classes to test. Add photographs to the classes."
     )
-
-
-def check_catalog(data: Split) -> None:
-    """Raise `UsageError` unless each training class has a catalog picture."""
-    catalog = data.training_catalog
-    if catalog is None or len(np.setdiff1d(data.train.labels, catalog.labels)):
-        raise UsageError(
-            "candidates must be batch for a dataset without a catalog picture of each training "
-            "class, but got candidates=catalog."
-        )
 
 
 def check_validated(options: RunOptions, data: Split) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
-from experiments.evaluation.scores import Rows
 from experiments.options import (
     RunOptions,
     UsageError,
@@ -16,8 +15,8 @@ from experiments.options import (
     parse,
 )
 from experiments.options.child import run_module
-from experiments.training.patience import epochs_of_all_classes
 from experiments.training.run_files import RESULT, flag_file_of, read_finished, read_json
+from experiments.training.selection import epochs_of_all_classes
 from pipelines.datasets.registry import takes_split
 
 FOLDER = "refit"
@@ -43,38 +42,14 @@ _OTHERWISE = (
 _NOT_PASSED_ON = ("flagfile", "debug", "help", "refit", "measured_in")
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """The scores of the first run, which describe a model without test images.
-
-    Attributes:
-        run: Folder of the first run.
-        result: The `result.json` of the first run.
-    """
-
-    run: pathlib.Path
-    result: dict[str, Any]
-
-    @property
-    def table(self) -> str:
-        """Table of the scores, as text."""
-        return str(self.result.get("table", ""))
-
-    @property
-    def rows(self) -> Rows:
-        """Its rows of the table of scores."""
-        found: Rows = self.result["rows"]
-        return found
-
-    @property
-    def sentence(self) -> str:
-        """Origin of the scores, in words."""
-        trained, tested = self.result.get("trained_on"), self.result.get("tested_on")
-        sides = f" It trained on {trained}, and was tested on {tested}." if tested else ""
-        return (
-            f"The scores belong to the model before.{sides} This model trained on every class, "
-            "with the same settings and steps, and was not measured itself."
-        )
+def origin_of(result: Mapping[str, Any]) -> str:
+    """Return the origin of the scores of the first run, in words."""
+    trained, tested = result.get("trained_on"), result.get("tested_on")
+    sides = f" It trained on {trained}, and was tested on {tested}." if tested else ""
+    return (
+        f"The scores belong to the model before.{sides} This model trained on every class, "
+        "with the same settings and steps, and was not measured itself."
+    )
 
 
 def check_refit(options: RunOptions) -> None:
@@ -87,8 +62,8 @@ def check_refit(options: RunOptions) -> None:
         )
 
 
-def measured(options: RunOptions) -> Measured | None:
-    """Return the scores of the run that `--measured_in` names. None without the flag.
+def measured(options: RunOptions) -> dict[str, Any] | None:
+    """Return the `result.json` of the run that `--measured_in` names. None without the flag.
 
     Raises:
         UsageError: The folder has no finished run with test images.
@@ -106,7 +81,7 @@ def measured(options: RunOptions) -> Measured | None:
             "measured_in must be the folder of a finished run with test images. "
             f"Received: measured_in={options.measured_in}"
         )
-    return Measured(run, result)
+    return result
 
 
 def refit(options: RunOptions) -> pathlib.Path:

@@ -9,36 +9,20 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
-from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
-from experiments.evaluation.result import FLAGS_FILE
+from experiments.evaluation.result import FLAGS_FILE as FLAGS_FILE
 from experiments.options.errors import UsageError
 from experiments.training.manifest import Manifest
-
-__all__ = [
-    "BAD_IMAGES",
-    "BEST",
-    "CHECKPOINT",
-    "DIVERGED",
-    "FLAGS_FILE",
-    "IMAGES",
-    "LOG",
-    "RANKMI",
-    "RAW_PIXELS",
-    "RESULT",
-    "TENSORBOARD",
-    "UNTRAINED",
-    "flag_file_of",
-    "has_checkpoint",
-    "kept_model",
-]
 
 LOG = "metrics.jsonl"
 CHECKPOINT = "checkpoint.npz"
 BEST = "best.keras"
+LAST = "last.keras"
+SERVED = "saved_model"
+QUERY, CANDIDATE = "", "candidate_"
+"""First parts of the names of an encoder's files: of the only one or the queries', and of the
+candidates'."""
 BAD_IMAGES = "bad_images.txt"
 IMAGES = "images.json"
-RANKMI = "rankmi.json"
 RESULT = "result.json"
 DIVERGED = "diverged.txt"
 """The reason why a training diverged."""
@@ -135,8 +119,18 @@ def read_finished(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, fl
     return result, [json.loads(line) for line in manifest.check(LOG).read_text().splitlines()]
 
 
+def kept_candidate_model(path: pathlib.Path) -> pathlib.Path | None:
+    """Return the path of the kept model of the candidates. None for a run with one encoder.
+
+    Raises:
+        DamagedError: The file is missing or has changed since the run wrote it.
+    """
+    name = f"{CANDIDATE}{BEST}"
+    return Manifest(path).check(name) if name in Manifest(path).checksums() else None
+
+
 def kept_model(path: pathlib.Path) -> pathlib.Path:
-    """Return the path of the kept model in the folder of a run.
+    """Return the path of the kept model in the folder of a run, which embeds the queries.
 
     Raises:
         UsageError: The run has no model, because it stopped before its first evaluation.

@@ -18,9 +18,11 @@ from experiments.training.checkpoint import State, read_checkpoint, write_checkp
 from experiments.training.manifest import MANIFEST, Manifest
 from experiments.training.run_files import (
     BEST,
+    CANDIDATE,
     CHECKPOINT,
     FLAGS_FILE,
     LOG,
+    QUERY,
     RESULT,
     has_checkpoint,
     read_json,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from experiments.training.workers import Workers
 
 
+_BEST_MODELS = (f"{QUERY}{BEST}", f"{CANDIDATE}{BEST}")
+
+
 class RunFolder:
     """The folder of a run.
 
@@ -40,7 +45,8 @@ class RunFolder:
     evaluation), `checkpoint.npz` (all variables of the model and its optimizers), `best.keras` and
     `last.keras` (embedding models), `result.json` (written last: the run is finished), and
     `manifest.json` (the SHA-256 of the files). The log, the best model, and the checkpoint of an
-    epoch are replaced in one step. Files are checked before they are used.
+    epoch are replaced in one step. Files are checked before they are used. A run with two encoders
+    also has `candidate_best.keras` and `candidate_last.keras`.
 
     Args:
         path: The folder, which `open` creates.
@@ -210,9 +216,9 @@ class RunFolder:
         """Write `result.json`: the run is finished."""
         self.write_json(RESULT, result)
 
-    def best_of(self, step: int) -> pathlib.Path:
+    def new_best(self, encoder: str = QUERY) -> pathlib.Path:
         """Return the path of a new best model, which the next checkpoint moves to `best.keras`."""
-        return self._manifest.staged(BEST)
+        return self._manifest.staged(f"{encoder}{BEST}")
 
     def save_checkpoint(self, model: keras.Model, state: State, threads: int | None = None) -> None:
         """Write the variables of `model` and its optimizers, with the log and the best model.
@@ -228,7 +234,7 @@ class RunFolder:
         if self.writes:
             arrays = [variable.numpy() for variable in _variables(model)]
             write_checkpoint(self._manifest.staged(CHECKPOINT), arrays, state, threads)
-            self._manifest.commit([LOG, BEST, CHECKPOINT])
+            self._manifest.commit([LOG, *_BEST_MODELS, CHECKPOINT])
 
     def restore_checkpoint(
         self, model_at: Callable[[State], keras.Model], workers: Workers
@@ -267,10 +273,11 @@ class RunFolder:
             DamagedError: The checkpoint, the best model, or the log is damaged.
         """
         if not has_checkpoint(self.path):
-            self._manifest.forget([BEST, RESULT])
+            self._manifest.forget([*_BEST_MODELS, RESULT])
             self.write_text(LOG, "")
             return State(), []
-        names = [name for name in (CHECKPOINT, BEST, LOG) if name in self._manifest.checksums()]
+        written = (CHECKPOINT, *_BEST_MODELS, LOG)
+        names = [name for name in written if name in self._manifest.checksums()]
         for name in dict.fromkeys([CHECKPOINT, *names]):
             self._manifest.check(name, self._advice)
         state, arrays, self.threads = read_checkpoint(self.file(CHECKPOINT))
@@ -288,9 +295,14 @@ class RunFolder:
                 "another --output_dir"
             )
 
-    def check_best(self) -> None:
-        """Raise `DamagedError` unless `best.keras` is the file that the run wrote."""
-        self._manifest.check(BEST, "Put it back, and the same command resumes the run")
+    def best_model(self, encoder: str = QUERY) -> pathlib.Path:
+        """Return the path of an encoder's best model.
+
+        Raises:
+            DamagedError: It is not the file that the run wrote.
+        """
+        advice = "Put it back, and the same command resumes the run"
+        return self._manifest.check(f"{encoder}{BEST}", advice)
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:

@@ -13,8 +13,6 @@ from experiments.training.run_folder import RunFolder
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 
-__all__ = ["TRACKERS", "tracked"]
-
 TRACKER = "tracker.json"
 """The tracker's id of the run, so that a resumed run continues it."""
 

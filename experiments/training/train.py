@@ -14,8 +14,6 @@ from experiments.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from experiments.training.outcome import WritePages
 
-__all__ = ["train"]
-
 
 def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str:
     """Train, evaluate, and write the run's folder, or continue where an earlier process stopped.
@@ -42,7 +40,6 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
 
     # These modules import TensorFlow, which takes seconds. A finished run does not need it.
     from experiments.evaluation.evaluators import Start
-    from experiments.evaluation.table_embedder import TableEmbedder
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
@@ -60,9 +57,10 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     workers = Workers(strategy, cluster)
     run = plan_run(options, folder, workers)
     learner = fit.Learner(run, strategy)
-    embedding, model = learner.embedding, learner.model
-    # Find out now, not after hours of training.
-    check_export(embedding, run.preprocessing)
+    model = learner.model
+    for encoder in learner.encoders.values():
+        # Find out now, not after hours of training.
+        check_export(encoder, run.preprocessing)
     folder.open()
     # Another process with the same flags may have finished the run before this one locked it.
     if workers.first_says(folder.result is not None):
@@ -75,13 +73,12 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     tracking = tracked(options.log_to, folder)
     with tracking, explained(folder, run.data, options.max_pixels):
         feed = fit.feed_of(run, learner, workers, state)
-        embedder = TableEmbedder(embedding, run.preprocessing, options.eval_batch_size)
         untrained = functools.partial(fit.untrained_embeddings, run, learner, workers, feed)
-        start = Start(state.step, embedder, untrained)
+        start = Start(state.step, untrained)
         for evaluator in run.evaluators:
             evaluator.before(run, start)
         fit.fit(run, learner, workers, state, feed)
-        table = outcome.leave(run, model, embedding, workers, began, feed, write_pages)
+        table = outcome.leave(run, model, learner.encoders, workers, began, feed, write_pages)
     if table is None:
         return ""
     return f"\n{table}\n\nreport: {folder.file(REPORT)}\nserving: {folder.file('saved_model')}"

@@ -19,8 +19,8 @@ from experiments.options import RunError, RunOptions, UsageError, data, parse, r
 from experiments.options.together import check_together
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
-from experiments.training.patience import check_patience, epochs_of_all_classes
 from experiments.training.run_files import BEST, CHECKPOINT, DIVERGED, read_finished
+from experiments.training.selection import check_selection, epochs_of_all_classes
 from experiments.tuning.folds import Scores, scores_on_test_classes
 from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial
 from keras_dml import losses
@@ -83,7 +83,7 @@ class RecipeSearch:
             )
         on_fold = dataclasses.replace(options, fold=f"1/{self.folds}")
         check_together(on_fold)
-        check_patience(on_fold)
+        check_selection(on_fold)
         for parameter in self.space:
             for value in parameter.choices or (parameter.low, parameter.high):
                 words = self._words({parameter.name: value})

@@ -11,7 +11,7 @@ from experiments.options import Flag, RunOptions, UsageError, declarations
 from experiments.options import run_options as groups
 from experiments.options.help import shown
 from experiments.options.loss_flags import taken_by
-from experiments.options.parsing import converted
+from experiments.options.values import converted
 from experiments.recipes.nearest import did_you_mean
 
 Value: TypeAlias = float | int | str

@@ -31,6 +31,9 @@ class Relevance(Protocol):
 
     counts: npt.NDArray[np.int64]
 
+    def mask(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
+        """Return whether all items `[b, m]` are relevant to queries `[b]` (row numbers)."""
+
     def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
         """Return whether found items `[b, k]` are relevant to queries `[b]` (row numbers)."""
 
@@ -51,9 +54,14 @@ class SameClassRelevance:
     """
 
     def __init__(self, codes: np.ndarray, item_codes: np.ndarray, own_rows: bool) -> None:
-        self.codes, self.item_codes = codes, item_codes
+        # Numbers of 32 bits compare faster.
+        self.codes, self.item_codes = codes.astype(np.int32), item_codes.astype(np.int32)
         sizes = np.bincount(item_codes, minlength=codes.max() + 1)
         self.counts = sizes[codes] - own_rows
+
+    def mask(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
+        """Return whether all items `[b, m]` have the queries' classes."""
+        return self.item_codes == self.codes[queries, None]
 
     def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
         """Return whether found items `[b, k]` have the queries' classes."""
@@ -93,11 +101,11 @@ class RelationRelevance:
         )
         self.labels = np.asarray(relation.checked_labels(labels, "labels"))
         everyone = np.arange(len(self.labels))
-        self.counts = self._by_blocks(everyone, lambda block: self._positive(block).sum(axis=1))
+        self.counts = self._by_blocks(everyone, lambda block: self.mask(block).sum(axis=1))
 
     def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
         """Return whether found items `[b, k]` are positives of queries `[b]`."""
-        return self._by_blocks(queries, lambda *block: _taken(self._positive, *block), found)
+        return self._by_blocks(queries, lambda *block: _taken(self.mask, *block), found)
 
     def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
         """Return the relation's gains of found items `[b, k]` for queries `[b]`."""
@@ -118,7 +126,8 @@ class RelationRelevance:
             [compute(queries[block], *(rows[block] for rows in more)) for block in blocks]
         )
 
-    def _positive(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
+    def mask(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
+        """Return whether all items `[b, m]` are positives of queries `[b]`."""
         labels = keras.ops.convert_to_tensor(self.labels[queries])
         return self._without_own(np.array(self.relation.compare(labels, self.items)[0]), queries)
 

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from keras_dml import relations
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.rows import rows_of_sets
+from keras_dml._common.rows import prepared_rows, rows_of_sets
 from keras_dml._common.types import Metric
+from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.neighbors import check_ks, make_index, neighbor_blocks
 from keras_dml.metrics.relevance import (
     RelationRelevance,
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from keras_dml.retrieval import Index
 
 Floats = npt.NDArray[np.float64]
-# Neighbors of the first search for the first match, and the factor to the next search. Most queries
-# have their first match among few neighbors.
+# Neighbors of the first approximate search for the first match, and the factor to the next search.
+# Most queries have their first match among few neighbors.
 _FEW_NEIGHBORS, _DEEPER = 16, 8
+# Queries of one block of counted products. More of them take more time, because of the cache.
+_COUNTED_QUERIES = 1536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +122,10 @@ class RetrievalTask:
                 rank[places] = _first(hits)
                 average[places], precision[places] = _precisions(hits, counts[places])
             searched[group] = depth
-        depth = 0
+        missed = matched[np.isinf(rank[matched]) & (searched[matched] < most)]
+        if index is None and len(missed):
+            rank[missed] = self._ranks(rows[missed], ks)
+        depth = 0 if index is not None else most
         while depth < most:
             depth = min(max(_FEW_NEIGHBORS, _DEEPER * depth), most)
             missed = matched[np.isinf(rank[matched]) & (searched[matched] < depth)]
@@ -127,6 +133,36 @@ class RetrievalTask:
                 rank[missed[block]] = _first(hits)
         values = {f"recall@{k}": (rank < k).astype(np.float64) for k in ks}
         return values | {"map@r": average, "r_precision": precision}
+
+    def _ranks(self, rows: npt.NDArray[np.int64], ks: Sequence[int]) -> Floats:
+        """Return the rank of the first match of each query with one, from 0, as far as K needs it.
+
+        For any K, this takes one pass over the pairs without sorting. The exact index decides only
+        the cases that float32 products cannot, mostly ties.
+        """
+        from keras_dml.retrieval.products import ExactProducts
+
+        products = ExactProducts(prepared_rows(self.items, "items", self.metric), self.metric)
+        low, high = np.empty((2, len(rows)), np.int64)
+        with long_work_bar("counting nearer items", len(rows)) as advance:
+            step = min(products.block, _COUNTED_QUERIES)
+            for start in range(0, len(rows), step):
+                block = slice(start, start + step)
+                some = rows[block]
+                queries = prepared_rows(self.queries[some], "queries", self.metric)
+                own = some if self.own_rows else None
+                bounds = products.rank_bounds(queries, self.relevance.mask(some), own)
+                low[block], high[block] = bounds
+                advance(len(some))
+        ranks = high.astype(np.float64)
+        unsure = {k: (low < k) & (high >= k) for k in ks}
+        places = np.flatnonzero(np.any(list(unsure.values()), axis=0))
+        if len(places):
+            deepest = max(k for k in ks if unsure[k].any())
+            for block, _, hits in self.neighbors(rows[places], deepest):
+                found = places[block]
+                ranks[found] = np.minimum(_first(hits), ranks[found])
+        return ranks
 
 
 def retrieval_task(

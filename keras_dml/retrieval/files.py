@@ -44,9 +44,6 @@ _CHECKSUMS = "sha256"
 def save_index(
     path: str | os.PathLike[str],
     items: Items,
-    *,
-    kind: str,
-    metric: Metric,
     parameters: Mapping[str, object],
     write_searcher: Callable[[pathlib.Path], None],
 ) -> None:
@@ -55,9 +52,7 @@ def save_index(
     Args:
         path: The folder.
         items: Items of the index.
-        kind: Kind of the index's class.
-        metric: Metric of the index.
-        parameters: JSON values by name, from `Index.parameters`.
+        parameters: JSON values by name: "kind", "metric", and those of `Index.parameters`.
         write_searcher: `Index.write_searcher`, which writes the state trained on the items.
     """
     with replacing_folder(path, _DESCRIPTION, "an index") as folder:
@@ -67,9 +62,8 @@ def save_index(
             np.save(folder / "ids.npy", items.ids)
         write_searcher(folder / SEARCHER)
         written = FORMAT if "asked" in parameters else _FORMAT_WITHOUT_TREE
-        description = {"format": written, "kind": kind, "metric": metric}
-        description |= {"items": len(items), "dimensions": items.dimensions}
-        description |= {"ids": items.has_ids, **parameters}
+        sizes = {"items": len(items), "dimensions": items.dimensions, "ids": items.has_ids}
+        description = {"format": written, **sizes, **parameters}
         sums = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
         description[_CHECKSUMS] = sums
         (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")

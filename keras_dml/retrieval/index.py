@@ -284,14 +284,8 @@ class Index(abc.ABC):
             ValueError: The parent of `path` is missing, or `path` exists and is not an index.
         """
         with self._ready():
-            save_index(
-                path,
-                self._items,
-                kind=self.kind,
-                metric=self._metric,
-                parameters=self.parameters(),
-                write_searcher=self.write_searcher,
-            )
+            parameters = {"kind": self.kind, "metric": self._metric, **self.parameters()}
+            save_index(path, self._items, parameters, self.write_searcher)
 
     @abc.abstractmethod
     def serving_module(self) -> SearchModule:

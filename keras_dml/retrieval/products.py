@@ -83,21 +83,8 @@ class ExactProducts:
             `(rows, wider)`: k rows or a few more `[q, c]`, and for each query with further
             candidates its number and all its candidates.
         """
-        distinct, copies = self._distinct, self._copies
-        if among is not None:
-            distinct = among
-            if self._copies is not None:
-                used, copies = np.unique(self._copies[among], return_inverse=True)
-                distinct = self._distinct[used]
-        every = among is None and copies is None
-        step = max(1, BLOCK // self._rows.shape[1])
-        blocks = (slice(start, start + step) for start in range(0, len(distinct), step))
-        items = (self._rows[block if every else distinct[block]] for block in blocks)
-        moved = queries.astype(np.float64) - self._center
-        lengths = _lengths(moved)
-        dtype = self._dtype if lengths.max(initial=0.0) < _LONGEST else np.float64
-        nearness = _nearness(moved.astype(dtype), items, self._center, self._metric)
-        count = len(distinct) if copies is None else len(copies)
+        nearness, copies, lengths, dtype = self._products(queries, among)
+        count = nearness.shape[1] if copies is None else len(copies)
         asked = min(k + _SPARE, count)
         found, values = _largest(nearness if copies is None else nearness[:, copies], asked)
         limits = self._limits(lengths, values[:, k - 1], dtype)
@@ -112,11 +99,69 @@ class ExactProducts:
 
         return found if among is None else among[found], wider()
 
+    def rank_bounds(
+        self,
+        queries: npt.NDArray[np.float32],
+        relevant: npt.NDArray[np.bool_],
+        own: npt.NDArray[np.int64] | None = None,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Bound the number of items that are nearer than the nearest relevant item, int64 `[q]`.
+
+        Items whose nearness is within rounding error, and ties, count only in the upper bound.
+
+        Args:
+            queries: Prepared rows float32 `[q, d]`, q at most `block`.
+            relevant: Which items are relevant, at least one for each query, bool `[q, n]`.
+            own: Item that each query is, `[q]`, to exclude it. None excludes nothing.
+        """
+        nearness, copies, lengths, dtype = self._products(queries)
+        nearness = nearness if copies is None else nearness[:, copies]
+        if own is not None:
+            nearness[np.arange(len(own)), own] = -np.inf
+        rows, columns = np.nonzero(relevant)
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        best = np.maximum.reduceat(nearness[rows, columns], starts)
+        least, most = (
+            self._limits(lengths, best, dtype, sign).astype(np.float32)[:, None] for sign in (1, -1)
+        )
+        # Row by row, because counting along an axis is slow.
+        low = np.array([np.count_nonzero(row) for row in nearness > most], np.int64)
+        high = np.array([np.count_nonzero(row) for row in nearness >= least], np.int64)
+        return low, high - 1  # without the relevant item
+
+    def _products(
+        self, queries: npt.NDArray[np.float32], among: npt.NDArray[np.int64] | None = None
+    ) -> tuple[
+        npt.NDArray[np.float32], np.ndarray | None, npt.NDArray[np.float64], type[np.floating]
+    ]:
+        """Return the nearness of distinct rows, the distinct row of each row, and more.
+
+        Returns:
+            `(nearness, copies, lengths, dtype)`: float32 `[q, u]`; None or the column of each row
+            `[n]`; the lengths of the queries minus the center, `[q]`; the dtype of the products.
+        """
+        distinct, copies = self._distinct, self._copies
+        if among is not None:
+            distinct = among
+            if self._copies is not None:
+                used, copies = np.unique(self._copies[among], return_inverse=True)
+                distinct = self._distinct[used]
+        every = among is None and copies is None
+        step = max(1, BLOCK // self._rows.shape[1])
+        blocks = (slice(start, start + step) for start in range(0, len(distinct), step))
+        items = (self._rows[block if every else distinct[block]] for block in blocks)
+        moved = queries.astype(np.float64) - self._center
+        lengths = _lengths(moved)
+        dtype = self._dtype if lengths.max(initial=0.0) < _LONGEST else np.float64
+        nearness = _nearness(moved.astype(dtype), items, self._center, self._metric)
+        return nearness, copies, lengths, dtype
+
     def _limits(
         self,
         lengths: npt.NDArray[np.float64],
         kth: npt.NDArray[np.float32],
         dtype: type[np.floating],
+        sign: int = 1,
     ) -> npt.NDArray[np.float64]:
         """Return the least nearness of an item that can still be one of the k nearest, `[q]`.
 
@@ -124,6 +169,7 @@ class ExactProducts:
             lengths: Lengths of the queries minus the center, `[q]`.
             kth: The k-th largest nearness of each query, `[q]`.
             dtype: Dtype of the products.
+            sign: -1 for the largest nearness of an item that can still be farther than the k-th.
         """
         kth = kth.astype(np.float64)
         # A sum of d products has an error of at most d times the rounding unit times the vectors'
@@ -131,10 +177,11 @@ class ExactProducts:
         # the k-th item and the item.
         unit = (self._rows.shape[1] + 8) * float(np.finfo(dtype).eps) / 2
         if self._metric == "cosine":
-            return kth - 2.0**-21 * np.abs(kth) - 4 * unit
+            return kth - sign * (2.0**-21 * np.abs(kth) + 4 * unit)
         errors = unit * (lengths + self._longest) ** 2
         # 2⁻²⁰ and 1e-75 cover the rounding of nearness and scores to float32.
-        return -np.sqrt(kth**2 * (1 + 2.0**-20) + 2 * errors + 1e-75)
+        squares = kth**2 + sign * (2.0**-20 * kth**2 + 2 * errors + 1e-75)
+        return -np.sqrt(np.maximum(squares, 0.0))
 
 
 def _lengths(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -188,7 +235,9 @@ def _nearness(
             nearness *= -2
             nearness += squares
             nearness += np.einsum("nd,nd->n", items, items)
-            nearness = -np.sqrt(np.maximum(nearness, 0))
+            np.maximum(nearness, 0, out=nearness)
+            np.sqrt(nearness, out=nearness)
+            np.negative(nearness, out=nearness)
         with np.errstate(over="ignore"):  # beyond the range of float32, all items are equally far
             parts.append(nearness.astype(np.float32, copy=False))
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -12,11 +12,11 @@ from tiny_run import (
     command,
     final_weights,
     history,
+    stopping_after_a_checkpoint,
 )
 
 from experiments import evaluate
 from experiments.options.command_line import run_command
-from experiments.training.run_folder import RunFolder
 from keras_dml import models
 
 pytestmark = pytest.mark.slow
@@ -45,31 +45,14 @@ def backbone_of(kind, root):
     return f"--backbone=hub:{root / kind}"
 
 
-class Killed(BaseException):
-    pass
-
-
-def killed_after_its_first_checkpoint(monkeypatch, *words):
-    save = RunFolder.save_checkpoint
-
-    def last_breath(self, *arguments):
-        save(self, *arguments)
-        self.close()
-        raise Killed
-
-    with monkeypatch.context() as context:
-        context.setattr(RunFolder, "save_checkpoint", last_breath)
-        with pytest.raises(Killed):
-            command(*words)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd, monkeypatch):
+def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd):
     words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path)]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert command(*words, f"--output_dir={whole}") == 0
-    killed_after_its_first_checkpoint(monkeypatch, *words, f"--output_dir={killed}")
+    with stopping_after_a_checkpoint():
+        assert command(*words, f"--output_dir={killed}") == 130
     assert command(*words, f"--output_dir={killed}") == 0
     assert "continued after epoch 1" in capfd.readouterr().out
     assert_same_weights(whole, killed)
@@ -81,42 +64,32 @@ def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd, 
     assert "weights: its own" in (whole / "report.html").read_text()
 
 
-def assert_two_devices_train_as_one(words, root):
-    found = []
-    for more in ([], ["--strategy=mirrored", "--logical_devices=2"]):
-        folder = root / f"on {len(more) or 1}"
-        run_python("-m", "experiments.run", *words, *more, f"--output_dir={folder}")
-        found.append(final_weights(folder))
-    assert found[0].keys() == found[1].keys()
-    for name, values in found[0].items():
-        np.testing.assert_allclose(values, found[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-@thorough
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_devices_train_the_same_as_one(kind, photos, tmp_path):
-    words = [*WORDS, f"--data_dir={photos}", backbone_of(kind, tmp_path), "--epochs=1"]
-    assert_two_devices_train_as_one(words, tmp_path)
+TUNED = [
+    ["--lora_rank=2"],
+    ["--head_epochs=1", "--epochs=2"],
+    ["--freeze_backbone", "--cache_features", "--cached_views=2"],
+    ["--rematerialize", "--layer_decay=0.7"],
+    ["--ema=0.5", "--global_clipnorm=0.1"],
+]
 
 
 @thorough
 @pytest.mark.parametrize(
-    "more",
-    [
-        ["--lora_rank=2"],
-        ["--head_epochs=1", "--epochs=2"],
-        ["--freeze_backbone", "--cache_features", "--cached_views=2"],
-        ["--rematerialize", "--layer_decay=0.7"],
-        ["--ema=0.5", "--global_clipnorm=0.1"],
-    ],
-    ids=lambda more: more[0],
+    ("kind", "more"), [*((kind, []) for kind in KINDS), *(("vit", more) for more in TUNED)]
 )
-def test_two_devices_fine_tune_the_same_as_one(more, photos, tmp_path):
+def test_two_devices_train_the_same_as_one(kind, more, photos, tmp_path):
     words = [word for word in WORDS if word.split("=")[0] not in {x.split("=")[0] for x in more}]
-    words += [f"--data_dir={photos}", backbone_of("vit", tmp_path), "--epochs=1", *more]
+    words += [f"--data_dir={photos}", backbone_of(kind, tmp_path), "--epochs=1", *more]
     if "--rematerialize" in more:  # layer_decay replaces pretrained_factor
         words.remove("--pretrained_factor=0.5")
-    assert_two_devices_train_as_one(words, tmp_path)
+    found = []
+    for devices in ([], ["--strategy=mirrored", "--logical_devices=2"]):
+        folder = tmp_path / f"on {len(devices) or 1}"
+        run_python("-m", "experiments.run", *words, *devices, f"--output_dir={folder}")
+        found.append(final_weights(folder))
+    assert found[0].keys() == found[1].keys()
+    for name, values in found[0].items():
+        np.testing.assert_allclose(values, found[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_mistakes_are_one_line(photos, tmp_path, capfd):

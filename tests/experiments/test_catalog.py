@@ -1,75 +1,191 @@
-"""A dataset with a catalog has scores among photos and from photos to the catalog."""
+"""A dataset with a catalog: scores between photos and pictures, and one or two encoders."""
 
-import io
 import json
+import pathlib
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from official_layouts import write_groceries
 from PIL import Image
-from tiny_run import TINY, command, history
+from tiny_run import (
+    TINY,
+    assert_same_runs,
+    assert_serves_its_embeddings,
+    command,
+    history,
+    stopping_after_a_checkpoint,
+)
 
+import pipelines
 from experiments import evaluate
+from experiments.options import data as described
 from experiments.options.command_line import run_command
+from experiments.training.run_files import CANDIDATE, SERVED
+from keras_dml import relations
 from keras_dml.metrics import recall_at_k
+
+WORDS = [word for word in TINY if not word.startswith(("--dataset", "--batch_size"))]
+WORDS += ["--dataset=groceries", "--candidates=catalog", "--loss=nt_xent", "--batch_size=4"]
+WORDS += ["--steps_per_epoch=2", "--relation=shares_label"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A short run on six test classes, with a catalog of one picture per class."""
+def data(tmp_path_factory):
+    """Six test classes with two photos each, and a catalog of one picture per class."""
     root = tmp_path_factory.mktemp("catalog")
-    data = write_groceries(
-        root / "data", np.arange(4).repeat(4).tolist(), list(range(41, 47)), list(range(41, 47))
-    )
+    ids = list(range(41, 47))
+    data = write_groceries(root / "data", np.arange(4).repeat(4).tolist(), ids, ids)
     rng = np.random.default_rng(0)
     for path in sorted(data.rglob("*.jpg")):
-        file = io.BytesIO()
         colors = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
-        Image.fromarray(colors).resize((25, 20)).save(file, "JPEG")
-        path.write_bytes(file.getvalue())
-    folder = root / "run"
-    words = [word for word in TINY if not word.startswith("--dataset")]
-    words += ["--dataset=groceries", f"--data_dir={data}", "--raw_pixels"]
+        Image.fromarray(colors).resize((25, 20)).save(path)
+    return data
+
+
+def backbone(path, filters=5):
+    """Save a small backbone, from images to maps."""
+    inputs = keras.Input([16, 16, 3])
+    x = keras.layers.Conv2D(filters, 3, strides=4)(keras.layers.Rescaling(1 / 255)(inputs))
+    keras.Model(inputs, x).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def words(data):
+    other = backbone(data.parent / "other.keras")
+    return [*WORDS, f"--data_dir={data}", f"--candidate_backbone={other}"]
+
+
+@pytest.fixture(scope="module")
+def run(words, tmp_path_factory):
+    """A short run with two encoders."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
     assert command(*words, f"--output_dir={folder}") == 0
     return folder
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_run_has_both_scores(run):
+@pytest.fixture(scope="module")
+def arrays(run):
     with np.load(run / "test_embeddings.npz") as saved:
-        arrays = dict(saved)
-    assert arrays["catalog_labels"].tolist() == list(range(6))
+        return dict(saved)
+
+
+def test_each_encoder_embeds_and_serves_its_images(run, arrays):
     assert arrays["catalog_paths"][0].endswith("Kind_41_Iconic.jpg")
-    found = recall_at_k(
-        arrays["embeddings"], arrays["labels"], [1, 2],
-        gallery=arrays["catalog_embeddings"], gallery_labels=arrays["catalog_labels"],
-    )  # fmt: skip
+    assert_serves_its_embeddings(run)
+    served = tf.saved_model.load(str(run / f"{CANDIDATE}{SERVED}")).signatures["serving_default"]
+    files = [pathlib.Path(path).read_bytes() for path in arrays["catalog_paths"]]
+    found = served(tf.constant(files))["embeddings"].numpy()
+    np.testing.assert_allclose(found, arrays["catalog_embeddings"], atol=1e-4)
+    best, other = (
+        keras.saving.load_model(run / f"{name}best.keras", compile=False)
+        for name in ("", CANDIDATE)
+    )
+    assert best.count_params() != other.count_params()
+    card = (run / "report.html").read_text()
+    assert "Candidate backbone" in card and "<h2>Retrieval in the catalog</h2>" in card
+
+
+def test_the_scores_compare_photos_with_the_catalog_in_both_directions(run, data, arrays):
     result = json.loads((run / "result.json").read_text())
-    assert result["recall"]["photo to catalog, cosine"] == {"1": found[1], "2": found[2]}
-    assert "photo to catalog, l2" in result["table"]
-    # The scores among photos do not include the catalog.
-    photos = recall_at_k(arrays["embeddings"], arrays["labels"], [1])
-    assert result["recall"]["embedding, cosine"]["1"] == photos[1]
+    photos = arrays["embeddings"], arrays["labels"]
+    pictures = arrays["catalog_embeddings"], arrays["catalog_labels"]
+    for name, queries, others in (
+        ("photo to catalog", photos, pictures),
+        ("catalog to photo", pictures, photos),
+        ("embedding", photos, (None, None)),
+    ):
+        found = recall_at_k(*queries, [1, 2], gallery=others[0], gallery_labels=others[1])
+        assert result["recall"][f"{name}, cosine"] == {"1": found[1], "2": found[2]}
+        assert f"{name}, l2" in result["table"]
+    tags = described.paths_of_classes(pipelines.load_dataset("groceries", data).test)
+    found = recall_at_k(
+        photos[0],
+        tags[photos[1]],
+        [1, 2],
+        relation=relations.SharesLabel(encoding="ids"),
+    )
+    assert result["recall"]["shares_label, cosine"] == {"1": found[1], "2": found[2]}
     assert {"catalog/recall@1/cosine", "test/recall@1/cosine"} <= history(run)[-1].keys()
-    page = (run / "report.html").read_text()
-    assert "<dt>Catalog</dt><dd>6 pictures of the same</dd>" in page
-    assert "<h2>Retrieval</h2>" in page and "<h2>Retrieval in the catalog</h2>" in page
 
 
-@pytest.mark.thorough
 @pytest.mark.slow
-def test_an_evaluation_has_the_same_scores(run, tmp_path, capsys):
-    recall = json.loads((run / "result.json").read_text())["recall"]["photo to catalog, cosine"]
-    for source in (f"--run={run}", f"--embeddings={run / 'test_embeddings.npz'}"):
-        words = [source, "--recall_at=1,2", f"--output_dir={tmp_path / source[2:5]}"]
-        assert run_command(evaluate.main, ["evaluate", *words]) == 0
-        result = json.loads((tmp_path / source[2:5] / "evaluation.json").read_text())
-        assert result["catalog_recall"]["cosine"] == recall
-        assert "photo to catalog, l2" in capsys.readouterr().out
-        page = (tmp_path / source[2:5] / "evaluation.html").read_text()
+def test_evaluations_of_the_run_have_its_scores(run, data, tmp_path, capsys):
+    expected = json.loads((run / "result.json").read_text())["rows"]
+    of_groceries = ["--dataset=groceries", f"--data_dir={data}", "--relation=shares_label"]
+    models = [f"--saved_model={run / SERVED}"]
+    models += [f"--candidate_saved_model={run / f'{CANDIDATE}{SERVED}'}", *of_groceries]
+    for name, source in (
+        ("run", [f"--run={run}"]),
+        ("models", models),
+        ("file", [f"--embeddings={run / 'test_embeddings.npz'}"]),
+    ):
+        output = tmp_path / name
+        given = [*source, "--recall_at=1,2", "--noclustering", f"--output_dir={output}"]
+        assert run_command(evaluate.main, ["evaluate", *given]) == 0
+        rows = json.loads((output / "evaluation.json").read_text())["rows"]
+        of_file = [row for row in expected if not row.startswith("shares_label")]
+        assert list(rows) == (of_file if name == "file" else list(expected))
+        for row, scores in rows.items():
+            assert scores == pytest.approx(expected[row], abs=1e-6)
+        page = (output / "evaluation.html").read_text()
         assert page.count("<h2>Retrieval in the catalog</h2>") == 1
     # The training classes have no catalog.
-    words = [f"--run={run}", "--split=train", f"--output_dir={tmp_path / 'train'}"]
-    assert run_command(evaluate.main, ["evaluate", *words]) == 0
+    capsys.readouterr()
+    given = [f"--run={run}", "--split=train", f"--output_dir={tmp_path / 'train'}"]
+    assert run_command(evaluate.main, ["evaluate", *given]) == 0
     assert "catalog" not in capsys.readouterr().out.lower()
+
+
+@pytest.mark.slow
+def test_a_stopped_run_resumes_identically(words, run, tmp_path):
+    with stopping_after_a_checkpoint():
+        assert command(*words, f"--output_dir={tmp_path / 'run'}") == 130
+    assert len(history(tmp_path / "run")) == 1
+    assert command(*words, f"--output_dir={tmp_path / 'run'}") == 0
+    assert_same_runs(run, tmp_path / "run")
+    (tmp_path / "run" / f"{CANDIDATE}best.keras").write_text("damaged")
+    assert run_command(evaluate.main, ["evaluate", f"--run={tmp_path / 'run'}"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--dataset=folder", "--data_dir={photos}"],
+            "candidates must be batch for a dataset without",
+        ),
+        (["--loss=arcface"], "candidates must be batch for a loss that cannot"),
+        (["--loss=n_pairs"], "candidates must be batch for a loss that cannot"),
+        (["--also=tcm"], "candidates must not be set with --also"),
+        (["--candidates=batch", "--candidate_backbone=resnet50"], "needs --candidates=catalog"),
+        (["--candidate_weights=none"], "candidate_weights needs --candidate_backbone"),
+        (["--candidate_backbone=resnet1"], "With --candidate_backbone, backbone must be one of"),
+        (
+            ["--candidate_backbone={other}", "--embedding_size=none"],
+            "candidate_backbone must have features of the same length as backbone",
+        ),
+    ],
+)
+def test_invalid_candidates_are_refused(data, photos, flags, message, tmp_path, capsys):
+    other = backbone(tmp_path / "other.keras")
+    given = [word for word in WORDS if not word.startswith("--relation")]
+    flags = [flag.format(other=other, photos=photos) for flag in flags]
+    given += [f"--data_dir={data}", *flags]
+    assert command(*given, f"--output_dir={tmp_path / 'run'}") == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_relation_needs_coarse_classes(run, photos, tmp_path, capsys):
+    file = f"--embeddings={run / 'test_embeddings.npz'}"
+    others = [f"--saved_model={run / SERVED}", f"--data_dir={photos}"]
+    for flags, message in (
+        ([file], "relation has no effect on --embeddings"),
+        (others, "relation needs a dataset with coarse classes"),
+    ):
+        given = [*flags, "--relation=hierarchy", f"--output_dir={tmp_path / 'out'}"]
+        assert run_command(evaluate.main, ["evaluate", *given]) == 2
+        assert message in capsys.readouterr().err.splitlines()[-1]

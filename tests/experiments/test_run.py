@@ -4,8 +4,6 @@ import importlib.util
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -14,8 +12,8 @@ from processes import run_python
 from tiny_run import TINY, assert_serves_its_embeddings, command, finished_run, history
 
 from experiments import audit, evaluate, recipes
-from experiments.options import RunOptions, parse, run_command
-from experiments.training import fit
+from experiments.options import RunOptions, parse, resolved, run_command
+from experiments.training import encoders
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics, models
 
@@ -46,7 +44,7 @@ def test_files_of_a_finished_run(finished):
     report = (finished / "report.html").read_text()
     assert "<html" in report and "before, raw pixels: matching 0." in report
     (events,) = (finished / "tensorboard").glob("events*")
-    assert b"train/first batch, augmented" in events.read_bytes()
+    assert b"train/loss" in events.read_bytes()
     assert {"best.keras", "last.keras", "checkpoint.npz"} <= {p.name for p in finished.iterdir()}
     assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
 
@@ -67,26 +65,17 @@ def test_a_run_by_scann_shows_certificates(photos, tmp_path, capsys):
     assert certificate in result["table"] and certificate in (folder / "report.html").read_text()
 
 
-def test_the_flags_file_repeats_the_run(finished, tmp_path, capsys):
-    flags_file = finished / "flags.txt"
-    assert "--embedding_size=8" in flags_file.read_text()
-    assert command(f"--flagfile={flags_file}", f"--output_dir={finished}") == 0
-    assert "is finished" in capsys.readouterr().out
-
-
 def test_a_finished_run_does_nothing(finished, photos, capsys):
-    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    finished_run(finished, photos, "--raw_pixels")
-    out = capsys.readouterr().out
-    assert "is finished" in out
-    assert "embedding, cosine" in out
-    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
-
-
-def test_the_saved_model_returns_the_embeddings_of_the_evaluation(finished, photos):
     assert_serves_its_embeddings(finished)
-    with np.load(finished / "test_embeddings.npz") as saved:
-        assert len(saved["labels"]) == len(saved["paths"]) == 20
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    for words in (
+        [*TINY, f"--data_dir={photos}", "--raw_pixels"],
+        [f"--flagfile={finished}/flags.txt"],
+    ):
+        assert command(*words, f"--output_dir={finished}") == 0
+        out = capsys.readouterr().out
+        assert "is finished" in out and "embedding, cosine" in out
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
 def test_different_flags_in_the_same_folder_are_listed(finished, photos, capsys):
@@ -123,7 +112,7 @@ def test_a_local_flag_file_has_precedence_over_a_packaged_recipe(tmp_path, monke
 
 
 @pytest.mark.parametrize("recipe", recipes.names())
-def test_every_recipe_has_a_description_and_parses(recipe):
+def test_every_recipe_has_a_description_and_parses(recipe, tmp_path):
     text = recipes.find_recipe(recipe).read_text()
     head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     assert text.startswith("# ")
@@ -132,6 +121,11 @@ def test_every_recipe_has_a_description_and_parses(recipe):
     options = parse(RunOptions, ["run", f"--flagfile={recipe}"])
     assert f"{options.name}.flags" == recipe
     assert options.dataset
+    # The flags of the run are a flag file for the same options.
+    (tmp_path / "flags.txt").write_text(resolved(options))
+    again = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'flags.txt'}"])
+    assert resolved(again) == resolved(options)
+    assert again.loss_arguments == options.loss_arguments
 
 
 BAD = [
@@ -139,20 +133,13 @@ BAD = [
         ["--flagfile=glyph.flags"],
         "Did you mean glyphs.flags or .*keras-dml recipes lists .*Received:",
     ),
-    (["--flagfile=glyph"], "Did you mean glyphs.flags or"),
     (
         ["--epoch=3"],
         "epoch is not a flag of experiments.run. Did you mean epochs.*Received: --epoch=3",
     ),
-    (["--query=a.png"], "query is not a flag of experiments.run"),
-    (["--nodebg"], r"Did you mean nodebug\b.*Received: --nodebg"),
     (["--optimizer=adma"], r"of sgd, adam, adamw, rmsprop. Did you mean adam .*: optimizer=adma"),
-    (["--flip=perhaps"], "flip must be true or false. Received: flip=perhaps"),
     (["--dataset=glyph"], r"tfds:NAME. Did you mean glyphs\? Received: dataset=glyph"),
     (["--loss=tripplet"], r"Did you mean triplet\b.* Received: loss='tripplet'"),
-    (["--epochs=0"], "epochs.*0"),
-    (["--crop=both"], "crop"),
-    (["word"], "flags start with --. Received: word"),
     ([], "dataset must be one of"),
     (["--dataset=birds"], "birds.*cub|cub.*birds"),
     (["--dataset=cub"], "data_dir"),
@@ -187,9 +174,7 @@ BAD_FOR_TINY = [
     (["--crop_area=a,b"], "crop_area must be 2 numbers"),
     (["--jitter=1,2"], "jitter must be 4 numbers"),
     (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
-    (["--recall_at=inf"], "recall_at must be whole numbers.*inf"),
     (["--crop_area=1,0.5", "--crop=area"], "crop_area"),
-    (["--seed=99999999999"], "seed"),
     (["--dropout=0.5"], "dropout.*ce"),
     (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
     (
@@ -199,12 +184,8 @@ BAD_FOR_TINY = [
     (["--momentum=0.9"], "momentum.*sgd"),
     (["--momentum=2", "--optimizer=sgd"], "momentum"),
     (["--velocity=torch"], "velocity is for --optimizer=sgd"),
-    (["--velocity=pytorch", "--optimizer=sgd"], "velocity must be one of keras, torch"),
     (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
     (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
-    (["--loss=center", "--center_weight=nan"], "center_weight must be a finite number.*nan"),
-    (["--crop_area=nan,1"], "crop_area must be 2 numbers"),
-    (["--ema=inf"], "ema"),
     (["--learning_rate=0"], "learning_rate must be a number above 0"),
 ]
 
@@ -316,14 +297,6 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_run_first_prints_the_arguments_of_its_loss(photos, tmp_path, capsys):
-    more = ["--loss=triplet", "--margin=0.3", "--triplets=hard", "--epochs=1"]
-    finished_run(tmp_path / "run", photos, *more)
-    assert capsys.readouterr().out.startswith("to loss triplet: margin=0.3, triplets=hard\n")
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -342,16 +315,6 @@ def test_strategy_precision_and_compilation(more, photos, tmp_path):
     assert_serves_its_embeddings(tmp_path / "run")
 
 
-def test_a_closed_pipe_is_not_an_error():
-    program = (
-        "import sys; from experiments.options.command_line import run_command\n"
-        "def main(argv): raise BrokenPipeError\n"
-        "sys.exit(run_command(main))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_model_that_cannot_be_exported_is_refused_before_training(
     photos,
     tmp_path,
@@ -365,7 +328,7 @@ def test_a_model_that_cannot_be_exported_is_refused_before_training(
         backbone.name = "_backbone"
         return backbone, models.embedding_model(whole, 4)
 
-    monkeypatch.setattr(fit, "embedding_model", embedding_model)
+    monkeypatch.setattr(encoders, "embedding_model", embedding_model)
     folder = tmp_path / "run"
     assert command(*TINY, "--loss=snca", f"--data_dir={photos}", f"--output_dir={folder}") == 2
     assert "rename '_backbone'" in capsys.readouterr().err

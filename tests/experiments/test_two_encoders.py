@@ -6,14 +6,11 @@ import pytest
 import tensorflow as tf
 from official_layouts import write_groceries
 from photo_search import make_index, picture, png
-from tiny_run import TINY, history
-from tiny_run import command as tiny_command
 
 import pipelines
 from experiments import evaluate, search
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options.command_line import run_command
-from keras_dml import models
 
 
 def evaluate_command(*arguments):
@@ -57,41 +54,6 @@ def test_the_candidate_model_embeds_the_catalog(groceries, tmp_path):
     ):
         expected = TableEmbedder(model, transform, 64)(table)
         np.testing.assert_allclose(np.load(tmp_path / "out" / f"{name}.npy"), expected, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_run_trains_with_catalog_pictures_as_candidates(groceries, tmp_path, monkeypatch):
-    steps = []
-
-    def compute_loss(self, x=None, y=None, y_pred=None, *others, **more):
-        steps.append(([tuple(images.shape[1:]) for images in x], len(y_pred)))
-        return original(self, x, y, y_pred, *others, **more)
-
-    original = models.DualEncoder.compute_loss
-    monkeypatch.setattr(models.DualEncoder, "compute_loss", compute_loss)
-    words = [word for word in TINY if not word.startswith("--dataset")]
-    given = [*words, "--dataset=groceries", f"--data_dir={groceries}", "--candidates=catalog"]
-    given += ["--loss=nt_xent", "--batch_size=4", f"--output_dir={tmp_path / 'run'}"]
-    assert tiny_command(*given) == 0
-    assert steps and all(outputs == 2 for _, outputs in steps)
-    assert {shape for shapes, _ in steps for shape in shapes} == {(16, 16, 3)}
-    last = history(tmp_path / "run")[-1]
-    assert np.isfinite(last["train/loss"]) and "catalog/recall@1/cosine" in last
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--loss=nt_xent"], "candidates must be batch for a dataset without"),
-        (["--loss=arcface"], "candidates must be batch for a loss that cannot"),
-        (["--loss=nt_xent", "--also=tcm"], "candidates must not be set with --also"),
-    ],
-)
-def test_invalid_candidates_of_a_run_are_refused(flags, message, photos, tmp_path, capsys):
-    words = [word for word in TINY if not word.startswith("--loss")]
-    given = [*words, f"--data_dir={photos}", "--candidates=catalog"]
-    assert tiny_command(*given, f"--output_dir={tmp_path / 'run'}", *flags) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_invalid_candidate_models_are_refused(groceries, tmp_path, capsys):

@@ -8,6 +8,7 @@ import types
 
 import numpy as np
 import pytest
+from image_files import encode
 from PIL import Image, ImageFile
 
 from experiments.evaluation.pictures import checked_picture, thumbnail
@@ -21,9 +22,7 @@ HEAD = b"\0\0\0\x18ftypheic"
 
 
 def png(pixels=PIXELS):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return encode(Image.fromarray(pixels), "PNG")
 
 
 HEIC = HEAD + png()

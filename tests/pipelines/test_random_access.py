@@ -1,11 +1,11 @@
 """Batches without TensorFlow, compared with tf.data number by number."""
 
-import io
 import pickle
 
 import keras
 import numpy as np
 import pytest
+from image_files import encode
 from PIL import Image
 
 import pipelines
@@ -25,9 +25,7 @@ def encoded(format="JPEG", side=20, mode="RGB", **options):
         y, x = np.mgrid[:side, : side + 6]
         planes = [(3 * y + number) % 200, (2 * x + 5 * number) % 200, y + x, 8 * x]
         pixels = np.stack(planes[: len(mode)], -1).astype(np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(pixels.squeeze()).save(file, format, **options)
-        files.append(file.getvalue())
+        files.append(encode(Image.fromarray(pixels.squeeze()), format, **options))
     return files
 
 

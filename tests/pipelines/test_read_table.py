@@ -1,9 +1,8 @@
 """Tables from files, Hugging Face datasets, data frames, and columns."""
 
-import io
-
 import numpy as np
 import pytest
+from image_files import encode
 from PIL import Image
 
 import pipelines
@@ -13,9 +12,7 @@ LABELS = ["cat", "dog", "cat", "eel"]
 
 
 def jpeg(level):
-    file = io.BytesIO()
-    Image.new("RGB", (9, 7), (level, 10, 20)).save(file, "JPEG")
-    return file.getvalue()
+    return encode(Image.new("RGB", (9, 7), (level, 10, 20)), "JPEG")
 
 
 FILES = [jpeg(30 * number) for number in range(4)]

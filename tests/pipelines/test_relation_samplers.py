@@ -65,6 +65,10 @@ MISTAKES = {
     "too many tags": (lambda: TagSampler(TAGS, 8, 2), "tags_per_batch .*7"),
     "ids as multi-hot": (lambda: TagSampler(np.array([[2, 3]]), 1, 1), "encoding='ids'"),
     "class ids as tags": (lambda: TagSampler(np.arange(4), 1, 1), "tags must be a matrix"),
+    "a class without a picture": (
+        lambda: CatalogSampler(BalancedSampler([0, 1], 2, 1), [0, 1], [0, 2]),
+        r"catalog_labels must have a picture.*class 1\.",
+    ),
     "too many categories": (lambda: HierarchySampler(PATHS, 5, 2, 2), "categories_per_batch .*4"),
     "class ids as paths": (
         lambda: HierarchySampler(np.arange(4), 1, 1, 1),
@@ -92,10 +96,3 @@ def test_each_image_gets_a_picture_of_its_class_and_all_pictures_come_up():
         assert (rows == pictures(step)).all()
         seen |= set(rows.tolist())
     assert seen == {0, 1, 2, 3}
-
-
-def test_a_class_without_a_picture_raises_an_error():
-    photos = np.repeat(np.arange(3), 4)
-    sampler = BalancedSampler(photos, classes_per_batch=2, images_per_class=2)
-    with pytest.raises(ValueError, match=r"catalog_labels must have a picture.*class 1\."):
-        CatalogSampler(sampler, photos, np.array([0, 2]))

@@ -1,12 +1,12 @@
 """Tiny images of every format, and damaged or malicious variants of them."""
 
 import functools
-import io
 import struct
 import zlib
 
 import mutations
 import numpy as np
+from image_files import encode
 from PIL import Image
 
 EXTENSIONS = (".jpg", ".JPEG", ".png", ".webp", ".bmp", ".gif")
@@ -22,12 +22,6 @@ def _picture(mode="RGB", seed=0, size=(23, 31)):
     return Image.fromarray(noise.squeeze()).resize(size, Image.Resampling.BICUBIC)
 
 
-def _encoded(image, file_format, **options):
-    file = io.BytesIO()
-    image.save(file, file_format, **options)
-    return file.getvalue()
-
-
 def _orientation(number):
     exif = Image.Exif()
     exif[0x0112] = number
@@ -41,32 +35,32 @@ def good_images():
     palette = rgb.quantize(16)
     film = {"save_all": True, "append_images": [_picture(seed=1), _picture(seed=2)]}
     images = {
-        "jpeg": _encoded(rgb, "JPEG"),
-        "progressive jpeg": _encoded(rgb, "JPEG", progressive=True),
-        "jpeg with restarts": _encoded(rgb, "JPEG", restart_marker_blocks=1),
-        "gray jpeg": _encoded(grey, "JPEG"),
-        "cmyk jpeg": _encoded(rgb.convert("CMYK"), "JPEG"),
-        "png": _encoded(rgb, "PNG"),
-        "gray png": _encoded(grey, "PNG"),
-        "palette png": _encoded(palette, "PNG", transparency=3),
-        "1 bit png": _encoded(grey.convert("1"), "PNG"),
-        "16 bit png": _encoded(Image.fromarray(np.asarray(grey).astype("u2") << 8), "PNG"),
-        "rgba png": _encoded(rgba, "PNG"),
-        "animated png": _encoded(rgb, "PNG", **film),
-        "webp": _encoded(rgb, "WEBP"),
-        "lossless webp": _encoded(rgb, "WEBP", lossless=True),
-        "rgba webp": _encoded(rgba, "WEBP"),
-        "animated webp": _encoded(rgb, "WEBP", **film),
-        "bmp": _encoded(rgb, "BMP"),
-        "palette bmp": _encoded(palette, "BMP"),
-        "rgba bmp": _encoded(rgba, "BMP"),
-        "gif": _encoded(palette, "GIF"),
-        "animated gif": _encoded(palette, "GIF", **film),
+        "jpeg": encode(rgb, "JPEG"),
+        "progressive jpeg": encode(rgb, "JPEG", progressive=True),
+        "jpeg with restarts": encode(rgb, "JPEG", restart_marker_blocks=1),
+        "gray jpeg": encode(grey, "JPEG"),
+        "cmyk jpeg": encode(rgb.convert("CMYK"), "JPEG"),
+        "png": encode(rgb, "PNG"),
+        "gray png": encode(grey, "PNG"),
+        "palette png": encode(palette, "PNG", transparency=3),
+        "1 bit png": encode(grey.convert("1"), "PNG"),
+        "16 bit png": encode(Image.fromarray(np.asarray(grey).astype("u2") << 8), "PNG"),
+        "rgba png": encode(rgba, "PNG"),
+        "animated png": encode(rgb, "PNG", **film),
+        "webp": encode(rgb, "WEBP"),
+        "lossless webp": encode(rgb, "WEBP", lossless=True),
+        "rgba webp": encode(rgba, "WEBP"),
+        "animated webp": encode(rgb, "WEBP", **film),
+        "bmp": encode(rgb, "BMP"),
+        "palette bmp": encode(palette, "BMP"),
+        "rgba bmp": encode(rgba, "BMP"),
+        "gif": encode(palette, "GIF"),
+        "animated gif": encode(palette, "GIF", **film),
     }
     for number in range(1, 9):
         for file_format in ("JPEG", "PNG", "WEBP"):
             name = f"{file_format.lower()} of orientation {number}"
-            images[name] = _encoded(rgb, file_format, exif=_orientation(number))
+            images[name] = encode(rgb, file_format, exif=_orientation(number))
     return tuple(images.items())
 
 

@@ -1,5 +1,6 @@
 """Runs of a few seconds, in this process or in another one, and their outputs."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,10 +9,12 @@ import sys
 import time
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from experiments import run
 from experiments.options.command_line import run_command
+from experiments.training.run_folder import RunFolder
 
 TINY = [
     "--dataset=folder",
@@ -49,6 +52,22 @@ def finished_run(folder, photos, *more):
     """Run for a few seconds on these photos and return the run's folder."""
     assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}", *more) == 0
     return folder
+
+
+@contextlib.contextmanager
+def stopping_after_a_checkpoint(epoch=None):
+    """Within the block, a run stops after its first checkpoint, or after an epoch's checkpoint."""
+    save = RunFolder.save_checkpoint
+
+    def save_and_stop(self, model, state, threads):
+        save(self, model, state, threads)
+        if epoch in (None, state.epoch):
+            self.close()
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", save_and_stop)
+        yield
 
 
 def start(*words, backend=None):

@@ -86,19 +86,14 @@ def objective_of(options: RunOptions) -> Objective:
             f"Received: mining={shown(options.mining)}"
         )
     if options.candidates == "catalog":
-        if kind is not OverPairs or not loss.takes_memory:
-            raise UsageError(
-                "candidates must be batch for a loss that cannot compare two sets. "
-                f"Received: candidates=catalog, loss={options.loss}"
-            )
-        return OverCatalog(options)
-    if options.objective is not None:
+        kind = OverCatalog
+    elif options.objective is not None:
         kind = AlternatingClassifier
-    if options.also is None:
-        return kind(options)
-    joint = (JointClassifier if kind is Classifier else Joint)(options)
-    joint.check()
-    return joint
+    elif options.also is not None:
+        kind = JointClassifier if kind is Classifier else Joint
+    objective = kind(options)
+    objective.check()
+    return objective
 
 
 __all__ = ["KINDS", "Objective", "objective_of"]

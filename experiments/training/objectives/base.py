@@ -18,15 +18,16 @@ from experiments.evaluation.evaluators import (
     UntrainedBackbone,
 )
 from experiments.options import RunOptions, loss_flags
+from experiments.options import data as described
 from experiments.options.errors import UsageError
-from experiments.options.registries import taken_arguments
 from experiments.options.values import whole_numbers
 from experiments.training.objectives.tracked import TrackedLosses
 from experiments.training.optimizer import Rate, scheduled
-from keras_dml import losses, mining, models, relations
+from keras_dml import losses, mining, models
 from keras_dml._common.errors import ArgumentError
 from keras_dml.metrics import LossPart
-from pipelines import ImageTable
+from pipelines import ImageTable, Split
+from pipelines.samplers import Sampler
 
 
 class Objective(abc.ABC):
@@ -41,6 +42,8 @@ class Objective(abc.ABC):
         has_classifier: Whether the fitted model has a classifier of the training classes.
         log_names: Names in `metrics.jsonl` that differ from the names in Keras.
         sides: Names of the tables that `callbacks` embeds.
+        candidate_encoder: Model from candidates to embeddings for `training_model`. None if the
+            embedding embeds the candidates, too.
     """
 
     has_classifier: ClassVar[bool] = False
@@ -49,6 +52,28 @@ class Objective(abc.ABC):
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
+        self.candidate_encoder: keras.Model | None = None
+
+    def check(self) -> None:
+        """Raise `UsageError` if other options do not allow this kind of training."""
+        return None
+
+    def check_data(self, data: Split) -> None:
+        """Raise `UsageError` if the dataset lacks labels or images that the training needs."""
+        if self.options.relation is not None:
+            described.paths_of_classes(data.train)
+
+    def batches(
+        self, data: Split, sampler: Sampler, batches_of: Callable[..., tf.data.Dataset]
+    ) -> tf.data.Dataset:
+        """Return the batches (inputs, class ids) of the training.
+
+        Args:
+            data: The dataset.
+            sampler: Function from batch number to row numbers of the training images.
+            batches_of: `training_batches` without its first two arguments and the seed.
+        """
+        return batches_of(data.train, sampler, seed=self.options.seed)
 
     @abc.abstractmethod
     def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
@@ -103,7 +128,7 @@ class Objective(abc.ABC):
                 (coarse class, class).
         """
         if self.options.relation is not None and classes is not None:
-            rows = tf.constant(paths_of_classes(classes))
+            rows = tf.constant(described.paths_of_classes(classes))
             batches = batches.map(lambda images, ids: (images, tf.gather(rows, ids)))
         outputs = self.outputs()
         if not outputs:
@@ -153,7 +178,7 @@ class Objective(abc.ABC):
     def evaluators(self) -> list[Evaluator]:
         """Return the evaluators, in their order."""
         return [
-            RetrievalScores(self.prefixes()[:-1]),
+            RetrievalScores(self.prefixes()[:-1], self.options),
             InformationScores(self.options.information),
             self.accuracy(),
             UntrainedBackbone(),
@@ -185,30 +210,11 @@ class Objective(abc.ABC):
         given = self.own_arguments()
         if self.options.mining is not None:
             given["mining"] = [mining.STRATEGIES[name]() for name in self.options.mining]
-        if (relation := self.relation()) is not None:
+        if (relation := described.relation(self.options)) is not None:
             given["relation"] = relation
         loss = losses.get(self.options.loss, **given)
         prefixes = self.prefixes()
         return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss
-
-    def relation(self) -> relations.Relation | None:
-        """Create the relation of the labels, or None for class ids.
-
-        Raises:
-            UsageError: A flag of a relation is set that the relation does not take.
-            ValueError: An argument of the relation is out of range.
-        """
-        name, given = self.options.relation, self.options.of_relations
-        if name is None:
-            if given:
-                flag = f"{loss_flags.RELATION}{next(iter(given))}"
-                raise UsageError(f"{flag} needs --relation=NAME.")
-            return None
-        prefix = loss_flags.RELATION
-        taken = taken_arguments("relation", relations.RELATIONS, name, given, prefix=prefix)
-        tags = {"encoding": "ids"} if name == "shares_label" else {}
-        with loss_flags.naming_flags({each: f"{prefix}{each}" for each in taken}):
-            return relations.RELATIONS[name](**taken, **tags)
 
     def own_arguments(self) -> dict[str, Any]:
         """Return the loss arguments, without arguments of a cross-entropy next to the loss."""
@@ -245,21 +251,6 @@ class Objective(abc.ABC):
                 f"matryoshka must end with {dimensions}, the length of the embeddings, or with "
                 f"--embedding_size=N. Received: matryoshka={','.join(map(str, prefixes))}"
             )
-
-
-def paths_of_classes(classes: ImageTable) -> np.ndarray:
-    """Return the labels (coarse class, class) of each class, int64 `[K, 2]`, all different.
-
-    Raises:
-        UsageError: The dataset has no coarse classes.
-    """
-    if classes.coarse_ids is None:
-        raise UsageError(
-            "relation needs a dataset with coarse classes, such as groceries, sop, or a folder of "
-            "nested class folders (category/product/image.jpg)."
-        )
-    coarse = np.unique(classes.coarse_ids, return_inverse=True)[1]
-    return np.stack([coarse, coarse.max() + 1 + np.arange(classes.num_classes)], axis=1)
 
 
 def parts(loss: losses.EmbeddingLoss) -> list[LossPart]:

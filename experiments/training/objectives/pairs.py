@@ -1,16 +1,21 @@
 """Training with a loss over pairs of embeddings."""
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import keras
+import numpy as np
+import tensorflow as tf
 
+from experiments.options import data as described
 from experiments.options.errors import UsageError
 from experiments.options.loss_flags import MEMORY, naming_flags
 from experiments.training.objectives.base import Objective, parts
-from keras_dml import models
+from keras_dml import losses, models
 from keras_dml.metrics import PositivesPerAnchor
+from pipelines import CatalogSampler, ImageTable, Split
+from pipelines.samplers import Sampler
 
 _MEMORY_STARTS = inspect.signature(models.CrossBatchMemory).parameters["start_step"].default
 
@@ -89,7 +94,7 @@ class OverPairs(Objective):
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Return the loss, and its parts and the positives per anchor as metrics."""
         loss, levels = self.loss(), self.outputs()
-        positives = PositivesPerAnchor(relation=self.relation())
+        positives = PositivesPerAnchor(relation=described.relation(self.options))
         if not levels:
             return {"loss": loss, "metrics": [*parts(loss), positives]}
         return {
@@ -102,11 +107,46 @@ class OverPairs(Objective):
 
 
 class OverCatalog(OverPairs):
-    """Training with photographs as queries and catalog pictures as candidates, with one encoder."""
+    """Training with photographs as queries and catalog pictures as candidates.
+
+    One encoder embeds both, or the candidates have another encoder.
+    """
+
+    def check(self) -> None:
+        """Raise `UsageError` if the loss cannot compare two sets."""
+        loss = losses.LOSSES[self.options.loss]
+        if loss.kind != "pairs" or not loss.takes_memory:
+            raise UsageError(
+                "candidates must be batch for a loss that cannot compare two sets. "
+                f"Received: candidates=catalog, loss={self.options.loss}"
+            )
+
+    def check_data(self, data: Split) -> None:
+        """Raise `UsageError` unless each training class has a catalog picture."""
+        super().check_data(data)
+        catalog = data.training_catalog
+        if catalog is None or len(np.setdiff1d(data.train.labels, catalog.labels)):
+            raise UsageError(
+                "candidates must be batch for a dataset without a catalog picture of each training "
+                "class, but got candidates=catalog."
+            )
+
+    def batches(
+        self, data: Split, sampler: Sampler, batches_of: Callable[..., tf.data.Dataset]
+    ) -> tf.data.Dataset:
+        """Return the batches ((photographs, catalog pictures), class ids)."""
+        seed, catalog = self.options.seed, cast(ImageTable, data.training_catalog)
+        photos = super().batches(data, sampler, batches_of)
+        of_catalog = CatalogSampler(sampler, data.train.labels, catalog.labels, seed=seed)
+        # Another seed, so that a photograph and its picture are not cropped alike.
+        pictures = batches_of(catalog, of_catalog, seed=seed + 1)
+        return tf.data.Dataset.zip(photos, pictures).map(
+            lambda queries, candidates: ((queries[0], candidates[0]), queries[1])
+        )
 
     def compared(self, fitted: keras.Model) -> keras.Model:
-        """Return a siamese network around the model."""
-        return models.DualEncoder(fitted, fitted, name="training")
+        """Return the model of both encoders."""
+        return models.DualEncoder(fitted, self.candidate_encoder or fitted, name="training")
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Return the loss. Two sets have no metrics."""

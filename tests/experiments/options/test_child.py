@@ -45,12 +45,3 @@ def test_a_child_ends_with_its_parent(sent):
             time.sleep(0.05)
         os.kill(child, signal.SIGKILL)
     pytest.fail("the child was still there five seconds later")
-
-
-def test_a_process_without_a_parent_keeps_running(monkeypatch):
-    program = "from experiments.options.child import end_with_parent\nend_with_parent()\nprint(1)"
-    environment = {name: text for name, text in os.environ.items() if name != "KERAS_DML_PARENT"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (0, "1\n")

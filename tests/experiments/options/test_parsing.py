@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from experiments import recipes
 from experiments.options import (
     Options,
     RunOptions,
@@ -38,15 +37,6 @@ def test_two_calls_return_independent_options():
         first.epochs = 4
     with pytest.raises(TypeError):
         first.statistics["hidden"] = 3
-
-
-@pytest.mark.parametrize("recipe", recipes.names())
-def test_the_resolved_flag_file_gives_the_same_options(recipe, tmp_path):
-    given = options(f"--flagfile={recipe}", "--epochs=3")
-    (tmp_path / "flags.txt").write_text(resolved(given))
-    again = options(f"--flagfile={tmp_path / 'flags.txt'}")
-    assert resolved(again) == resolved(given)
-    assert again.loss_arguments == given.loss_arguments
 
 
 def test_the_command_line_of_options_gives_the_same_options():

@@ -11,7 +11,6 @@ from experiments.options.declaration import declarations
 from experiments.options.loss_flags import loss_names
 from experiments.options.registries import arguments, flags_of_entries, import_attribute, words
 from keras_dml import losses, models, optimizers
-from keras_dml.losses.__main__ import table
 from pipelines import samplers
 from pipelines.images.transforms import CROPS
 
@@ -29,16 +28,6 @@ def test_only_listed_choices_are_accepted(described):
             assert getattr(described(**needed, **{argument.name: choice}), argument.name) == choice
         with pytest.raises(ValueError, match=f"{argument.name} must be one of"):
             described(**needed, **{argument.name: "neither"})
-
-
-def test_the_table_has_a_row_for_each_loss():
-    head, rule, *rows = table().splitlines()
-    assert head.count("|") == rule.count("|") == 4
-    assert len(rows) == len(losses.LOSSES)
-    for name, row in zip(losses.LOSSES, rows):
-        assert f"| `{name}` | `{losses.LOSSES[name].__name__}(" in row
-    (snca,) = [row for row in rows if "`snca`" in row]
-    assert snca.endswith("| `snca` | `SNCALoss(temperature=0.05)` |")
 
 
 class Undocumented:

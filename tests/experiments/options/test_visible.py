@@ -4,9 +4,7 @@ from experiments.options import UsageError, run_command
 from experiments.options.visible import visible
 
 
-@pytest.mark.parametrize(
-    "name", ["cat.png", "é ü.png", "قطة.png", "猫.png", "a\tb", "👩\u200d🌾.png"]
-)
+@pytest.mark.parametrize("name", ["é ü.png", "قطة.png", "a\tb", "👩\u200d🌾.png"])
 def test_names_in_any_language_are_unchanged(name):
     assert visible(name) == name
 

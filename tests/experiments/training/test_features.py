@@ -1,6 +1,5 @@
 """Features of a frozen backbone on disk, and the head that trains on them."""
 
-import shutil
 import types
 
 import keras
@@ -10,7 +9,7 @@ from tiny_run import TINY, assert_serves_its_embeddings, command, final_weights,
 
 from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training import fit, outcome
+from experiments.training import encoders, outcome
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
 from experiments.training.fine_tuning import Trainability
 from keras_dml import models
@@ -46,14 +45,9 @@ def test_a_head_trains_the_same_on_cached_features_as_on_images(cached, photos, 
     # The checkpoint has only the head's weights, since the backbone does not change.
     assert len(final_weights(cached)) < len(final_weights(on_images))
     assert len(list(cached.parent.glob("features/*.npy"))) == 2
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_backbone_and_head_are_exported_as_one(cached):
+    # The backbone and the head are exported as one model.
     assert_serves_its_embeddings(cached)
-    whole = keras.saving.load_model(cached / "best.keras", compile=False)
-    assert whole.input_shape == (None, 16, 16, 3)
+    assert models.load_keras_file(cached / "best.keras").input_shape == (None, 16, 16, 3)
     assert not (cached / "features").exists()
 
 
@@ -70,52 +64,10 @@ def test_other_losses_share_the_cached_features(loss, cached, photos, tmp_path, 
     assert "test/recall@1/cosine" in history(tmp_path / "run")[-1]
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_features_of_views_are_deleted_from_the_run_folder(photos, tmp_path, capsys):
-    folder = run_of(tmp_path / "run", photos, "--cache_features", "--cached_views=3")
-    out = capsys.readouterr().out
-    assert "features of 80 images" in out  # 3 · 20 training images, 20 test images
-    assert not (folder / "features").exists()
-    assert not (folder / "features.json").exists()
-
-
 def test_view_seeds_depend_on_seed_view_and_image():
     assert (view_seeds(1, 2, 5) == view_seeds(1, 2, 9)[:5]).all()
     drawn = [view_seeds(seed, view, 50) for seed in (0, 1) for view in (0, 1)]
     assert len(np.unique(np.concatenate(drawn), axis=0)) == 200
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_features_are_recomputed_for_another_backbone_or_other_images(photos, tmp_path, capsys):
-    mine = shutil.copytree(photos, tmp_path / "photos")
-    folder, weights = tmp_path / "run", tmp_path / "net.weights.h5"
-    models.build_backbone("small_convnet", 16).save_weights(weights)
-    flags = ["--cache_features", f"--weights={weights}"]
-    # Each run stops during its training (NaN), so that its features stay on disk.
-    stopped = [*flags, "--learning_rate=1e30", "--schedule=constant", "--optimizer=sgd"]
-    run_of(folder, mine, *stopped, code=1)
-    first = features_of(folder)
-    assert "anew" not in capsys.readouterr().out
-    run_of(folder, mine, *stopped, code=1)
-    assert "anew" not in capsys.readouterr().out
-    assert features_of(folder).keys() == first.keys()
-
-    models.build_backbone("small_convnet", 16).save_weights(weights)
-    run_of(folder, mine, *stopped, code=1)
-    assert "those of the cached features: training, test anew" in capsys.readouterr().out
-    second = features_of(folder)
-    assert len(second) == 2
-    assert not first.keys() & second.keys()
-
-    (picture,) = (mine / "class9").glob("0.png")
-    picture.write_bytes((mine / "class8" / "0.png").read_bytes())
-    run_of(folder, mine, *stopped, code=1)
-    assert "those of the cached features: test anew" in capsys.readouterr().out
-    third = features_of(folder)
-    (kept,) = third.keys() & second.keys()
-    assert kept.startswith("training")
 
 
 @pytest.mark.thorough
@@ -158,7 +110,7 @@ def test_a_run_stopped_after_the_last_epoch_ends_the_same_without_features(
 
     whole = run_of(tmp_path / "whole", photos, "--cache_features")
     with monkeypatch.context() as patch:
-        patch.setattr(outcome, "_best_model", stopped)
+        patch.setattr(outcome, "_kept_model", stopped)
         run_of(tmp_path / "run", photos, "--cache_features", code=130)
     assert len(features_of(tmp_path / "run")) == 2
     run_of(tmp_path / "run", photos, "--cache_features")
@@ -214,7 +166,7 @@ def saved_frozen(path):
 def test_freezing_a_subclassed_backbone_freezes_its_layers(waits, tmp_path):
     path = saved_frozen(tmp_path / "mine.keras")
     given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", *waits]
-    backbone, embedding = fit.embedding_model(parse(RunOptions, ["run", *given]))
+    backbone, embedding = encoders.embedding_model(parse(RunOptions, ["run", *given]))
     if "--freeze_backbone" not in waits:
         Trainability(backbone).freeze()
     assert len(embedding.trainable_variables) == 2  # kernel and bias of the projection
@@ -227,11 +179,11 @@ def test_a_backbone_that_was_saved_frozen_needs_a_flag(tmp_path):
     model.save(tmp_path / "mine.keras")
     given = [f"--backbone={tmp_path / 'mine.keras'}", "--image_size=8", "--embedding_size=2"]
     with pytest.raises(UsageError, match=r"mine.keras was saved with trainable = False.*freeze_b"):
-        fit.embedding_model(parse(RunOptions, ["run", *given]))
+        encoders.embedding_model(parse(RunOptions, ["run", *given]))
     added = ["--lora_rank=1", "--lora_layers=conv2d", "--freeze_backbone"]
     for more in (added[:2], added[2:]):
         more = [word.replace("=conv2d", f"={model.layers[-1].name}") for word in more]
-        backbone, _ = fit.embedding_model(parse(RunOptions, ["run", *given, *more]))
+        backbone, _ = encoders.embedding_model(parse(RunOptions, ["run", *given, *more]))
         assert bool(backbone.trainable_variables) == ("--freeze_backbone" not in more)
 
 
@@ -241,17 +193,15 @@ def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, tm
     given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", "--freeze_backbone"]
     given += [f"--pooling={pooling}"]  # GeM has weights, so the cache holds feature maps
     options = parse(RunOptions, ["run", *given, f"--cache_dir={tmp_path}"])
-    _, embedding = fit.embedding_model(options)
+    _, embedding = encoders.embedding_model(options)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype("uint8")
     table = ImageTable.from_arrays(images, [0, 0, 1, 1])
-    kept = {}
     run = types.SimpleNamespace(
         options=options,
         data=types.SimpleNamespace(tables={"test": table}),
         objective=types.SimpleNamespace(sides=()),
         evaluators=[],
         preprocessing=EvaluationTransform(8),
-        folder=types.SimpleNamespace(read_json=kept.get, write_json=kept.__setitem__),
     )
     feed = FeatureFeed(run, *models.split_at_features(embedding))
     embedding.save(tmp_path / "best.keras")

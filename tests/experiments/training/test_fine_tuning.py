@@ -10,14 +10,14 @@ from tiny_run import (
     command,
     final_weights,
     history,
+    stopping_after_a_checkpoint,
 )
 from tiny_transformer import tiny_transformer
 
 from experiments.options import RunOptions, UsageError, data, parse
-from experiments.training import fit
+from experiments.training import encoders
 from experiments.training.fine_tuning import Trainability, check_fine_tuning
 from experiments.training.optimizer import backbone_optimizer, optimizer, scheduled
-from experiments.training.run_folder import RunFolder
 from keras_dml import models, optimizers
 
 RUN = [*TINY, "--epochs=3", "--deterministic"]
@@ -45,6 +45,8 @@ def test_conflicting_flags(flags, message):
 NO_BLOCKS = [
     (["--lora_rank=2"], "lora_layers must be names of layers of small_convnet.*nothing of the"),
     (["--rematerialize"], "backbone must be a transformer"),
+    (["--levels=,"], "levels must be different layers of the backbone"),
+    (["--levels=stage9_conv2_relu"], "levels must be different layers of the backbone"),
 ]
 
 
@@ -52,7 +54,7 @@ NO_BLOCKS = [
 def test_flags_that_a_convolutional_net_does_not_support(flags, message):
     small = ["--backbone=small_convnet", "--filters=4", "--weights=none", "--image_size=16"]
     with pytest.raises(ValueError, match=message):
-        fit.embedding_model(options(*small, *flags))
+        encoders.embedding_model(options(*small, *flags))
 
 
 def test_flags_configure_every_optimizer_and_schedule():
@@ -85,7 +87,7 @@ def test_the_step_schedule():
 
 def test_layer_decay_is_multiplied_by_pretrained_factor():
     flags = ["--layer_decay=0.5", "--pretrained_factor=0.1", "--ema=0.9"]
-    made = backbone_optimizer(options(*flags), tiny_transformer(), 0.1)
+    made = backbone_optimizer(options(*flags), [tiny_transformer()], 0.1)
     found = sorted(set(made.learning_rate_multipliers.values()))
     assert found == pytest.approx([0.0125, 0.025, 0.05, 0.1])
     assert made.use_ema and made.ema_momentum == 0.9
@@ -95,7 +97,7 @@ def test_layer_decay_is_multiplied_by_pretrained_factor():
 def test_values_that_would_prevent_training_are_refused(words):
     name, value = words.removeprefix("--").split("=")
     with pytest.raises(ValueError, match=rf"^{name} must be .*Received: {name}={value}\.0"):
-        backbone_optimizer(options(words), tiny_transformer(), 0.1)
+        backbone_optimizer(options(words), [tiny_transformer()], 0.1)
 
 
 def test_trainability_is_restored_after_head_epochs():
@@ -131,18 +133,11 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformer")
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_stopped_after_each_epoch_ends_the_same(case, photos, tmp_path, monkeypatch):
+def test_a_run_stopped_after_each_epoch_ends_the_same(case, photos, tmp_path):
     flags = [*RUN, "--learning_rate=0.01", f"--data_dir={photos}", *CASES[case]]
     assert command(*flags, f"--output_dir={tmp_path / 'whole'}") == 0
     stopped = tmp_path / "stopped"
-    save = RunFolder.save_checkpoint
-
-    def save_and_stop(self, *arguments):
-        save(self, *arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "save_checkpoint", save_and_stop)
+    with stopping_after_a_checkpoint():
         for _ in range(3):
             assert command(*flags, f"--output_dir={stopped}") == 130
     assert command(*flags, f"--output_dir={stopped}") == 0

@@ -13,7 +13,6 @@ from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.options import data as described
 from experiments.pages.retrieval import same_queries
-from experiments.training import plan
 from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
 from experiments.training.run_files import (
@@ -51,7 +50,7 @@ def begin(path, photos, *more):
     split, lines = described.data(options)
     settle_images(folder, record_of(split))
     folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in lines))
-    folder.best_of(1).write_bytes(b"a model")
+    folder.new_best().write_bytes(b"a model")
     folder.write_history([{"epoch": 1, "step": 1}])
     variables = types.SimpleNamespace(built=True, variables=[])
     model = types.SimpleNamespace(optimizer=variables, variables=[])
@@ -143,13 +142,6 @@ def test_flags_can_select_other_images(photos, begun, tmp_path, caplog):
             images_now(begun, *words, data_dir_moves=moves)
 
 
-def test_a_run_without_a_record_of_its_images(photos, begun):
-    (begun / IMAGES).unlink()
-    (begun / CHECKPOINT).unlink()
-    write_photos(photos, ["0/0.png", "1/0.png"])
-    assert len(images_now(begun).test) == 8
-
-
 def test_moved_images_are_found_with_data_dir(photos, begun, tmp_path, monkeypatch):
     moved = photos.rename(tmp_path / "moved")
     with pytest.raises(UsageError, match=f"--data_dir=FOLDER names its new.*data_dir={photos}"):
@@ -175,27 +167,6 @@ def test_skipped_images_stay_skipped_in_a_moved_folder(photos, tmp_path, monkeyp
         assert len(images_now(run, f"--data_dir={spelled}").test) == 5
     moved = photos.rename(tmp_path / "moved")
     assert len(images_now(run, f"--data_dir={moved}", data_dir_moves=True).test) == 5
-
-
-def test_the_record_has_all_images_also_if_few_are_shown(tmp_path):
-    photos = write_photos(tmp_path / "photos", [f"{k}/{n}.png" for k in "ab" for n in range(4)])
-    measured = begin(tmp_path / "measured", photos)
-    shown = plan.with_some_to_show
-    words = ["--class_split=every_class", f"--measured_in={measured}", "--batch_size=4"]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plan, "with_some_to_show", lambda data: shown(first(data, 3)))
-        options = options_of(photos, *words)
-        workers = types.SimpleNamespace(
-            check_same=lambda *_: None,
-            strategy=types.SimpleNamespace(num_replicas_in_sync=1),
-        )
-        run = plan.plan_run(options, RunFolder(tmp_path / "refit", ""), workers)
-    assert len(run.data.test) == 3 and run.made_of["test"]["images"] == 8
-
-
-def first(data, count):
-    rows = np.arange(count)
-    return Split(data.train, data.test.select(rows), same_classes=True)
 
 
 def test_images_in_memory_are_identified_by_their_classes(tmp_path):

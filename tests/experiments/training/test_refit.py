@@ -47,11 +47,9 @@ def test_the_refit_has_the_steps_and_batch_of_the_first_run(written, monkeypatch
     assert (second.learning_rate, second.embedding_size) == (0.001, 8)  # from the flags
     refit.check_refit(second)
     before = refit.measured(second)
-    assert before.rows == {"embedding, cosine": {"recall@1": 0.5}} and before.table == "its table"
-    assert (
-        "It trained on 20 images of 5 classes: a, and was tested on 8 images of 2"
-        in before.sentence
-    )
+    assert before["table"] == "its table"
+    said = refit.origin_of(before)
+    assert "It trained on 20 images of 5 classes: a, and was tested on 8 images of 2" in said
 
 
 @pytest.mark.slow

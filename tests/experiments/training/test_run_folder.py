@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from experiments.training.run_files import CHECKPOINT, FLAGS_FILE, RANKMI
+from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
+from experiments.training.run_files import CHECKPOINT, FLAGS_FILE
 from experiments.training.run_folder import RunFolder
 
 # Open the folder, write files on request, and wait.
@@ -80,8 +81,8 @@ def test_a_folder_that_another_run_used_in_between_is_refused(tmp_path, kept, se
 def test_a_folder_without_a_checkpoint_can_be_reused(tmp_path):
     second = RunFolder(tmp_path / "run", "--seed=1\n")
     first = First(second.path, "--seed=0\n")
-    first.write(RANKMI)
+    first.write(RAW_PIXELS)
     first.kill()
     second.open()
     assert (second.path / FLAGS_FILE).read_text() == "--seed=1\n"
-    assert not (second.path / RANKMI).exists()
+    assert not (second.path / RAW_PIXELS).exists()

@@ -133,11 +133,6 @@ def test_wandb_gets_flags_and_scores(folder, monkeypatch):
     assert calls[4]["id"] == "w1" and calls[4]["resume"] == "allow"
 
 
-def test_without_a_tracker_nothing_is_written(folder):
-    evaluate(folder, None)
-    assert not folder.file("tracker.json").exists()
-
-
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_package_names_its_extra(folder, name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)

@@ -95,18 +95,6 @@ def test_cached_features_are_reused_for_the_scores(photos, weights, tmp_path, mo
         assert cached[row] == pytest.approx(expected[row], rel=1e-5)
 
 
-@pytest.mark.thorough
-def test_scores_on_a_fold_use_the_validation_classes(photos, weights, tmp_path):
-    more = ["--fold=1/2", "--batch_size=4", "--epochs=1"]
-    folder = finished_run(tmp_path / "run", photos, weights, *more)
-    result = json.loads((folder / "result.json").read_text())
-    assert result["tested_on"].startswith("12 images") and result["keep"] == "best_fold"
-    found = result["baselines"][NAME]["cosine"]
-    with np.load(folder / "test_embeddings.npz") as saved:
-        assert len(saved["labels"]) == 12
-    assert 0 < found["map@r"] <= 1
-
-
 @tiers.parametrize("killed_in", [0, 1], [0])
 def test_a_killed_run_shows_the_same_scores(killed_in, photos, weights, tmp_path, monkeypatch):
     whole = finished_run(tmp_path / "whole", photos, weights, "--deterministic")

@@ -105,22 +105,6 @@ def test_bad_annotations(tmp_path, file, text, message):
         cub(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("data_dir", "message"),
-    [
-        (None, "must be set. .*Caltech-UCSD Birds-200-2011.*images.txt"),
-        ("missing", "No such file.*Caltech-UCSD Birds-200-2011"),
-        ("empty", "must not be empty.*Caltech-UCSD Birds-200-2011"),
-    ],
-)
-def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=message) as caught:
-        load_dataset("cub", data_dir)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("word", ["1_0", "١", "9" * 19, "1.0", "1e2", ""])
 def test_unusual_number_formats_are_refused(tmp_path, word):
     write_cub(tmp_path)

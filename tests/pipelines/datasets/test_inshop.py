@@ -57,8 +57,3 @@ def test_an_empty_set(tmp_path, side):
 def test_items_in_training_and_test_are_refused(tmp_path):
     with pytest.raises(ValueError, match="items in both train .* has 2.*: id_00000001, id_0000"):
         inshop(write_inshop(tmp_path, train=(1, 2, 5), query=(1,), gallery=(1, 2)))
-
-
-def test_other_boundaries_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="test_classes must not be set with inshop"):
-        load_dataset("inshop", write_inshop(tmp_path), test_classes=1)

@@ -51,10 +51,9 @@ def test_bad_lists(tmp_path, text, message):
 
 def test_other_boundaries_and_boxes_are_refused(tmp_path):
     write_sop(tmp_path)
-    with pytest.raises(
-        ValueError, match="train_classes must not be set with sop, which has an official split"
-    ):
-        load_dataset("sop", tmp_path, train_classes=1)
+    for name, count in (("sop", "train_classes"), ("inshop", "test_classes")):
+        with pytest.raises(ValueError, match=f"{count} must not be set with {name}, which has an"):
+            load_dataset(name, tmp_path, **{count: 1})
     with pytest.raises(
         ValueError, match="crop_to_box must be False .*cars and cub.* Received: dataset=sop"
     ):

@@ -1,5 +1,4 @@
-import io
-
+import image_files
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,9 +10,7 @@ PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3),
 
 
 def encode(file_format, **options):
-    file = io.BytesIO()
-    PICTURE.save(file, file_format, **options)
-    return file.getvalue()
+    return image_files.encode(PICTURE, file_format, **options)
 
 
 FILES = {

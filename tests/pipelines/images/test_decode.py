@@ -1,11 +1,11 @@
 import io
 import struct
-import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from image_files import encode, png
 from PIL import Image
 
 from pipelines.images import decode
@@ -19,12 +19,6 @@ def picture(channels, seed=0):
     return Image.fromarray(noise.squeeze()).resize((WIDTH, HEIGHT), Image.BICUBIC)
 
 
-def encode(image, file_format, **options):
-    file = io.BytesIO()
-    image.save(file, file_format, **options)
-    return file.getvalue()
-
-
 def over_white(encoded):
     """Decode a file with Pillow and composite it over white in float64."""
     image = Image.open(io.BytesIO(encoded))
@@ -36,17 +30,10 @@ def over_white(encoded):
 
 def gray_png(levels, bits, transparent=None):
     """Return a PNG of fewer than 8 bits, which Pillow does not write."""
-
-    def chunk(kind, data):
-        checked = kind + data
-        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
-
     rows = [np.unpackbits(row[:, None].astype(np.uint8), axis=1)[:, 8 - bits :] for row in levels]
     scanlines = b"".join(b"\0" + np.packbits(row).tobytes() for row in rows)
-    size = struct.pack(">IIBBBBB", levels.shape[1], levels.shape[0], bits, 0, 0, 0, 0)
-    key = b"" if transparent is None else chunk(b"tRNS", struct.pack(">H", transparent))
-    image = chunk(b"IDAT", zlib.compress(scanlines))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + key + image + chunk(b"IEND", b"")
+    key = [] if transparent is None else [(b"tRNS", struct.pack(">H", transparent))]
+    return png(levels.shape[1], levels.shape[0], bits, 0, scanlines, *key)
 
 
 RGB, GRAY, RGBA = picture(3), picture(1), picture(4)
@@ -110,18 +97,6 @@ def test_every_format_decodes_to_the_same_rgb_as_pillow(name):
     tolerance = 1 if Image.open(io.BytesIO(STILL_FILES[name])).has_transparency_data else 0
     difference = np.abs(decoded.numpy().astype(np.int64) - over_white(STILL_FILES[name]))
     assert difference.max() <= tolerance
-
-
-def test_transparent_pixels_are_white_and_opaque_pixels_keep_their_color():
-    rgba = np.zeros([4, 6, 4], np.uint8)
-    rgba[:, 3:] = (10, 200, 30, 255)
-    for encoded in (
-        encode(Image.fromarray(rgba), "PNG"),
-        encode(Image.fromarray(rgba), "WEBP", lossless=True, exact=True),
-    ):
-        decoded = decode_image(encoded).numpy()
-        assert (decoded[:, :3] == 255).all()
-        assert (decoded[:, 3:] == (10, 200, 30)).all()
 
 
 def test_the_transparent_level_of_a_4_bit_png_is_white():
@@ -220,13 +195,6 @@ def test_bad_files_are_refused(name, traced):
     encoded, reason = BAD_FILES[name]
     with pytest.raises(tf.errors.InvalidArgumentError, match=reason):
         (decode_image if traced else decode.decode_image)(tf.constant(encoded))
-
-
-def test_pixels_and_files_have_the_same_interface():
-    pixels = np.arange(5 * 7, dtype=np.uint8).reshape(5, 7, 1)
-    image = decode.open_image(pixels)
-    assert image.size.numpy().tolist() == [5, 7]
-    np.testing.assert_array_equal(image.crop([1, 2, 3, 4]), pixels[1:4, 2:6])
 
 
 @pytest.mark.parametrize(

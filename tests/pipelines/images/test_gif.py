@@ -68,19 +68,3 @@ def test_small_file_that_announces_gigapixels_is_refused(side, data):
     encoded = b"GIF89a" + sides + b"\0\0\0" + b"\x2c\0\0\0\0" + sides + b"\0" + data
     with pytest.raises(tf.errors.InvalidArgumentError, match="an image of more than 50 million"):
         decode_image(encoded)
-
-
-@pytest.mark.slow
-def test_inside_a_saved_model(tmp_path):
-    module = tf.Module()
-    module.sizes = tf.function(
-        lambda files: tf.map_fn(
-            lambda file: tf.shape(decode.decode_image(file)), files, fn_output_signature=tf.int32
-        ),
-        input_signature=[tf.TensorSpec([None], tf.string)],
-        autograph=False,
-    )
-    tf.saved_model.save(module, str(tmp_path))
-    files = [FILES["several_frames"], encode(frame(0, (300, 220), 256))]
-    sizes = tf.saved_model.load(str(tmp_path)).sizes(files)
-    np.testing.assert_array_equal(sizes, [[30, 40, 3], [220, 300, 3]])

@@ -1,9 +1,6 @@
 """Images that are too expensive to decode are refused because of their first bytes."""
 
-import io
-import struct
-import zlib
-
+import image_files
 import numpy as np
 import PIL.Image
 import pytest
@@ -20,9 +17,7 @@ REFUSED = "an image of more than 50 million pixels"
 
 
 def encode(file_format, mode="RGB", **options):
-    file = io.BytesIO()
-    PICTURE.convert(mode).save(file, file_format, **options)
-    return file.getvalue()
+    return image_files.encode(PICTURE.convert(mode), file_format, **options)
 
 
 def put(data, *places):
@@ -33,18 +28,6 @@ def put(data, *places):
     return bytes(changed)
 
 
-def png(side):
-    def chunk(kind, data):
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    rows = zlib.compress(bytes((side + 7) // 8 + 1) * side, 9)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + parts
-
-
 SIDE = 12_000
 LITTLE = SIDE.to_bytes(4, "little")
 JPEG = encode("JPEG")
@@ -52,7 +35,7 @@ EXIF = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06" + bytes(6)
 TURNED = encode("JPEG", exif=EXIF)
 FRAME = JPEG.index(b"\xff\xc0") + 5
 FILES = {
-    "PNG": png(SIDE),
+    "PNG": image_files.png(SIDE, SIDE, 1, 0, bytes((SIDE + 7) // 8 + 1) * SIDE),
     "JPEG": put(JPEG, (FRAME, SIDE.to_bytes(2) * 2)),
     "turned JPEG": put(TURNED, (TURNED.index(b"\xff\xc0") + 5, SIDE.to_bytes(2) * 2)),
     "BMP": put(encode("BMP"), (18, LITTLE * 2)),

@@ -140,20 +140,6 @@ def test_window_equals_the_part_of_the_upright_image(orientation, file_format):
             np.testing.assert_array_equal(quick[1:-1, 1:-1], expected[1:-1, 1:-1])
 
 
-@pytest.mark.parametrize("reduction", [2, 4, 8])
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_reduced_jpeg_is_rotated_too(orientation, reduction):
-    # The decoder averages whole blocks, so the size is a multiple of blocks.
-    upright = picture(64, 96)
-    image = decode.open_image(turned(orientation, "JPEG", upright))
-    window = reduction * np.array([1, 2, 64 // reduction - 3, 96 // reduction - 4], np.int32)
-    reduced = image.crop_jpeg(tf.constant(window), reduction).numpy()
-    y, x, height, width = window
-    pixels = np.asarray(upright)[y : y + height, x : x + width].astype(float)
-    means = pixels.reshape(height // reduction, reduction, -1, reduction, 3).mean((1, 3))
-    assert np.abs(reduced - means).max() < 8
-
-
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_box_refers_to_stored_pixels(orientation, file_format):

@@ -1,9 +1,9 @@
-import io
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_files import encode
 from PIL import Image
 
 from pipelines.images.decode import open_image
@@ -23,9 +23,7 @@ def picture(height, width):
 
 
 def encoded(pixels, file_format):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, file_format, quality=95)
-    return file.getvalue()
+    return encode(Image.fromarray(pixels), file_format, quality=95)
 
 
 def both(source, resized, part):

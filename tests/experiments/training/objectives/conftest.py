@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.options import RunOptions, parse
-from experiments.training import fit
+from experiments.training import encoders
 from experiments.training.objectives import Objective, objective_of
 from experiments.training.optimizer import backbone_optimizer
 
@@ -48,9 +48,9 @@ def tiny(level_names):
         options = parse(RunOptions, ["run", *small, *levels, *words])
         objective = objective_of(options)
         keras.utils.set_random_seed(3)
-        backbone, embedding = fit.embedding_model(options)
+        backbone, embedding = encoders.embedding_model(options)
         model = objective.training_model(embedding, 4)
-        optimizer = backbone_optimizer(options, backbone, 0.01)
+        optimizer = backbone_optimizer(options, [backbone], 0.01)
         model.compile(optimizer, **objective.compile_arguments(10))
         rng = np.random.default_rng(0)
         images = rng.uniform(0, 255, (8, 16, 16, 3)).astype("float32")

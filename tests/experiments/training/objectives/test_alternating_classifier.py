@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from tiny_run import TINY, command, finished_run, history
+from tiny_run import finished_run, history
 
 from experiments.options import RunOptions, parse
 from experiments.options.errors import UsageError
@@ -78,15 +78,14 @@ def test_combinations_without_turns_are_refused(words, message):
         objective(*words).compile_arguments(1)
 
 
-def test_a_mistake_is_one_line_before_the_training(photos, tmp_path, capsys):
-    words = [*TINY, f"--data_dir={photos}", "--loss=ce", "--objective=alternating"]
-    assert command(*words, f"--output_dir={tmp_path / 'run'}") == 2
-    assert "label_smoothing must be 0" in capsys.readouterr().err.strip().splitlines()[-1]
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [[], ["--freeze_backbone", "--cache_features"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], marks=pytest.mark.thorough),
+        ["--freeze_backbone", "--cache_features"],
+    ],
+)
 def test_a_run_in_turns(words, photos, tmp_path):
     more = [*WORDS, "--weight_decay=0.00001", "--class_split=within_classes", *words]
     folder = finished_run(tmp_path / "run", photos, *more)

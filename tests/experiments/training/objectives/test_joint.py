@@ -59,7 +59,9 @@ def test_combinations_without_a_second_loss_are_refused(words, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["ce", "multi_similarity"])
+@pytest.mark.parametrize(
+    "first", ["ce", pytest.param("multi_similarity", marks=pytest.mark.thorough)]
+)
 def test_a_joint_run(first, photos, tmp_path):
     folder = finished_run(tmp_path / "run", photos, f"--loss={first}", "--also=tcm")
     for row in history(folder):

@@ -27,6 +27,17 @@ def test_a_loss_over_pairs_is_summed_over_the_levels(name, tiny, level_names):
     assert logs["loss"] == pytest.approx(total, rel=1e-4)
 
 
+def test_one_encoder_embeds_photos_and_catalog_pictures(tiny):
+    run = tiny("--loss=nt_xent", "--candidates=catalog", two_levels=False)
+    pictures = run.images[::-1].copy()
+    batches = tf.data.Dataset.from_tensors(((run.images, pictures), run.class_ids))
+    logs = run.model.evaluate(run.objective.targets(batches), verbose=0, return_dict=True)
+    loss, ids = run.objective.loss(), run.class_ids
+    sets = run.embeddings(), run.embedding(pictures, training=False).numpy()
+    ways = [loss.between(ids, one, ids, other) for one, other in (sets, sets[::-1])]
+    assert logs["loss"] == pytest.approx(float(sum(ways)) / 2, rel=1e-4)
+
+
 def test_without_levels_one_output_has_the_class_ids_as_targets(objective):
     one = objective("--loss=snca")
     assert not one.outputs()

@@ -23,7 +23,8 @@ def test_loss_and_scores_have_the_prefixes_of_the_flag(objective):
 def test_recall_of_prefixes():
     rng = np.random.default_rng(0)
     embeddings, labels = rng.normal(size=(30, 6)).astype("float32"), np.arange(30) % 5
-    data = SimpleNamespace(tables={"test": SimpleNamespace(labels=labels)}, catalog=None)
+    test = SimpleNamespace(labels=labels)
+    data = SimpleNamespace(tables={"test": test}, test=test, catalog=None)
     run = SimpleNamespace(
         data=data, ks=[1, 2], options=SimpleNamespace(patience=0, neighbors="auto")
     )

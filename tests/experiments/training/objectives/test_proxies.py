@@ -34,7 +34,7 @@ def test_proxies_can_have_a_separate_learning_rate(tiny):
     factors = run.objective.rate_factors(run.model)
     assert factors == {run.model.get_layer("proxy_head").proxies.path: 20.0}
     backbone = run.embedding.get_layer("stage1_conv1")
-    given = backbone_optimizer(run.objective.options, backbone, 0.1, factors)
+    given = backbone_optimizer(run.objective.options, [backbone], 0.1, factors)
     assert sorted(given.learning_rate_multipliers.values()) == [0.5, 20.0]
     assert tiny("--loss=proxy_anchor").objective.rate_factors(run.model) == {}
 

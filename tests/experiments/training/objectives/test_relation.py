@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from experiments.options import RunOptions, UsageError, parse
+from experiments.options.data import paths_of_classes
+from experiments.options.data import relation as relation_of
 from experiments.options.together import check_together
-from experiments.training.objectives.base import paths_of_classes
 from keras_dml import losses, relations
 from pipelines import ImageTable
 
@@ -41,7 +42,7 @@ def test_each_class_has_a_label_of_its_coarse_class_and_one_of_its_own():
 )
 def test_the_loss_has_the_relation_of_the_flags(objective, flags, relation):
     made = objective("--loss=supcon", *flags)
-    assert made.relation().get_config() == relation.get_config()
+    assert relation_of(made.options).get_config() == relation.get_config()
     z = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
     labels = paths_of_classes(CLASSES)[np.repeat(np.arange(4), 2)]
     expected = losses.SupConLoss(relation=relation)(labels, z)

@@ -1,21 +1,33 @@
-"""Early stopping by the score on a fold of the training classes."""
+"""Which epoch's model a run keeps, evaluates, and exports, and when a training stops early."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from experiments.evaluation.scores import MAP_AT_R
+from experiments.evaluation.scores import ACCURACY, MAP_AT_R, RECALL_AT_1
 from experiments.options import RunOptions, UsageError
 
+# The values of --keep.
+_LAST, _BEST_FOLD = "last", "best_fold"
+# The schedule that needs its last step.
 _COUNTS_ON_THE_END = "warm_cosine"
+# The scores that choose the best epoch, the first one that a row has: accuracy if the test classes
+# are the training classes, MAP@R if the run has patience, else R@1.
+_NAMES = {ACCURACY: "accuracy", MAP_AT_R: "MAP@R", RECALL_AT_1: "R@1"}
 
 
-def check_patience(options: RunOptions) -> None:
-    """Check the flags of patience.
+def check_selection(options: RunOptions) -> None:
+    """Check the flags of the kept epoch and of patience.
 
     Raises:
-        UsageError: The run has only one evaluation, or the schedule needs its last step.
+        UsageError: `--keep=best_fold` has no fold. Or with patience, the run has only one
+            evaluation, or the schedule needs its last step.
     """
+    if options.keep == _BEST_FOLD and options.fold is None:
+        raise UsageError(
+            "keep must be last or best_test without --fold, but got best_fold. To choose the epoch "
+            "on a part of the training classes, add --fold=K/N, such as --fold=1/4."
+        )
     if not options.patience:
         return
     received = f"Received: patience={options.patience}"
@@ -31,8 +43,39 @@ def check_patience(options: RunOptions) -> None:
         )
 
 
+def kept_by(options: RunOptions) -> str:
+    """Return the rule that chooses the epoch: `last`, `best_test`, or `best_fold`.
+
+    Without `--keep` it is `last`, or `best_fold` with `--fold`. A run with `--fold` sees no test
+    image, so `best_test` means `best_fold` there.
+    """
+    if options.fold is None:
+        return options.keep or _LAST
+    return _LAST if options.keep == _LAST else _BEST_FOLD
+
+
+def kept(history: Sequence[Mapping[str, float]], options: RunOptions) -> Mapping[str, float]:
+    """Return the evaluation whose model is kept, the first one of several with the same score.
+
+    Args:
+        history: The objects of `metrics.jsonl`, at least one.
+        options: The options of the run.
+    """
+    if kept_by(options) == _LAST:
+        return history[-1]
+    return max(history, key=lambda row: row[_key(row)])
+
+
+def kept_in_words(row: Mapping[str, float], options: RunOptions) -> str:
+    """Return why this evaluation's model was kept, such as `the last`."""
+    if kept_by(options) == _LAST:
+        return "the last"
+    measured = "the test images" if options.fold is None else f"fold {options.fold}"
+    return f"the best by {_NAMES[_key(row)]} on {measured}"
+
+
 def waited(history: Sequence[Mapping[str, float]], options: RunOptions) -> int:
-    """Return the number of evaluations since the best score.
+    """Return the number of evaluations since the best MAP@R.
 
     Evaluations while only the head trains do not count.
 
@@ -78,3 +121,7 @@ def epochs_of_all_classes(best_epochs: Sequence[int], head_epochs: int | None) -
 
 def _best(history: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     return max(history, key=lambda row: row[MAP_AT_R])
+
+
+def _key(row: Mapping[str, float]) -> str:
+    return next(key for key in _NAMES if key in row)

@@ -1,47 +1,106 @@
-"""Training stops early if the validation score no longer increases."""
+"""The epoch whose model a run keeps, and the early end of a training."""
 
 import json
 import re
 from types import SimpleNamespace
 
+import keras
 import local_workers
 import numpy as np
 import pytest
-from tiny_run import (
-    TINY,
-    assert_same_weights,
-    command,
-    finish,
-    history,
-    kill_when,
-    start,
-)
+from tiny_run import TINY, command, finished_run, history
 
-from experiments.evaluation.scores import MAP_AT_R
+from experiments.evaluation.evaluators import RetrievalScores
+from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.evaluation.scores import RECALL_AT_1 as RECALL
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training import refit
-from experiments.training.kept import score
-from experiments.training.patience import (
+from experiments.training.plan import check_validated, describe
+from experiments.training.run_files import read_finished
+from experiments.training.selection import (
+    check_selection,
     epochs_of_all_classes,
     is_over,
+    kept,
+    kept_by,
+    kept_in_words,
     stopped,
     waited,
 )
-from experiments.training.plan import check_validated, describe
-from experiments.training.run_files import read_finished
 from pipelines import ImageTable, Split
 
+FOLD = "--fold=1/4"
 PATIENT = ["--fold=1/2", "--schedule=constant", "--batch_size=4", "--steps_per_epoch=2"]
 
 
 def options(*words):
-    return parse(RunOptions, ["run", "--fold=1/4", *words])
+    return parse(RunOptions, ["run", *words])
 
 
-def rows(*scores, every=1):
+@pytest.mark.parametrize(
+    ("words", "rule", "epoch", "why"),
+    [
+        ([], "last", 3, "the last"),
+        ([FOLD], "best_fold", 2, "the best by R@1 on fold 1/4"),
+        (["--keep=last"], "last", 3, "the last"),
+        ([FOLD, "--keep=last"], "last", 3, "the last"),
+        (["--keep=best_test"], "best_test", 2, "the best by R@1 on the test images"),
+        # A run on a fold reads no test images.
+        ([FOLD, "--keep=best_test"], "best_fold", 2, "the best by R@1 on fold 1/4"),
+        ([FOLD, "--keep=best_fold"], "best_fold", 2, "the best by R@1 on fold 1/4"),
+    ],
+)
+def test_the_default_is_the_last_epoch_or_the_best_on_a_fold(words, rule, epoch, why):
+    log = [{"epoch": number, RECALL: value} for number, value in ((1, 0.5), (2, 0.7), (3, 0.6))]
+    given = options(*words)
+    check_selection(given)
+    assert kept_by(given) == rule
+    row = kept(log, given)
+    assert row["epoch"] == epoch
+    assert kept_in_words(row, given) == why
+
+
+def test_the_best_epoch_is_chosen_by_the_watched_score():
+    given = options(FOLD, "--patience=2")
+    log = [{"epoch": 1, RECALL: 0.9, MAP_AT_R: 0.1}, {"epoch": 2, RECALL: 0.1, MAP_AT_R: 0.2}]
+    assert kept(log, given)["epoch"] == 2
+    assert kept_in_words(log[0], given) == "the best by MAP@R on fold 1/4"
+    row = {"epoch": 1, RECALL: 0.9, ACCURACY: 0.5}
+    said = kept_in_words(row, options("--keep=best_test"))
+    assert said == "the best by accuracy on the test images"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "epoch", "rule", "why"),
+    [
+        pytest.param([], 2, "last", "the last", marks=pytest.mark.thorough),
+        (["--keep=best_test"], 1, "best_test", "the best by R@1 on the test images"),
+    ],
+)
+def test_files_and_pages_belong_to_the_kept_epoch(
+    words, epoch, rule, why, photos, tmp_path, monkeypatch
+):
+    scores = iter([0.9, 0.1])  # the first epoch is better
+    monkeypatch.setattr(RetrievalScores, "measure", lambda *_: [(RECALL, next(scores))])
+    folder = finished_run(tmp_path / "run", photos, *words)
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["best_epoch"], result["keep"]) == (epoch, rule)
+    said = f"kept from epoch {epoch}, {why}"
+    assert result["table"].endswith(f"\n{said}")
+    assert f"R@1, cosine, {said}</span>" in (folder / "report.html").read_text()
+    assert said in (folder / "model_card.md").read_text()
+    best, last = (
+        keras.saving.load_model(folder / name, compile=False).get_weights()
+        for name in ("best.keras", "last.keras")
+    )
+    same = all((one == other).all() for one, other in zip(best, last, strict=True))
+    assert same == (rule == "last")
+
+
+def rows(*scores):
     return [
-        {"epoch": every * number, MAP_AT_R: value, RECALL: 1 - value}
+        {"epoch": number, MAP_AT_R: value, RECALL: 1 - value}
         for number, value in enumerate(scores, 1)
     ]
 
@@ -60,38 +119,28 @@ def rows(*scores, every=1):
 )
 def test_number_of_evaluations_without_a_gain(scores, evaluations):
     log = rows(*scores)
-    assert waited(log, options()) == evaluations
+    assert waited(log, options(FOLD)) == evaluations
     for patience in range(1, 5):
-        assert is_over(log, options(f"--patience={patience}")) == (evaluations >= patience)
-    assert not is_over(log, options())  # the default has no early stopping
-
-
-def test_patience_counts_evaluations_not_epochs():
-    assert waited(rows(0.5, 0.4, 0.3, every=4), options("--eval_every=4")) == 2
+        assert is_over(log, options(FOLD, f"--patience={patience}")) == (evaluations >= patience)
+    assert not is_over(log, options(FOLD))  # the default has no early stopping
 
 
 def test_head_epochs_do_not_count():
-    given = options("--head_epochs=4", "--patience=2")
+    given = options(FOLD, "--head_epochs=4", "--patience=2")
     assert waited(rows(0.5, 0.4, 0.3, 0.2), given) == 0
     assert not is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1), given)
     assert is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1, 0.1), given)
 
 
-def test_the_kept_epoch_is_chosen_by_the_score_of_patience():
-    log = rows(0.3, 0.5, 0.4)
-    assert max(log, key=score)["epoch"] == 2
-    assert max([{"epoch": 1, RECALL: 0.1}, {"epoch": 2, RECALL: 0.2}], key=score)["epoch"] == 2
-
-
 def test_messages_of_early_stopping():
-    given = options("--patience=2", "--epochs=9")
+    given = options(FOLD, "--patience=2", "--epochs=9")
     assert stopped(rows(0.3, 0.5, 0.4, 0.45), given) == (
         "after epoch 4 of 9: in 2 evaluations MAP@R on fold 1/4 has not risen above the 50.0 % of "
         "epoch 2"
     )
     assert stopped(rows(0.3, 0.5, 0.4), given) == ""
     # The run ends after this epoch in any case.
-    assert stopped(rows(0.3, 0.5, 0.4, 0.45), options("--patience=2", "--epochs=4")) == ""
+    assert stopped(rows(0.3, 0.5, 0.4, 0.45), options(FOLD, "--patience=2", "--epochs=4")) == ""
     run = SimpleNamespace(
         data=split([0, 0, 1, 1]), options=given, steps_per_epoch=7, paper={}, gallery=None
     )
@@ -111,16 +160,17 @@ def split(labels):
 
 
 def test_a_fold_of_single_images_has_no_score_to_watch():
-    check_validated(options("--patience=2"), split([0, 0, 1]))
-    check_validated(options(), split([0, 1]))
+    check_validated(options(FOLD, "--patience=2"), split([0, 0, 1]))
+    check_validated(options(FOLD), split([0, 1]))
     with pytest.raises(UsageError, match="patience needs classes of two images or more.*1/4"):
-        check_validated(options("--patience=2"), split([0, 1]))
+        check_validated(options(FOLD, "--patience=2"), split([0, 1]))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--schedule=constant"], "patience needs --fold=.*patience=2"),
+        (["--patience=0", "--keep=best_fold"], "keep must be last or best_test without --fold"),
         (["--fold=1/2"], "last step, which schedule=warm_cosine counts on: give --schedule="),
         (["--fold=1/2", "--schedule=step", "--eval_every=2"], "more than one evaluation"),
         (["--fold=1/2", "--patience=-1"], "patience"),
@@ -170,30 +220,6 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
     assert command(*words, "--refit") == 0
     assert "again on every class, with its best 1 epochs of 2 steps" in capfd.readouterr().out
     assert [row["step"] for row in history(folder / "refit")] == [2]
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_killed_run_stops_at_the_same_epoch(photos, tmp_path):
-    words = [*TINY, *PATIENT, "--epochs=60", "--patience=4", "--learning_rate=0.01"]
-    words += ["--deterministic", f"--data_dir={photos}"]
-    whole, killed = (tmp_path / name for name in ("whole", "killed"))
-    finish(start("experiments.run", *words, f"--output_dir={whole}"))
-    log = history(whole)
-    assert 5 <= len(log) < 60
-    words += [f"--output_dir={killed}"]
-    seen = killed / "metrics.jsonl"
-
-    def ready():
-        return seen.is_file() and seen.read_text().count("\n") >= len(log) - 2
-
-    kill_when(ready, start("experiments.run", *words), killed)
-    assert "continued after epoch" in finish(start("experiments.run", *words))
-    assert history(killed) == log
-    assert_same_weights(whole, killed)
-    results = [json.loads((each / "result.json").read_text()) for each in (whole, killed)]
-    assert results[0]["stopped"] == results[1]["stopped"]
-    assert results[0]["best_epoch"] == results[1]["best_epoch"]
 
 
 @pytest.mark.slow
