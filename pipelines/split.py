@@ -149,8 +149,7 @@ def split_by_class(
     if count < 2:
         raise ArgumentError(
             "The dataset must have at least 2 classes, because some train and the others test, but "
-            f"got {count} ({', '.join(map(repr, table.class_names))}). To test on other images of "
-            "the same classes: split='within_classes' (--class_split=within_classes)."
+            f"got {count} ({', '.join(table.class_names)})."
         )
     train = count // 2 if train_classes is None else check_whole("train_classes", train_classes)
     test = count - train if test_classes is None else check_whole("test_classes", test_classes)
@@ -205,12 +204,14 @@ class Unsplit:
         class_ids: The dataset's ids of the classes, integers `[num_classes]`. None if the dataset
             has no official boundary.
         last_train_class: Last id of the official training classes.
+        of_one_class: Message of the error if the only class of the table must be split.
     """
 
     table: ImageTable
     catalog: ImageTable | None = None
     class_ids: np.ndarray | None = None
     last_train_class: int = 0
+    of_one_class: str | None = None
 
     def split(
         self, train_classes: int | None, test_classes: int | None, split: str, seed: int
@@ -221,6 +222,8 @@ class Unsplit:
             ValueError: One side is empty, or the table has too few classes.
         """
         ids = self.class_ids
+        if self.of_one_class and self.table.num_classes < 2 and split in _BY_NUMBER:
+            raise ArgumentError(self.of_one_class)
         if ids is not None and train_classes is None and split in _BY_NUMBER:
             train_classes = int(np.count_nonzero(ids <= self.last_train_class))
             if train_classes in (0, len(ids)):

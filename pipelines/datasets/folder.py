@@ -34,7 +34,15 @@ EXPECTED = (
 
 def load(data_dir: str | os.PathLike[str] | None) -> Unsplit:
     """One subfolder per class. By default, the first half of the classes is for training."""
-    return Unsplit(folder(data_dir))
+    table = folder(data_dir)
+    return Unsplit(
+        table,
+        of_one_class=(
+            "data_dir must have at least 2 class folders, because half of the classes test, but "
+            f"got only {table.class_names[0]!r} in {os.fspath(data_dir or '')!r}. To test on other "
+            "images of the same classes: split='within_classes' (--class_split=within_classes)."
+        ),
+    )
 
 
 def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
