@@ -1,3 +1,3 @@
-"""What differs between backends: train steps, replicas, gradients, and private parts of Keras."""
+"""Train steps, replicas, gradients, configurations, and private parts of Keras."""
 
 __all__: list[str] = []
