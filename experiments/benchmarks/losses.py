@@ -1,6 +1,8 @@
 """Benchmark of the losses over pairs."""
 
 import dataclasses
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,7 +54,7 @@ runs eagerly. Each row comes from a new process, and its calls run in turns.
 
 
 def measure(options: LossesOptions) -> Iterator[str]:
-    """Yield the lines of the table.
+    """Yield the lines of the table, and one line for each fused implementation.
 
     Raises:
         UsageError: A loss or size is invalid.
@@ -79,6 +81,7 @@ def measure(options: LossesOptions) -> Iterator[str]:
             except RunError as error:
                 failed.append(f"{name} at n = {size}")
                 yield f"{name:<18}{size:>6}  {error}"
+    yield from fused_implementations()
     if failed:
         raise RunError(f"not measured: {', '.join(failed)}")
 
@@ -90,6 +93,15 @@ def pair_losses() -> list[str]:
     return [
         name for name, loss in losses.LOSSES.items() if loss.kind not in ("classifier", "proxies")
     ]
+
+
+def fused_implementations() -> Iterator[str]:
+    """Yield a line for each fused implementation, with the first sentence of its docstring."""
+    from keras_dml.losses import _fused
+
+    for module in pkgutil.iter_modules(_fused.__path__):
+        text = importlib.import_module(f"{_fused.__name__}.{module.name}").__doc__ or ""
+        yield f"fused, {module.name}: {text.partition('.')[0]}"
 
 
 def measure_loss(name: str, size: int, dimensions: int, xla: bool) -> Iterator[measuring.Row]:

@@ -35,7 +35,7 @@ def loss_row(name, size, *_):
 def test_the_table_of_the_losses(monkeypatch, capsys):
     monkeypatch.setattr(measuring, "child_rows", lambda function, *words: loss_row(*words))
     arguments = ["--losses=snca,smooth_ap", "--sizes=1024,8"]
-    columns, *rows = table(capsys, "losses", *arguments)
+    columns, *rows, reason = table(capsys, "losses", *arguments)
     assert columns.split()[:9] == [
         *("loss", "n", "formula", "fused", "/", "floor", "/", "peer", "XLA"),
     ]
@@ -45,6 +45,7 @@ def test_the_table_of_the_losses(monkeypatch, capsys):
         ["smooth_ap", "8", "–", "3.00", "3.00", "0.75", "1.50", "7", "CPU"],
         ["smooth_ap", "1024", "–", "3.00", "3.00", "0.75", "1.50", "7", "CPU"],
     ]
+    assert reason.startswith("fused, smooth_ranks: Smooth ranks") and "O(n²) memory" in reason
 
 
 def test_a_killed_loss_has_a_row_and_does_not_stop_other_losses(monkeypatch, capsys):
