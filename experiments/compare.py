@@ -64,6 +64,7 @@ def main(argv: list[str]) -> None:
     # These imports take seconds. A mistyped flag is reported before them.
     from experiments.evaluation.result import REPORT
     from experiments.evaluation.tables import write_table
+    from experiments.evaluation.tracked import accuracy_difference
     from experiments.pages.comparison import (
         MAIN,
         comparison_lines,
@@ -90,6 +91,8 @@ def main(argv: list[str]) -> None:
     for folder in folders.values():
         add_link(folder / REPORT, page, "Comparison")
     print(f"\n{table}\n\nbest: {lines[0]['recipe']}, cosine R@1 {100 * lines[0][MAIN]:.1f} %")
+    if difference := accuracy_difference(histories):
+        print(difference)
     print(f"pictures: {page}\ntable: {output / 'comparison'}.md, .csv, .tex")
 
 

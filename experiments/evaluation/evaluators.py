@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.evaluation import baselines
 from experiments.evaluation.baselines import best_baseline
+from experiments.evaluation.information import widest_classes
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings
@@ -201,14 +202,20 @@ class InformationScores(Evaluator):
 
 
 def information_findings(scored: Scored, fitted: bool = False) -> Findings:
-    """Return the scores of information.
+    """Return the scores of information, and the widest classes.
 
     Args:
         scored: The embeddings.
         fitted: Whether to use every image, and to fit the probes.
     """
-    found = information_scores(scored, fitted)
-    return Findings(lines=score_lines(found), result={"scores": as_json(found)})
+    found, table = information_scores(scored, fitted), scored.queries.table
+    names: Sequence[str] = ()
+    # The labels of a file are names, also if its pictures are known.
+    if table is not None and np.array_equal(table.labels, scored.labels):
+        names = table.class_names
+    lines = score_lines(found)
+    lines += widest_classes(scored.embeddings, scored.labels, names) if found else []
+    return Findings(lines=lines, result={"scores": as_json(found)})
 
 
 def retrieval_findings(

@@ -36,3 +36,39 @@ def information_of(
         return {}
     found = information(embeddings[rows], codes[rows], [name for name in names if name != ROWS])
     return {**found, ROWS: len(rows)}
+
+
+def widest_classes(
+    embeddings: np.ndarray, labels: np.ndarray, names: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """Return a (label, text) pair with the ten classes of the highest entropy within the class.
+
+    A class without variance has the entropy −∞, and then the mean over the classes is −∞ too. A
+    second pair has the entropy of the pooled variance in this case. The result is empty without a
+    class of two images.
+
+    Args:
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`.
+        names: Names of labels that are numbers from 0. Without names, the labels are names.
+    """
+    import numpy as np
+
+    from experiments.options.visible import visible
+    from keras_dml.metrics.pairwise_information import within_class_entropy
+
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    rows = sizes[codes] > 1
+    if not rows.any():
+        return []
+    classes, codes = np.unique(labels[rows], return_inverse=True)
+    found = within_class_entropy(embeddings[rows].astype(np.float64), codes)
+    shown = []
+    for code in np.argsort(-found.per_class, kind="stable")[:10]:
+        name = names[classes[code]] if names else classes[code]
+        shown.append(f"{visible(str(name))} ({found.per_class[code]:z.1f})")
+    lines = [("Widest classes (entropy within the class, nats)", ", ".join(shown))]
+    if not np.isfinite(found.average) and np.isfinite(found.pooled):
+        label = "Within-class entropy H(Z|Y), bound by the pooled variance (nats)"
+        lines.append((label, f"{found.pooled:z.3f}"))
+    return lines

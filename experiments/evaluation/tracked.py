@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from experiments.evaluation.figures import Curves, over_epochs
+from experiments.evaluation.scores import ACCURACY
 
 
 def tracked_figures(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Curves]:
@@ -34,3 +35,21 @@ def tracked_figures(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> d
     figures["Gap of Proposition 1"] = Curves(gaps, "nats", levels={"0": 0.0})
     figures["λ of Proposition 1"] = Curves(logs, "log₁₀ λ")
     return {title: curves for title, curves in figures.items() if any(curves.lines.values())}
+
+
+def accuracy_difference(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return the largest difference of the accuracy curves of two runs as a sentence.
+
+    The text is empty without two runs that have the accuracies of the same epochs.
+    """
+    curves = [dict(over_epochs(history, ACCURACY, 100)) for history in histories.values()]
+    if len(curves) != 2 or not curves[0].keys() & curves[1].keys():
+        return ""
+    epochs = sorted(curves[0].keys() & curves[1].keys())
+    gaps = {epoch: abs(curves[0][epoch] - curves[1][epoch]) for epoch in epochs}
+    epoch = max(gaps, key=gaps.__getitem__)
+    last = gaps[epochs[-1]]
+    return (
+        f"accuracy curves: largest difference {gaps[epoch]:.1f} points (epoch {epoch:g}), "
+        f"{last:.1f} at the end"
+    )

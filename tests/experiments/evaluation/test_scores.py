@@ -8,7 +8,7 @@ from tiny_run import TINY, finished_run, history
 
 from experiments import compare, evaluate, study
 from experiments.evaluation import scores
-from experiments.evaluation.information import ROWS
+from experiments.evaluation.information import ROWS, widest_classes
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.scores import Embeddings, Score
 from experiments.options.command_line import run_command
@@ -128,6 +128,7 @@ def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path,
     assert not [name for name in found if "probe" in name]
     page = (folder / "evaluation.html").read_text()
     assert "Entropy index H(Z), all pairs (nats)" in page
+    assert "Widest classes (entropy within the class, nats): " in said and "Widest classes" in page
 
 
 @pytest.mark.slow
@@ -138,6 +139,26 @@ def test_fitted_scores_of_information_need_a_flag(mine, capsys):
     evaluation = mine.parent / "mine-evaluation" / "evaluation.json"
     found = json.loads(evaluation.read_text())["scores"]
     assert found.keys() >= INFORMATION
+
+
+def test_widest_classes_are_sorted_by_name_and_entropy():
+    widths = np.repeat([1.0, 4.0, 2.0, 0.5], 2)
+    z = np.stack([widths * np.tile([-1, 1], 4), np.zeros(8)], axis=1)
+    z = np.vstack([z, [[9, 9]]])
+    labels = np.r_[np.repeat([0, 1, 2, 4], 2), 3]
+    ((_, text),) = widest_classes(z, labels, ["a", "b\n", "c", "alone", "d"])
+    entropies = [np.log(2 * np.pi * np.e * width**2) for width in (4, 2, 1, 0.5)]
+    expected = zip(["b\\u000a", "c", "a", "d"], entropies)
+    assert text == ", ".join(f"{name} ({entropy:.1f})" for name, entropy in expected)
+    assert widest_classes(z, labels)[0][1].startswith("1 (")
+    assert widest_classes(np.eye(4), np.arange(4)) == []
+
+
+def test_a_class_without_variance_shows_the_pooled_form():
+    z = np.array([[0.0, 0], [1, 0], [2, 2], [2, 2]])
+    _, (label, text) = widest_classes(z, np.array([0, 0, 1, 1]))
+    assert "pooled" in label and float(text) == pytest.approx(np.log(np.pi * np.e / 4), abs=1e-3)
+    assert len(widest_classes(np.ones((4, 2)), np.array([0, 0, 1, 1]))) == 1
 
 
 def test_pairs_of_the_divergence():

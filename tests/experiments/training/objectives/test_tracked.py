@@ -5,7 +5,7 @@ import pytest
 from tiny_run import TINY, assert_same_weights, finished_run, history
 
 from experiments.evaluation.figures import Curves
-from experiments.evaluation.tracked import tracked_figures
+from experiments.evaluation.tracked import accuracy_difference, tracked_figures
 from experiments.options import RunOptions, parse
 from experiments.options.errors import UsageError
 from experiments.training.objectives import objective_of
@@ -105,3 +105,11 @@ def test_weights_with_and_without_tracking_are_equal_to_the_bit(photos, tmp_path
             assert row[f"track/{name}"] == pytest.approx(total)
         assert "track/gap_lambda" in row
     assert "Losses on fixed training batches" in (tracked / "report.html").read_text()
+
+
+def test_the_largest_difference_of_two_accuracy_curves():
+    first = [{"epoch": e, "test/accuracy": a} for e, a in ((1, 0.5), (2, 0.9))]
+    second = [{"epoch": e, "test/accuracy": a} for e, a in ((1, 0.25), (2, 0.85), (3, 0.9))]
+    said = accuracy_difference({"a": first, "b": second})
+    assert said.startswith("accuracy curves: largest difference 25.0 points (epoch 1), 5.0 at")
+    assert accuracy_difference({"a": first}) == accuracy_difference({"a": first, "b": []}) == ""
