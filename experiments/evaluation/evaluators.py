@@ -38,7 +38,7 @@ from experiments.evaluation.scores import (
     score_lines,
 )
 from experiments.evaluation.scores import Embeddings as Scored
-from experiments.evaluation.table_embedder import raw_pixels
+from experiments.evaluation.table_embedder import TableEmbedder, raw_pixels
 from experiments.options import data as described
 from experiments.options.run_options import RelationOptions
 from keras_dml.metrics import class_mean_accuracy
@@ -77,11 +77,13 @@ class Start:
 
     Attributes:
         step: Number of trained steps.
+        embedder: Embeds with the current weights.
         untrained: Returns the embeddings of all evaluated images by the backbone and its pooling,
             without the head. Call it only before the first step, on every worker.
     """
 
     step: int
+    embedder: TableEmbedder
     untrained: Callable[[], Embeddings] = dict
 
 

@@ -40,11 +40,13 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
 
     # These modules import TensorFlow, which takes seconds. A finished run does not need it.
     from experiments.evaluation.evaluators import Start
+    from experiments.evaluation.table_embedder import TableEmbedder
     from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
     from experiments.training.made_of import settle_images
     from experiments.training.plan import describe, plan_run
+    from experiments.training.run_files import QUERY
     from experiments.training.tracking import tracked
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
@@ -74,7 +76,10 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     with tracking, explained(folder, run.data, options.max_pixels):
         feed = fit.feed_of(run, learner, workers, state)
         untrained = functools.partial(fit.untrained_embeddings, run, learner, workers, feed)
-        start = Start(state.step, untrained)
+        embedder = TableEmbedder(
+            learner.encoders[QUERY], run.preprocessing, options.eval_batch_size
+        )
+        start = Start(state.step, embedder, untrained)
         for evaluator in run.evaluators:
             evaluator.before(run, start)
         fit.fit(run, learner, workers, state, feed)

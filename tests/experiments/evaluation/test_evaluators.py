@@ -138,20 +138,20 @@ def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, monkeypatch, ca
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     run = run_on(data, [1])
     run.folder = folder
-    RawPixels().before(run, Start(0))
+    RawPixels().before(run, Start(0, None))
     assert RawPixels().finish(run, None) == Findings()
     assert not folder.file(RAW_PIXELS).exists()
 
     run.options.raw_pixels = True
     evaluator = RawPixels()
-    evaluator.before(run, Start(0))
+    evaluator.before(run, Start(0, None))
     said = capsys.readouterr().out
     rows = evaluator.finish(run, None).rows
     assert set(rows) == {"raw pixels, cosine", "raw pixels, l2"}
     share = rows["raw pixels, cosine"]["recall@1"]
     assert f"raw pixels, cosine: R@1 {100 * share:.1f} %" in said
     folder.write_json(RAW_PIXELS, {"cosine": {"recall@1": 0.5}})
-    RawPixels().before(run, Start(0))
+    RawPixels().before(run, Start(0, None))
     assert "R@1 50.0 %" in capsys.readouterr().out
 
 
@@ -168,7 +168,7 @@ def started(tmp_path):
 def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys):
     run, embeddings = started
     evaluator = UntrainedBackbone()
-    evaluator.before(run, Start(0, lambda: embeddings))
+    evaluator.before(run, Start(0, None, lambda: embeddings))
     findings = evaluator.finish(run, None)
     scores = metrics.evaluate(embeddings["test"], run.data.test.labels, [1, 2], clustering=False)
     row = findings.rows["untrained backbone, l2"]
@@ -185,13 +185,13 @@ def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys)
 def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
     run, embeddings = started
     first, continued = UntrainedBackbone(), UntrainedBackbone()
-    first.before(run, Start(0, lambda: embeddings))
-    continued.before(run, Start(3, lambda: pytest.fail("it is trained now")))
+    first.before(run, Start(0, None, lambda: embeddings))
+    continued.before(run, Start(3, None, lambda: pytest.fail("it is trained now")))
     assert continued.finish(run, None) == first.finish(run, None)
     # A run of an earlier version lacks the file.
     run.folder.file(UNTRAINED).unlink()
     old = UntrainedBackbone()
-    old.before(run, Start(3, lambda: pytest.fail("it is trained now")))
+    old.before(run, Start(3, None, lambda: pytest.fail("it is trained now")))
     assert old.finish(run, None) == Findings()
 
 
@@ -199,7 +199,7 @@ def test_random_weights_are_not_a_baseline(started):
     run, _ = started
     run.options.weights = "none"
     evaluator = UntrainedBackbone()
-    evaluator.before(run, Start(0, lambda: pytest.fail("nothing to measure")))
+    evaluator.before(run, Start(0, None, lambda: pytest.fail("nothing to measure")))
     assert evaluator.finish(run, None) == Findings()
     assert not run.folder.file(UNTRAINED).exists()
 
@@ -209,7 +209,7 @@ def test_pairs_before_training_use_the_untrained_backbone(started):
     end = Finished(None, embeddings, [], {})
     (figure,) = PairSimilarities().finish(run, end).figures.values()
     assert next(iter(figure.panels)).startswith("before, raw pixels: matching")
-    UntrainedBackbone().before(run, Start(0, lambda: embeddings))
+    UntrainedBackbone().before(run, Start(0, None, lambda: embeddings))
     (figure,) = PairSimilarities().finish(run, end).figures.values()
     (name, before), (other, after) = figure.panels.items()
     assert name.partition(": ")[0] == "before, untrained backbone"

@@ -4,18 +4,33 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from experiments.evaluation.evaluators import Finished
+from experiments.evaluation.evaluators import Finished, Start
 from experiments.pages.figures import svgs
 from experiments.training.objectives.pair_distances import PairDistances
+from experiments.training.run_folder import RunFolder
 from keras_dml.metrics import distance_histograms
 from keras_dml.models import StatisticsNetwork
 
 
-def test_distances_and_costs():
+class Table:
+    """A table whose images equal their embeddings."""
+
+    def __init__(self, z, labels):
+        self.z, self.labels = z, labels
+
+    def select(self, rows):
+        return Table(self.z[rows], self.labels[rows])
+
+
+def test_distances_before_and_after_training_and_costs(tmp_path):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), 5)
-    z = (rng.normal(size=(30, 4)) + 4 * rng.normal(size=(6, 4))[labels]).astype("float32")
-    run = SimpleNamespace(data=SimpleNamespace(test=SimpleNamespace(labels=labels)))
+    before = Table(rng.normal(size=(30, 4)).astype("float32"), labels)
+    z = before.z + 4 * rng.normal(size=(6, 4))[labels]
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    run = SimpleNamespace(folder=folder, data=SimpleNamespace(test=before))
+    PairDistances().before(run, Start(0, lambda table, text: table.z))
+    PairDistances().before(run, Start(3, None))  # a resumed run keeps the distances of its start
     network = StatisticsNetwork(hidden=4, seed=0)
     model = SimpleNamespace(statistics_network=network, beta=1.1, alpha=0.25)
     history = [{"epoch": n, "train/mutual_information": 0.2} for n in (1, 2)]
@@ -28,3 +43,9 @@ def test_distances_and_costs():
     assert "β, ± α 1.1" in pictures["Cost of a pair"] and ("β", "1.100") in findings.summary
     divergence = 2 * distance_histograms(z, labels, bins=80).divergence()
     assert f"{divergence:.3f} nats" in findings.summary[0][1]
+    shown = findings.figures["Distances of unseen pairs"].panels
+    expected = distance_histograms(before.z, labels, bins=80)
+    first, last = shown.values()
+    np.testing.assert_array_equal(first, (expected.positive, expected.negative))
+    assert np.sum(last) == 30 * 29 // 2
+    assert findings.summary[1] == ("… before training", f"{2 * expected.divergence():.3f} nats")
