@@ -12,7 +12,6 @@ default_role = "literal"
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
