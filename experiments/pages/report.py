@@ -17,6 +17,7 @@ from experiments.evaluation.scores import (
     CATALOG,
     DISTANCES,
     PAPER,
+    PHOTOS,
     RECALL,
     RECALL_AT_1,
     SCORES,
@@ -133,21 +134,36 @@ def _others(result: Result) -> dict[str, str]:
 
 
 def _cells(rows: Rows, keys: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return the rows of the table; the best cells of each column are bold."""
+    """Return the rows of the table; the best cells of each column and search are bold."""
     columns = []
     for key in keys:
         score = score_of(key)
+        best_of = max if score.higher_is_better else min
         texts = {name: score.text(row.get(key)) for name, row in rows.items()}
-        values = [row[key] for name, row in rows.items() if texts[name] != "–"]
         # Compare the texts: two equal texts are either both bold or both not.
-        best = score.text((max if score.higher_is_better else min)(values, default=None))
+        best = {}
+        for search in {_search(name) for name in rows}:
+            of_search = [name for name in rows if _search(name) == search and texts[name] != "–"]
+            best[search] = score.text(
+                best_of((rows[name][key] for name in of_search), default=None)
+            )
         columns.append(
             [
-                Markup("<strong>{}</strong>").format(text) if text == best != "–" else text
-                for text in texts.values()
+                Markup("<strong>{}</strong>").format(text)
+                if text == best[_search(name)] != "–"
+                else text
+                for name, text in texts.items()
             ]
         )
     return [(name, [column[place] for column in columns]) for place, name in enumerate(rows)]
+
+
+def _search(name: str) -> str:
+    """Return the part of a row's name that tells what is searched.
+
+    The scores of different searches do not compare.
+    """
+    return next((search for search in (CATALOG, PHOTOS) if search in name), "")
 
 
 def _explanations(result: Result) -> list[str]:
