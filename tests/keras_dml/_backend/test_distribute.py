@@ -131,7 +131,7 @@ def test_training_without_gathering_differs():
     ("replicas", "workers"),
     [
         (2, False),
-        pytest.param(4, False, marks=pytest.mark.slow),
+        pytest.param(4, False, marks=[pytest.mark.slow, pytest.mark.thorough]),
         pytest.param(2, True, marks=pytest.mark.slow),
     ],
 )
