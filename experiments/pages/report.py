@@ -159,7 +159,7 @@ def _cells(rows: Rows, keys: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def _search(name: str) -> str:
-    """Return the part of a row's name that tells what is searched.
+    """Return the search of a row: "photo to catalog", "catalog to photo", or "" for the main one.
 
     The scores of different searches do not compare.
     """

@@ -55,7 +55,15 @@ class Configured:
 
 
 class ConfiguredValue(Configured):
-    """A configured object whose representation is the call that creates it."""
+    """A configured object whose representation is the call that creates it.
+
+    Each argument must have an attribute, because a missing one would be lost in a saved file.
+    """
+
+    def get_config(self) -> Config:
+        """Return the constructor's arguments."""
+        names = inspect.signature(type(self)).parameters
+        return {name: _plain(getattr(self, name)) for name in names}
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())

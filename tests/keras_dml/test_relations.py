@@ -65,6 +65,15 @@ def test_a_configuration_gives_the_same_relation(case):
         np.testing.assert_array_equal(np.array(one), np.array(other))
 
 
+def test_an_argument_without_an_attribute_is_not_lost_in_silence():
+    class Near(relations.Relation):
+        def __init__(self, distance=1):
+            self._distance = distance
+
+    with pytest.raises(AttributeError, match="distance"):
+        Near(2).get_config()
+
+
 def test_gains_count_shared_tags_and_levels():
     tags = relations.SharesLabel()
     found = tags.gains(tags.checked_labels(TAGS), tags.checked_labels(TAGS))
