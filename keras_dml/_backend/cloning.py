@@ -62,7 +62,7 @@ def copied(
         ValueError: The model is neither, or a layer's copy does not accept its state.
     """
     if not isinstance(model, (Functional, keras.Sequential)):
-        wanted = "a functional or sequential keras.Model, whose layers are known"
+        wanted = "a functional or sequential keras.Model"
         raise argument_error("model", wanted, model)
     copies: dict[int, tuple[keras.Operation, keras.Operation]] = {}
     wholes: set[int] = set()
@@ -116,7 +116,7 @@ def copied(
     if before != after:
         raise ArgumentError(
             f"model {model.name!r} cannot be copied: it has {before} weights and its "
-            f"copy {after}. Move the model's weights into a layer"
+            f"copy {after}. Move the model's weights into a layer."
         )
     return copy
 
@@ -166,9 +166,9 @@ def same_layer(
     except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         lambdas = [one.name for one in all_layers(layer) if isinstance(one, keras.layers.Lambda)]
         if lambdas:
-            advice = f"it holds Python code in the Lambda {lambdas[0]!r}: make a Layer of that"
+            advice = f"it has Python code in the Lambda {lambdas[0]!r}. Convert it to a Layer."
         else:
-            advice = f"its class needs get_config() and from_config() ({_first_line(error)})"
+            advice = f"its class needs get_config() and from_config() ({_first_line(error)})."
         raise ArgumentError(f"layer {_described(layer)} cannot be copied: {advice}") from error
 
 
@@ -190,8 +190,8 @@ def _same_lambda(
         plain = inspect.isfunction(function) or inspect.isbuiltin(function)
         if not plain or getattr(function, "__closure__", None):
             raise ArgumentError(
-                f"layer {_described(layer)} cannot be copied: its Python code holds on to objects "
-                "around it, which the copy would share. Make a Layer with get_config() of it"
+                f"layer {_described(layer)} cannot be copied: its Python code refers to objects "
+                "that the copy would share. Convert it to a Layer with get_config()."
             )
     config = changed_config(super(keras.layers.Lambda, layer).get_config(), change)
     return keras.layers.Lambda(
@@ -215,8 +215,8 @@ def copy_state(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
     sources, targets = all_layers(source), all_layers(target)
     if len(sources) != len(targets):
         raise ArgumentError(
-            f"layer {_described(source)} cannot be copied: it holds {len(sources) - 1} other "
-            f"layers, and one made of its configuration {len(targets) - 1}"
+            f"layer {_described(source)} cannot be copied: it has {len(sources) - 1} inner layers, "
+            f"and a layer from its configuration has {len(targets) - 1}."
         )
     for old, new in zip(sources, targets):
         _copy_trainable(old, new)
@@ -227,7 +227,7 @@ def copy_state(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
         except (KeyError, ValueError) as error:
             raise ArgumentError(
                 f"layer {_described(source)} cannot be copied: the weights of {_described(old)} do "
-                f"not fit one made of its configuration ({_first_line(error)})"
+                f"not fit a layer from its configuration ({_first_line(error)})."
             ) from error
         if hasattr(old, "save_assets"):
             with tempfile.TemporaryDirectory() as folder:

@@ -125,15 +125,15 @@ def _equal_rows(strategy: Any, x: Tensor) -> list[Any]:
 
     parts = strategy.experimental_local_results(x)
     rows = [part.shape[0] for part in parts]
-    message = (
-        "every replica must have as many rows: the global batch must be a multiple of the "
-        f"{strategy.num_replicas_in_sync} replicas, and a last partial batch be dropped "
-        "(drop_remainder=True)"
+    wanted = (
+        f"The global batch must be a multiple of the {strategy.num_replicas_in_sync} replicas, so "
+        "that all have the same number of rows"
     )
+    advice = "Drop a last partial batch with drop_remainder=True."
     if None not in rows:
         if len(set(rows)) > 1:
-            raise ArgumentError(f"{message}. Received: rows of the replicas {rows}")
+            raise ArgumentError(f"{wanted}, but got replicas with {rows} rows. {advice}")
         return []
     counts = tf.stack([tf.shape(part)[0] for part in parts])
-    check = tf.debugging.assert_equal(counts, counts[0], f"{message}. Received: rows")
+    check = tf.debugging.assert_equal(counts, counts[0], f"{wanted}. {advice} Rows:")
     return [] if check is None else [check]

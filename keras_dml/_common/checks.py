@@ -1,4 +1,4 @@
-"""Argument checks with one form of message: "NAME must be ... . Received: NAME=value".
+"""Argument checks with one form of message: "NAME must be X, but got Y."
 
 A number is a Python number or a NumPy scalar. Checks return Python numbers, so that configurations
 can be saved as JSON. Bools, strings, and arrays are not numbers. NaN and infinity are never valid.

@@ -35,8 +35,8 @@ def renamed_arguments(
                     continue
                 if new in kwargs:
                     raise ArgumentTypeError(
-                        f"{old} is the former name of {new}: give one of them. "
-                        f"Received: {old}={kwargs[old]!r}, {new}={kwargs[new]!r}"
+                        f"{old} must not be set together with {new}, its new name, but got "
+                        f"{old}={kwargs[old]!r} and {new}={kwargs[new]!r}."
                     )
                 warn_renamed(f"the argument {old} of {_public_name(function)}", new)
                 kwargs[new] = kwargs.pop(old)

@@ -14,20 +14,20 @@ class ArgumentError(ValueError):
     """An invalid argument. The message names it, shows its value, and suggests a valid one.
 
     Attributes:
-        argument: Name of the argument. None if the code that raises the error does not set it.
+        argument: Name of the argument, the first word of the message. None if the code that raises
+            the error does not set it.
+        problem: The rest of the message. Empty without `argument`.
     """
 
     argument: str | None = None
+    problem = ""
 
     # AutoGraph in a tf.function replaces exceptions with another constructor.
     __init__ = Exception.__init__
 
     def renamed(self, name: str) -> str:
         """Return the message for callers that know the argument by another name."""
-        message = str(self)
-        for end in (" must", "="):
-            message = message.replace(f"{self.argument}{end}", f"{name}{end}")
-        return message
+        return f"{name} {self.problem}"
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -52,18 +52,36 @@ def shown(value: object) -> str:
 
 
 def argument_error(
-    name: str, wanted: str, value: object, kind: type[ArgumentError] = ArgumentError
+    name: str,
+    wanted: str,
+    value: object,
+    kind: type[ArgumentError] = ArgumentError,
+    *,
+    advice: str = "",
 ) -> ArgumentError:
-    """Create the error for an argument that must be `wanted`."""
-    error = kind(f"{name} must be {wanted}. Received: {name}={shown(value)}")
-    error.argument = name
-    return error
+    """Create the error for an argument that must be `wanted`.
+
+    Args:
+        name: Name of the argument.
+        wanted: Description of the valid values.
+        value: The argument.
+        kind: Class of the error.
+        advice: Next step, as a sentence.
+    """
+    return _error(name, wanted, shown(value), kind, advice)
 
 
-def shape_error(name: str, wanted: str, value: Any) -> ArgumentError:
+def shape_error(name: str, wanted: str, value: Any, *, advice: str = "") -> ArgumentError:
     """Create the error for a tensor or array that must be `wanted`, with its shape."""
-    error = ArgumentError(f"{name} must be {wanted}. Received: {name}.shape={tuple(value.shape)}")
-    error.argument = name
+    return _error(name, wanted, f"shape {tuple(value.shape)}", ArgumentError, advice)
+
+
+def _error(
+    name: str, wanted: str, received: str, kind: type[ArgumentError], advice: str
+) -> ArgumentError:
+    problem = f"must be {wanted}, but got {received}. {advice}".rstrip()
+    error = kind(f"{name} {problem}")
+    error.argument, error.problem = name, problem
     return error
 
 
@@ -76,9 +94,7 @@ def as_array(name: str, value: object) -> np.ndarray:
     """
     gaps = gaps_of(value)
     if gaps:
-        error = ArgumentError(f"{name} must be an array without gaps. Received: {name}={gaps}")
-        error.argument = name
-        raise error
+        raise _error(name, "an array without gaps", gaps, ArgumentError, "")
     keras = sys.modules.get("keras")  # otherwise the value is not a tensor
     if keras is not None and keras.ops.is_tensor(value):
         # Tensors from PyTorch can have a gradient or be on a GPU.
@@ -94,7 +110,7 @@ def gaps_of(value: Any) -> str | None:
     """Describe the gaps in an array. None for an array without gaps."""
     if isinstance(value, np.ma.MaskedArray):
         masked = np.count_nonzero(np.ma.getmaskarray(value))
-        return f"a masked array, {masked} of its entries masked; leave them out" if masked else None
+        return f"a masked array. Leave out its {masked} masked entries" if masked else None
     if hasattr(value, "nested_row_splits"):  # from TensorFlow
         return "a ragged tensor"
     # Keras, TensorFlow, JAX, and SciPy have different sparse tensors.
@@ -103,7 +119,7 @@ def gaps_of(value: Any) -> str | None:
         or hasattr(value, "dense_shape")
         or hasattr(value, "todense")
     ):
-        return "a sparse tensor; make it dense before"
+        return "a sparse tensor. Convert it to a dense tensor first"
     return None
 
 
@@ -118,12 +134,10 @@ def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:
     if labels is None:
         return
     limit = EXACT_LIMITS.get(dtype, EXACT_LIMITS["float64"])
-    wanted = f"that {dtype} tells apart, below {limit}: pass larger ids as integers"
-    bad = np.argwhere(~(np.abs(labels) < limit))
-    if not len(bad):
-        wanted, bad = "that are whole numbers", np.argwhere(labels != np.floor(labels))
+    bad = np.argwhere(~(np.abs(labels) < limit) | (labels != np.floor(labels)))
     if len(bad):
-        where = f" in row {bad[0][0]} of {name}" if labels.ndim else f" as {name}"
+        where = f" in row {bad[0][0]}" if labels.ndim else ""
         raise ArgumentTypeError(
-            f"{name} must be class ids {wanted}. Received: {labels[tuple(bad[0])]}{where}"
+            f"{name} must be class ids, which are whole numbers below {limit} in {dtype}, but got "
+            f"{labels[tuple(bad[0])]}{where}. Pass larger ids as integers."
         )

@@ -132,6 +132,6 @@ def check_tensorflow_backend(what: str) -> None:
     if backend != "tensorflow":
         check_installed("tensorflow", "tensorflow", what)
         raise ArgumentError(
-            f"{what} needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow before Keras is "
-            f"imported. Received: the backend {backend}"
+            f"KERAS_BACKEND must be tensorflow for {what}, but got {backend}. Set it before Keras "
+            "is imported."
         )

@@ -61,8 +61,8 @@ def joined_labels(sets: Iterable[tuple[str, npt.ArrayLike]]) -> np.ndarray:
     if len(set(kinds)) > 1:
         # NumPy would convert the numbers to strings, and 1 would equal "1".
         raise ArgumentError(
-            f"{' and '.join(dict.fromkeys(names))} must be of one kind. "
-            f"Received: {' and '.join(dict.fromkeys(str(array.dtype) for array in given))}"
+            f"{' and '.join(dict.fromkeys(names))} must be of one kind, but got "
+            f"{' and '.join(dict.fromkeys(str(array.dtype) for array in given))}."
         )
     if {array.dtype.kind for array in given} >= {"i", "u"}:
         given = tuple(array.astype(object) for array in given)  # NumPy would convert them to floats
@@ -86,6 +86,5 @@ def _of_one_kind(name: str, objects: np.ndarray) -> np.ndarray:
 
 def _no_labels(name: str, received: str) -> ArgumentError:
     return ArgumentTypeError(
-        f"{name} must be numbers or strings: only whole numbers, only str, or only bytes. "
-        f"Received: {received} in {name}"
+        f"{name} must be only whole numbers, only str, or only bytes, but got {received}."
     )

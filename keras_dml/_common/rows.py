@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError, argument_error, as_array
+from keras_dml._common.errors import ArgumentError, argument_error, as_array, shape_error, shown
 from keras_dml._common.types import METRICS, Metric
 
 _NAMED = 5
@@ -41,23 +41,22 @@ def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
     array = as_array(name, array)
     # NumPy would drop the imaginary part, and parse the text.
     if array.dtype.kind in "cSU":
-        raise ArgumentError(f"{name} must be an array of numbers. Received: dtype {array.dtype}")
+        raise ArgumentError(f"{name} must be an array of numbers, but got dtype {array.dtype}.")
     try:
         # A float64 beyond the range of float32 becomes infinite here, and is reported below.
         with np.errstate(over="ignore"):
             rows = array.astype(np.float32, order="C")
     except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(f"{name} must be an array of numbers. {error}") from error
-    if np.ndim(array) != 2 or rows.shape[1] < 1:
         raise ArgumentError(
-            f"{name} must have shape [n, d] with d at least 1. "
-            f"Received: {name} of shape {np.shape(array)}"
-        )
+            f"{name} must be an array of numbers, but got {shown(array)} ({error})."
+        ) from error
+    if np.ndim(array) != 2 or rows.shape[1] < 1:
+        raise shape_error(name, "an array of shape [n, d] with d at least 1", array)
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
         raise ArgumentError(
-            f"{name} must be finite. Received: NaN or infinity in {len(bad)} of {len(rows)} rows "
-            f"(row numbers {first_few(bad)})"
+            f"{name} must be finite, but got NaN or infinity in {len(bad)} of {len(rows)} rows "
+            f"(row numbers {first_few(bad)})."
         )
     return rows
 
@@ -75,8 +74,8 @@ def rows_of_sets(
         if gallery is not None:
             shapes = f"shapes {queries.shape} and {items.shape}"
         raise ArgumentError(
-            "embeddings and gallery must have a row or more each, of the same width. "
-            f"Received: {shapes}"
+            "embeddings and gallery must have at least one row each and the same width, but got "
+            f"{shapes}."
         )
     return queries, items
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from keras_dml._common.checks import check_path
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import argument_error
 
 try:
     import fcntl
@@ -90,14 +90,10 @@ def replacing_folder(
     target, written, aside = _names(path)
     with _turn(target):
         if not target.parent.is_dir():
-            raise ArgumentError(
-                f"path must lie in an existing folder. Received: path={os.fspath(path)!r}"
-            )
+            raise argument_error("path", "in an existing folder", os.fspath(path))
         if target.exists() and not (target / marker).is_file():
-            raise ArgumentError(
-                f"path must be new or hold {what}, which is then replaced. "
-                f"Received: path={os.fspath(path)!r}, which is something else"
-            )
+            wanted = f"a new folder, or {what} to replace"
+            raise argument_error("path", wanted, os.fspath(path))
         # Remains of a killed process. The names are fixed, so they do not accumulate.
         shutil.rmtree(written, ignore_errors=True)
         if aside.exists() and target.exists():
@@ -138,10 +134,8 @@ def _turn(target: pathlib.Path) -> Iterator[None]:
     """
     held: set[pathlib.Path] = _in_hand.__dict__.setdefault("targets", set())
     if target in held:
-        raise ArgumentError(
-            "path must not be what this thread is replacing or reading at the moment. "
-            f"Received: path={os.fspath(target)!r}"
-        )
+        wanted = "a folder that this thread is not replacing or reading at the moment"
+        raise argument_error("path", wanted, os.fspath(target))
     held.add(target)
     path = target.with_name(f".{target.name}.turn")
     try:
@@ -192,10 +186,7 @@ def _names(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path, pa
     """Return the folder, its name during writing, and the name of the old folder set aside."""
     target = pathlib.Path(os.path.realpath(check_path("path", path)))
     if not target.name:
-        raise ArgumentError(
-            "path must be a folder within another. "
-            f"Received: path={os.fspath(path)!r}, the root of a file system"
-        )
+        raise argument_error("path", "a folder within another", os.fspath(path))
     written, aside = (target.with_name(f".{target.name}.{what}") for what in ("partial", "old"))
     return target, written, aside
 

@@ -18,12 +18,12 @@ from keras_dml._common.errors import (
 )
 from keras_dml._common.types import Tensor, TensorLike
 
-_ADVICE_FOR_STRINGS = " (for strings, pass np.unique(labels, return_inverse=True)[1])"
+_ADVICE_FOR_STRINGS = " For strings, pass np.unique(labels, return_inverse=True)[1]."
 # Prefixes of the names of all dtypes, of any backend, with real values.
 _REAL = ("bool", "int", "uint", "float", "bfloat")
 
 
-def numbers_of(name: str, value: Any, what: str, hint: str = "") -> TensorLike:
+def numbers_of(name: str, value: Any, what: str, advice: str = "") -> TensorLike:
     """Return `value` if a backend can convert it to a tensor of real numbers.
 
     For tensors, only the dtype is checked. Arrays are not copied, and lists stay lists, because
@@ -34,39 +34,43 @@ def numbers_of(name: str, value: Any, what: str, hint: str = "") -> TensorLike:
         name: Name of the argument, for the message.
         value: Tensor, array, or lists of numbers or of tensors.
         what: Description of the numbers, in the plural: "class ids".
-        hint: How to convert other values, for the message.
+        advice: How to convert other values, for the end of the message.
 
     Raises:
         TypeError: The value is not numeric, is complex, has lists of different lengths or masked
             entries, or is a sparse or a ragged tensor.
     """
-    refusal = f"{name} must be {what}, which are numbers{hint}. Received: {name}="
+
+    def error(received: str) -> ArgumentTypeError:
+        return ArgumentTypeError(
+            f"{name} must be {what}, which are numbers, but got {received}.{advice}"
+        )
+
     if isinstance(value, keras.Variable):
         # Use its value, which has a gradient, because custom gradients refuse variables.
         value = ops.convert_to_tensor(value.value)
     gaps = gaps_of(value)
     if gaps:
-        raise ArgumentTypeError(f"{refusal}{gaps}")
+        raise error(gaps)
     if ops.is_tensor(value):
         dtype = keras.backend.standardize_dtype(value.dtype)
         if not dtype.startswith(_REAL):
-            raise ArgumentTypeError(f"{refusal}a tensor of dtype {dtype}")
+            raise error(f"a tensor of dtype {dtype}")
         return cast(TensorLike, value)
     try:
         array = np.asarray(value)
-    except ValueError as error:  # lists of different lengths
-        raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
+    except ValueError as cause:  # lists of different lengths
+        raise error(shown(value)) from cause
     except Exception:  # tensors in a graph or a trace: each backend has its error
         return cast(TensorLike, value)
     if array.dtype.name.startswith(_REAL):
         return cast(TensorLike, value)
     if array.dtype.kind != "O" or not all(isinstance(x, numbers.Number) for x in array.flat):
-        received = shown(value) if array.ndim == 0 else f"dtype {array.dtype}"
-        raise ArgumentTypeError(f"{refusal}{received}")
+        raise error(shown(value) if array.ndim == 0 else f"dtype {array.dtype}")
     try:
         return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentTypeError(f"{refusal}{shown(value)}") from error
+    except (TypeError, ValueError, OverflowError) as cause:
+        raise error(shown(value)) from cause
 
 
 def as_embeddings(embeddings: TensorLike) -> TensorLike:
@@ -81,8 +85,8 @@ def check_order(y_true: TensorLike, y_pred: TensorLike) -> None:
         return
     if len(of_embeddings) == 1 or of_embeddings[1:] == (1,):
         raise ArgumentError(
-            "y_true must be class ids, and y_pred embeddings: loss(class_ids, embeddings). "
-            f"Received: y_true.shape={of_labels}, y_pred.shape={of_embeddings}"
+            f"y_true must be class ids and y_pred embeddings, but got shapes {of_labels} and "
+            f"{of_embeddings}. The order of the arguments is loss(class_ids, embeddings)."
         )
 
 
@@ -100,8 +104,8 @@ def check_class_range(class_ids: Tensor, num_classes: int, where: str) -> None:
     bad = np.flatnonzero(~((known >= 0) & (known < num_classes)))
     if len(bad):
         raise ArgumentError(
-            f"y_true must be class ids from 0 to {num_classes - 1}, as y_pred has {num_classes} "
-            f"classes ({where}). Received: {known[bad[0]]} in row {bad[0]} of y_true"
+            f"y_true must be class ids from 0 to {num_classes - 1}, but got {known[bad[0]]} in row "
+            f"{bad[0]}. y_pred has {num_classes} classes ({where})."
         )
 
 
@@ -114,8 +118,8 @@ def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> N
     if not shape or ((shape[0] in (1, None, images) or images is None) and shape[1:] in ((), (1,))):
         return
     raise ArgumentError(
-        "sample_weight must be None, a number, or one weight for each image, [n] or [n, 1]. "
-        f"Received: sample_weight.shape={shape} for {images} images"
+        "sample_weight must be None, a number, or one weight for each image, [n] or [n, 1], but "
+        f"got shape {shape} for {images} images."
     )
 
 
@@ -130,8 +134,8 @@ def check_embeddings(embeddings: Tensor) -> None:
     bad = np.flatnonzero(~np.isfinite(numbers_of_rows).all(axis=1))
     if len(bad):
         raise ArgumentError(
-            f"y_pred must be finite. Received: NaN or infinity in {len(bad)} of "
-            f"{embeddings.shape[0]} rows, the first of them row {bad[0]}"
+            f"y_pred must be finite, but got NaN or infinity in {len(bad)} of "
+            f"{embeddings.shape[0]} rows, first in row {bad[0]}."
         )
 
 
@@ -145,18 +149,23 @@ def known_numbers(tensor: Tensor | np.ndarray) -> np.ndarray | None:
 
 def checked_class_ids(class_ids: Tensor) -> Tensor:
     """Return class ids `[n]` from `[n]` or `[n, 1]`, or raise `ValueError`."""
-    hint = " For one-hot labels, pass np.argmax(labels, axis=-1)."
-    return one_per_image(class_ids, "y_true", "be class ids of shape", hint)
+    advice = "For one-hot labels, pass np.argmax(labels, axis=-1)."
+    return one_per_image(class_ids, "y_true", "class ids", advice)
 
 
-def one_per_image(values: Tensor, name: str, what: str, hint: str = "") -> Tensor:
-    """Return `[n]` from `[n]` or `[n, 1]`, or raise an error: `name` must `what` [n] or [n, 1]."""
+def one_per_image(values: Tensor, name: str, what: str, advice: str = "") -> Tensor:
+    """Return `[n]` from `[n]` or `[n, 1]`, or raise `ValueError`.
+
+    Args:
+        values: The tensor.
+        name: Name of the argument, for the message.
+        what: Description of the values, in the plural: "class ids".
+        advice: How to convert other shapes, for the end of the message.
+    """
     if len(values.shape) == 2 and values.shape[1] == 1:
         values = ops.squeeze(values, axis=1)
     if len(values.shape) != 1:
-        raise ArgumentError(
-            f"{name} must {what} [n] or [n, 1].{hint} Received: {name}.shape={tuple(values.shape)}"
-        )
+        raise shape_error(name, f"{what} of shape [n] or [n, 1]", values, advice=advice)
     return values
 
 
@@ -165,8 +174,8 @@ def check_rows(labels: Tensor, embeddings: Tensor) -> None:
     rows, images = labels.shape[0], embeddings.shape[0]
     if rows is not None and images is not None and rows != images:
         raise ArgumentError(
-            "y_true and y_pred must have one row for each image. "
-            f"Received: {rows} class ids and {images} embeddings"
+            f"y_true and y_pred must have one row for each image, but got {rows} class ids and "
+            f"{images} embeddings."
         )
 
 
@@ -241,7 +250,7 @@ def _from_numbers(labels: TensorLike, name: str) -> Tensor:
         bad = (numbers < held.min) | (numbers > held.max)
         if bad.any():
             raise ArgumentError(
-                f"{name} must hold class ids of {dtype}, the widest integer type of this backend "
-                f"(on JAX, enable jax_enable_x64). Received: {numbers[bad][0]} in {name}"
+                f"{name} must be class ids within {dtype}, the widest integer type of this "
+                f"backend, but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
             )
     return tensor

@@ -22,6 +22,6 @@ def check_statistics_values(values: Tensor) -> None:
     """Raise `ValueError` unless a statistics network has values `[2, 1]` for distances `[2, 1]`."""
     if tuple(values.shape) != (2, 1):
         raise ArgumentError(
-            "statistics_network must map distances [m, 1] to values [m, 1]. "
-            f"Received: values of shape {tuple(values.shape)} for distances of shape (2, 1)"
+            "statistics_network must map distances [m, 1] to values [m, 1], but got values of "
+            f"shape {tuple(values.shape)} for distances of shape (2, 1)."
         )

@@ -28,11 +28,11 @@ def checked_masks(
         shapes = tuple(positive.shape), tuple(negative.shape)
         if all(_may_be(each, shape) for each in shapes):
             return positive, negative
-        received = f"masks of the shapes {shapes[0]} and {shapes[1]}"
+        received = f"masks of shapes {shapes[0]} and {shapes[1]}"
     raise ArgumentError(
         f"{name} must return two masks, of the positives and of the negatives, each of shape "
-        f"{shape}, one row for each anchor and one column for each candidate. "
-        f"Received: {name}={source!r}, which returned {received}"
+        f"{shape}, but got {received} from {source!r}. A mask has a row for each anchor and a "
+        "column for each candidate."
     )
 
 

@@ -68,8 +68,8 @@ def check_distances(nearest: object, farthest: object) -> tuple[float, float]:
     low, high = check_number("nearest", nearest), check_number("farthest", farthest)
     if not 0 < low < high < 2:
         raise ArgumentError(
-            "nearest and farthest must be distances with 0 < nearest < farthest < 2. "
-            f"Received: nearest={nearest}, farthest={farthest}"
+            "nearest and farthest must be distances with 0 < nearest < farthest < 2, but got "
+            f"nearest={nearest} and farthest={farthest}."
         )
     return low, high
 

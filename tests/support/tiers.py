@@ -14,7 +14,7 @@ def parametrize(argument, values, sooner, later=THOROUGH):
     values = list(values)
     unknown = set(sooner) - set(values)
     if unknown:
-        raise ValueError(f"sooner must be among the values. Received: {sorted(unknown)}")
+        raise ValueError(f"sooner must be among the values, but got {sorted(unknown)}.")
     several = isinstance(argument, tuple)
     cases = [
         value if value in sooner else pytest.param(*(value if several else [value]), marks=later)

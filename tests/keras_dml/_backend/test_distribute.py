@@ -153,10 +153,10 @@ def test_gathered_rows_offset_and_gradient_on_every_replica(replicas, workers):
 def test_unequal_replicas_raise_a_clear_error():
     known, at_run_time = results(2)["unequal"]
     assert known.startswith("ArgumentError")
-    assert "Received: rows of the replicas [2, 3]" in known
+    assert "but got replicas with [2, 3] rows" in known
     assert at_run_time.startswith("InvalidArgumentError")
     for message in (known, at_run_time):
-        assert "the global batch must be a multiple of the 2 replicas" in message
+        assert "The global batch must be a multiple of the 2 replicas" in message
 
 
 @devices_and_workers

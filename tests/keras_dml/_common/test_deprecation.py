@@ -32,7 +32,7 @@ def test_the_new_name_does_not_warn():
 
 
 def test_both_names_at_once_are_refused():
-    with pytest.raises(TypeError, match="old is the former name of new.*old=1, new=2"):
+    with pytest.raises(TypeError, match="old must not be set .*new.*old=1 and new=2"):
         doubled(old=1, new=2)
 
 

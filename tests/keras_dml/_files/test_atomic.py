@@ -66,7 +66,7 @@ def test_an_error_without_a_file_name_gets_one(tmp_path):
 @pytest.mark.parametrize("path", ["/", "a\0b"])
 def test_paths_that_cannot_be_written(path):
     for use in (replacing_folder(path, "a.json", "it").__enter__, lambda: read_folder(path, str)):
-        with pytest.raises(ArgumentError, match="path must be .* Received: path='"):
+        with pytest.raises(ArgumentError, match="path must be .* but got '"):
             use()
 
 
@@ -140,7 +140,7 @@ def test_a_thread_does_not_wait_for_itself(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     context, writes = replaced(tmp_path / name)
     nested, _ = replaced(pathlib.Path(name))
-    said = f"is replacing .* path='{tmp_path / name}'"
+    said = f"not replacing .* but got '{tmp_path / name}'"
     with context as unfinished:
         with pytest.raises(ArgumentError, match=said), nested:
             pass

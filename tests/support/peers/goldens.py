@@ -356,7 +356,7 @@ def main(arguments):
         "pytorch-metric-learning": pytorch_metric_learning,
     }
     if len(arguments) != 2 or arguments[1] not in peers:
-        sys.exit(f"name a peer: {' or '.join(peers)}. Received: {' '.join(arguments[1:])}")
+        sys.exit(f"peer must be {' or '.join(peers)}, but got {' '.join(arguments[1:])}.")
     peer = arguments[1]
     arrays = draw_inputs()
     if peer != "tensorflow-addons":
