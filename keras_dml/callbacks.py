@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
-from keras_dml._common.checks import check_choice, check_whole, check_wholes, shown
+from keras_dml._common.checks import check_choice, check_whole, check_wholes
 from keras_dml._common.deprecation import renamed_arguments, warn_renamed
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.types import METRICS, NEIGHBORS, Metric, Neighbors
 
@@ -109,12 +109,10 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         if self._sets[-1].images is not None:
             self._check_ks_against(self._sets[-1].images)
         if not isinstance(prefix, str):
-            raise ArgumentTypeError(f"prefix must be a string. Received: prefix={shown(prefix)}")
+            raise argument_error("prefix", "a string", prefix, ArgumentTypeError)
         if embedding_model is not None and not isinstance(embedding_model, keras.Model):
-            raise ArgumentTypeError(
-                "embedding_model must be None or a keras.Model. "
-                f"Received: embedding_model={shown(embedding_model)}"
-            )
+            wanted = "None or a keras.Model"
+            raise argument_error("embedding_model", wanted, embedding_model, ArgumentTypeError)
         self.prefix = prefix
         self.metric: Metric = metric
         self.neighbors: Neighbors = neighbors
@@ -145,10 +143,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         gallery = len(self._sets) == 2
         most = images if gallery else images - 1
         if max(self.ks) > most:
-            raise ArgumentError(
-                f"ks must be at most {most}, the number of "
-                f"{'images in gallery' if gallery else 'other images'}. Received: ks={self.ks}"
-            )
+            among = "images in gallery" if gallery else "other images"
+            raise argument_error("ks", f"at most {most}, the number of {among}", self.ks)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Evaluate if it is due, and add the metrics to the logs."""
@@ -183,25 +179,22 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         """Return embeddings `[n, d]` and labels `[n]` of the first `limit` batches."""
         model = self.embedding_model or self.model
         if model is None:
-            raise ArgumentError(
-                "evaluate needs a model: fit or set_model gives it one, or embedding_model. "
-                "Received: embedding_model=None"
-            )
+            wanted = "set to evaluate before fit or set_model"
+            raise argument_error("embedding_model", wanted, None)
         rows, labels = [], []
         for images, classes in itertools.islice(batches, limit):
             found = model.predict_on_batch(keras.tree.map_structure(_tensor, images))
             if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < len(classes):
                 shape = keras.tree.map_structure(np.shape, found)
                 raise ArgumentError(
-                    "the model must map a batch of images to embeddings [n, d]; embedding_model "
-                    "names the part of it that does. Received: a model that gives a batch of "
-                    f"{len(classes)} images the shape {shape}"
+                    "The model must map a batch of images to embeddings [n, d], but got shape "
+                    f"{shape} for {len(classes)} images. If a part of it does, set embedding_model."
                 )
             # Each replica of a strategy embeds the whole batch.
             rows.append(found[: len(classes)].astype("float32"))
             labels.append(classes)
         if not rows:
-            raise ArgumentError(f"{batches.name} must hold images. Received: no batch")
+            raise ArgumentError(f"{batches.name} must have images, but got no batch.")
         if not self.relation.of_classes:
             return np.concatenate(rows), np.concatenate(labels)
         return np.concatenate(rows), joined_labels((batches.name, each) for each in labels)
@@ -222,16 +215,16 @@ class _Batches:
         self.images: int | None = None
         self._dataset: Any = dataset
         self._batch_size, self._relation = batch_size, relation
-        wanted = f"{name} must be (images, labels) or batches of these"
+        wanted = "(images, labels) or batches of these"
         if isinstance(dataset, tuple):
             if len(dataset) != 2 or np.ndim(dataset[0]) < 1:
-                raise ArgumentError(f"{wanted}. Received: a tuple of {len(dataset)}")
+                raise ArgumentError(f"{name} must be {wanted}, but got a tuple of {len(dataset)}.")
             images: Any = dataset[0]  # any object with a length and slices
             self.images = len(self._labels(dataset[1]))
             if len(images) != self.images or not self.images:
                 raise ArgumentError(
-                    f"{name} must have an image or more, and one label for each image. "
-                    f"Received: {len(images)} images and {self.images} labels"
+                    f"{name} must have at least one image, and one label for each image, but got "
+                    f"{len(images)} images and {self.images} labels."
                 )
             return
         if isinstance(dataset, keras.utils.PyDataset):
@@ -241,15 +234,14 @@ class _Batches:
             with contextlib.suppress(TypeError):
                 batches = iter(dataset)
         if batches is None:
-            raise ArgumentTypeError(f"{wanted}. Received: {shown(dataset)}")
+            raise argument_error(name, wanted, dataset, ArgumentTypeError)
         if batches is dataset:
-            raise ArgumentTypeError(
-                f"{name} must be something that can be gone through again after each epoch; a "
-                f"generator cannot. Received: {shown(dataset)}"
-            )
+            wanted = "a repeatable dataset, which each epoch reads again"
+            advice = "Pass a list or a tf.data.Dataset instead of a generator."
+            raise argument_error(name, wanted, dataset, ArgumentTypeError, advice=advice)
         # An endless tf.data.Dataset has the cardinality -1.
         if hasattr(dataset, "cardinality") and int(dataset.cardinality()) == -1:
-            raise ArgumentError(f"{name} must end. Received: a dataset without end, repeat()")
+            raise ArgumentError(f"{name} must end, but got an endless dataset. Remove repeat().")
 
     def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
         if isinstance(self._dataset, tuple):
@@ -265,8 +257,8 @@ class _Batches:
         for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) < 2:
                 raise ArgumentError(
-                    f"{self.name} must give batches (images, labels). "
-                    f"Received: a batch of type {type(batch).__name__}"
+                    f"{self.name} must give batches (images, labels), but got a batch of type "
+                    f"{type(batch).__name__}."
                 )
             yield batch[0], self._labels(batch[1])
 
@@ -278,8 +270,8 @@ class _Batches:
             labels = labels[:, 0]
         if labels.ndim != 1:
             raise ArgumentError(
-                f"{self.name} must have class ids [n] as labels. "
-                f"Received: labels of shape {labels.shape}"
+                f"{self.name} must have class ids [n] as labels, but got labels of shape "
+                f"{labels.shape}."
             )
         return labels
 

@@ -52,18 +52,14 @@ class _Recipe(_Base):
         )
         self.decayed = check_choice("decayed", decayed, ("kernels", "all"))
         if self.weight_decay:
-            raise ArgumentError(
-                "weight_decay is Keras' decoupled form, on all variables at one rate; use "
-                "coupled_weight_decay here, or AdamW's decoupled_weight_decay. "
-                f"Received: weight_decay={self.weight_decay!r}"
+            advice = (
+                "Keras decays all variables at one rate. Use coupled_weight_decay, or "
+                "decoupled_weight_decay of AdamW."
             )
+            raise argument_error("weight_decay", "left out", self.weight_decay, advice=advice)
         if not isinstance(learning_rate_multipliers, Mapping | None):
-            raise argument_error(
-                "learning_rate_multipliers",
-                "a dict from variable path to factor",
-                learning_rate_multipliers,
-                ArgumentTypeError,
-            )
+            name, wanted = "learning_rate_multipliers", "a dict from variable path to factor"
+            raise argument_error(name, wanted, learning_rate_multipliers, ArgumentTypeError)
         self.learning_rate_multipliers = {
             path: check_number(f"learning_rate_multipliers[{path!r}]", factor, least=0)
             for path, factor in (learning_rate_multipliers or {}).items()
@@ -309,11 +305,9 @@ def refuse_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
     for inner in optimizers_within(optimizer):
         steps = inner.gradient_accumulation_steps
         if steps:
-            raise ArgumentError(
-                "gradient_accumulation_steps cannot be used with several replicas, where TensorFlow"
-                " refuses an update that depends on a condition; take fewer devices or smaller "
-                f"batches. Received: gradient_accumulation_steps={steps}"
-            )
+            name, wanted = "gradient_accumulation_steps", "None with several replicas"
+            advice = "TensorFlow refuses conditional updates. Use fewer devices or smaller batches."
+            raise argument_error(name, wanted, steps, advice=advice)
 
 
 # These replace methods of one optimizer. The class keeps the Keras methods.
@@ -467,8 +461,8 @@ def _factors(multipliers: Mapping[str, float], paths: list[str]) -> list[float]:
         if len(found) != 1:
             raise ArgumentError(
                 "learning_rate_multipliers must name trainable variables of the model, such as "
-                f"{paths[0]!r}. Received: learning_rate_multipliers[{listed!r}], which names "
-                f"{', '.join(sorted(found)) or 'none'}"
+                f"{paths[0]!r}, but got {listed!r}, which names "
+                f"{', '.join(sorted(found)) or 'none'}."
             )
         factors[found.pop()] = factor
     return [factors[path] for path in paths]

@@ -23,7 +23,7 @@ import numpy as np
 from keras import ops
 
 from keras_dml._backend.configured import ConfiguredValue
-from keras_dml._common.checks import check_choice, check_number, shown
+from keras_dml._common.checks import check_choice, check_number
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import (
@@ -104,12 +104,10 @@ class Relation(ConfiguredValue):
         """Convert labels to a tensor with a row for each image, or raise `ValueError`."""
         tensor = ops.convert_to_tensor(numbers_of(name, labels, "labels"))
         if not tensor.shape:
-            raise ArgumentError(
-                f"{name} must have a row for each image. Received: {name}={shown(labels)}"
-            )
+            raise argument_error(name, "labels with a row for each image", labels)
         known = known_numbers(tensor)
         if known is not None and np.isnan(known.astype("float64")).any():
-            raise ArgumentError(f"{name} must be numbers. Received: NaN in {name}")
+            raise ArgumentError(f"{name} must be numbers, but got NaN.")
         # Replicas exchange labels by sums, which bools do not have.
         is_bool = keras.backend.standardize_dtype(tensor.dtype) == "bool"
         return ops.cast(tensor, "int32") if is_bool else tensor
@@ -125,8 +123,8 @@ class Relation(ConfiguredValue):
         if both is not None and both.any():
             anchor, candidate = np.argwhere(both)[0]
             raise ArgumentError(
-                "relation must mark no pair as both positive and negative. Received: "
-                f"relation={self!r}, for anchor {anchor} and candidate {candidate}"
+                "relation must mark no pair as both positive and negative, but got both for anchor "
+                f"{anchor} and candidate {candidate} from {self!r}."
             )
         return positive, negative
 
@@ -229,22 +227,22 @@ class SharesLabel(Relation):
             return tensor
         if self.encoding == "multi_hot" and not ((known == 0) | (known == 1)).all():
             raise ArgumentError(
-                f"{name} must be 0 or 1 for each tag. For tag ids, use encoding='ids'. "
-                f"Received: {known[(known != 0) & (known != 1)][0]} in {name}"
+                f"{name} must be 0 or 1 for each tag, but got "
+                f"{known[(known != 0) & (known != 1)][0]}. For tag ids, use encoding='ids'."
             )
         if self.encoding == "ids":
             ordered = np.sort(known, axis=1)
             twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
             if twice.any():
                 raise ArgumentError(
-                    f"{name} must have each tag once in a row. Received: tag "
-                    f"{ordered[:, 1:][twice][0]} twice in row {np.argwhere(twice)[0][0]} of {name}"
+                    f"{name} must have each tag once in a row, but got tag "
+                    f"{ordered[:, 1:][twice][0]} twice in row {np.argwhere(twice)[0][0]}."
                 )
         empty = np.flatnonzero(np.asarray(self._number_of_tags(tensor)) == 0)
         if len(empty):
             raise ArgumentError(
-                f"{name} must have a tag in each row, for SharesLabel. Received: {len(empty)} rows "
-                f"without a tag, the first of them row {empty[0]}"
+                f"{name} must have a tag in each row, for SharesLabel, but got {len(empty)} rows "
+                f"without a tag, first row {empty[0]}."
             )
         return tensor
 
@@ -298,7 +296,7 @@ class Hierarchy(Relation):
         self.negatives = check_choice("negatives", negatives, others)
         if others.index(self.negatives) > self.levels.index(self.positives):
             coarser = others[: self.levels.index(self.positives) + 1]
-            wanted = f"one of {coarser}, since positives agree only at the level {positives!r}"
+            wanted = f"one of {coarser} for positives={positives!r}"
             raise argument_error("negatives", wanted, negatives)
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
@@ -426,10 +424,8 @@ class FunctionOfLabels(Relation):
 
     def __init__(self, function: Callable[[Tensor, Tensor], Masks]) -> None:
         if not callable(function):
-            raise ArgumentTypeError(
-                "function must take the labels of anchors and candidates, and return two masks. "
-                f"Received: function={shown(function)}"
-            )
+            wanted = "a function from the labels of anchors and candidates to two masks"
+            raise argument_error("function", wanted, function, ArgumentTypeError)
         self.function = function
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
@@ -467,14 +463,11 @@ def get(relation: RelationLike) -> Relation:
             return relation
     elif callable(relation) and not isinstance(relation, type):
         return FunctionOfLabels(relation)
-    raise argument_error(
-        "relation",
-        "a relation of keras_dml.relations, as in relation=SharesLabel(), or a function "
-        "from (anchor_labels, candidate_labels) to the masks of the positives and the "
-        "negatives",
-        relation,
-        ArgumentTypeError,
+    wanted = (
+        "a relation of keras_dml.relations such as SharesLabel(), or a function from "
+        "(anchor_labels, candidate_labels) to the masks of the positives and the negatives"
     )
+    raise argument_error("relation", wanted, relation, ArgumentTypeError)
 
 
 def _floats(tensor: Tensor) -> Tensor:

@@ -260,9 +260,8 @@ def checked_margin(margin: Tensor | float) -> Tensor | float:
     """Check the margin. Scalar tensors are returned unchanged, as in the original."""
     if not ops.is_tensor(margin):
         return check_number("margin", margin)
-    shape = tuple(cast(Tensor, numbers_of("margin", margin, "one number")).shape)
-    if shape:
-        raise ArgumentError(f"margin must be one number. Received: margin.shape={shape}")
+    if tuple(cast(Tensor, numbers_of("margin", margin, "one number")).shape):
+        raise shape_error("margin", "one number", margin)
     return margin
 
 
@@ -319,8 +318,8 @@ def _one_for_each(labels: Tensor, distances: Tensor) -> Tensor:
     ]
     if None not in sizes and sizes[0] != sizes[1]:
         raise ArgumentError(
-            "y_true must hold one label for each distance of y_pred. "
-            f"Received: y_true.shape={tuple(labels.shape)}, y_pred.shape={tuple(distances.shape)}"
+            "y_true must have one label for each distance of y_pred, but got shapes "
+            f"{tuple(labels.shape)} and {tuple(distances.shape)}."
         )
     return ops.reshape(labels, ops.shape(distances))
 
@@ -341,8 +340,8 @@ def _similarities(labels: Tensor, similarities: TensorLike) -> Tensor:
     sizes = {size for size in (labels.shape[0], *shape) if size is not None}
     if len(shape) != 2 or len(sizes) > 1:
         raise ArgumentError(
-            "y_pred must be similarities of shape [n, n] for n labels. "
-            f"Received: y_pred.shape={shape} and y_true.shape={tuple(labels.shape)}"
+            f"y_pred must be similarities of shape [n, n] for n labels, but got shape {shape} for "
+            f"y_true of shape {tuple(labels.shape)}."
         )
     return table
 

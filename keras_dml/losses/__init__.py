@@ -85,8 +85,8 @@ def get(identifier: str | Config | Callable[..., Any] | None, /, **arguments: An
         return LOSSES[check_choice("loss", identifier, tuple(LOSSES))](**arguments)
     if arguments:
         raise ArgumentTypeError(
-            "arguments must come with the name of a loss. "
-            f"Received: {', '.join(arguments)} with {shown(identifier)}"
+            f"loss must be a name to have arguments, but got {shown(identifier)} with "
+            f"{', '.join(arguments)}."
         )
     if isinstance(identifier, dict):
         loss = LOSSES.get(identifier.get("class_name", ""))

@@ -124,8 +124,8 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             dtype = "float32"
         super().__init__(name=name or self.default_name, reduction=reduction, dtype=dtype)
         if self.dtype not in ("float32", "float64"):
-            wanted = "float32 or float64, since half precision merges distances"
-            raise argument_error("dtype", wanted, dtype)
+            advice = "Half precision merges distances."
+            raise argument_error("dtype", "float32 or float64", dtype, advice=advice)
 
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
@@ -209,11 +209,9 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             TypeError: `takes_memory` is False.
         """
         if not self.takes_memory:
-            raise ArgumentTypeError(
-                "loss must compare only anchors with candidates, so that the candidates can come "
-                "from a memory, and not candidates with each other, with class sums, or with "
-                f"learned classes. Received: loss={self!r}"
-            )
+            wanted = "a loss that compares anchors only with candidates, for candidates of a memory"
+            advice = "It must not use pairs of candidates, class sums, or learned classes."
+            raise argument_error("loss", wanted, self, ArgumentTypeError, advice=advice)
 
 
 class PairLoss(EmbeddingLoss):
@@ -323,8 +321,8 @@ class PairLoss(EmbeddingLoss):
         width = ops.shape(queries)[-1]
         if ops.shape(embeddings)[-1] != width:
             raise ArgumentError(
-                "queries and candidates must have embeddings of the same length. "
-                f"Received: {width} and {embeddings.shape[-1]}"
+                "queries and candidates must have embeddings of the same length, but got "
+                f"{width} and {embeddings.shape[-1]}."
             )
         rows, _ = gather_candidates(embeddings)
         row_labels, _ = gather_candidates(labels)
@@ -541,7 +539,7 @@ def check_compared_loss(loss: object) -> EmbeddingLoss:
         TypeError: It is not such a loss.
     """
     if not isinstance(loss, EmbeddingLoss):
-        wanted = "a loss over pairs of keras_dml.losses, as an object and not by name"
+        wanted = "a loss object of keras_dml.losses that compares pairs"
         raise argument_error("loss", wanted, loss, ArgumentTypeError)
     loss.check_memory()
     return loss
@@ -554,14 +552,11 @@ def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strat
         if isinstance(strategy, (type, keras.losses.Loss)) or not (
             callable(strategy) or hasattr(strategy, "masks")
         ):
-            raise argument_error(
-                "mining",
-                "a strategy of keras_dml.mining, as in mining=Hard(), a function from "
-                "(similarities, positive, negative) to the masks of the positives and "
-                "the negatives to keep, or a list of these",
-                mining,
-                ArgumentTypeError,
+            wanted = (
+                "a strategy of keras_dml.mining such as Hard(), a function from (similarities, "
+                "positive, negative) to the two masks of the pairs to keep, or a list of these"
             )
+            raise argument_error("mining", wanted, mining, ArgumentTypeError)
     return () if mining is None else strategies
 
 
@@ -573,7 +568,8 @@ def _own_class(class_ids: Tensor, cosines: Tensor) -> Tensor:
     known = known_numbers(cosines)
     if known is not None and known.size and np.abs(known).max() > _LARGEST_COSINE:
         raise ArgumentError(
-            "y_pred must be cosines to the classes, from keras_dml.models.proxy_model(embedding, "
-            f"num_classes). Received: {known.flat[np.abs(known).argmax()]} in y_pred"
+            "y_pred must be cosines to the classes, but got "
+            f"{known.flat[np.abs(known).argmax()]}. Use the model that "
+            "keras_dml.models.proxy_model(embedding, num_classes) returns."
         )
     return one_hot(class_ids, num_classes)

@@ -87,8 +87,8 @@ class InstanceCrossEntropyLoss(PairLoss):
         self.anchor_gradient = bool(anchor_gradient)
         self.pair_reduction = check_choice("pair_reduction", pair_reduction, ("sum", "mean"))
         if self.anchor_gradient and not self.reweight:
-            wanted = "False when reweight is False: the value's own gradient moves the anchors"
-            raise argument_error("anchor_gradient", wanted, anchor_gradient)
+            advice = "The anchors have a gradient already."
+            raise argument_error("anchor_gradient", "False without reweight", True, advice=advice)
 
     def check_memory(self) -> None:
         """Raise an error if the gradient moves only candidates, which are constants in a memory.
@@ -97,11 +97,9 @@ class InstanceCrossEntropyLoss(PairLoss):
             TypeError: The loss is reweighted without `anchor_gradient`.
         """
         if self.reweight and not self.anchor_gradient:
-            raise ArgumentTypeError(
-                "anchor_gradient must be True, or reweight False, for candidates from a memory, "
-                "which nothing moves: the gradient would be 0. "
-                f"Received: reweight={self.reweight}, anchor_gradient={self.anchor_gradient}"
-            )
+            wanted = "True, or reweight False, for candidates from a memory"
+            advice = "They have no gradient, so the gradient would be 0."
+            raise argument_error("anchor_gradient", wanted, False, ArgumentTypeError, advice=advice)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""

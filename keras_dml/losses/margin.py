@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml._common.errors import ArgumentError, argument_error, shape_error
+from keras_dml._common.errors import argument_error, shape_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.arrays import one_hot
@@ -101,13 +101,11 @@ class MarginLoss(PairLoss):
         self.sampling = check_choice("sampling", sampling, ("distance_weighted", "all"))
         self.boundaries = check_whole("boundaries", boundaries, least=0)
         if boundaries > 1 and not isinstance(self.relation, SameClass):
-            wanted = "0 or 1 with a relation, as only classes have a boundary each"
-            raise argument_error("boundaries", wanted, boundaries)
+            advice = "Only a class can have its own boundary."
+            raise argument_error("boundaries", "0 or 1 with a relation", boundaries, advice=advice)
         if self.boundaries and self.beta != _BETA:
-            raise ArgumentError(
-                "beta must not be given with boundaries, which are learned: set their start in the "
-                f"layer that has them. Received: beta={beta}, boundaries={boundaries}"
-            )
+            advice = "Set the initial boundaries in the layer that has them."
+            raise argument_error("beta", "left out with boundaries", beta, advice=advice)
 
     def pairs_of(
         self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None

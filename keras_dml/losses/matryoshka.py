@@ -59,7 +59,7 @@ class MatryoshkaLoss(LossAround):
             or loss.kind not in ("pairs", "beside_classifier")
             or loss.boundaries
         ):
-            wanted = "a keras_dml.losses.EmbeddingLoss over embeddings alone"
+            wanted = "a keras_dml.losses.EmbeddingLoss over only embeddings"
             raise argument_error("loss", wanted, loss, ArgumentTypeError)
         super().__init__(reduction=reduction, name=name, dtype=dtype or loss.dtype)
         self.loss = loss

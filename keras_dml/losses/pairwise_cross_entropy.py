@@ -230,8 +230,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
         logits = ops.cast(self.classifier(z, training=False), z.dtype)
         if len(logits.shape) != 2:
             raise ArgumentError(
-                "classifier must give logits of shape [n, K]. "
-                f"Received: logits of shape {tuple(logits.shape)}"
+                f"classifier must give logits of shape [n, K], but got shape {tuple(logits.shape)}."
             )
         return ops.stop_gradient(ops.softmax(logits, axis=-1)), ops.ones_like(logits[0])
 

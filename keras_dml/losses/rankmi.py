@@ -90,11 +90,9 @@ class RankMILoss(PairLoss):
         if statistics_network is None:
             statistics_network = FixedStatistics()
         if not callable(statistics_network):
+            wanted = "a function from distances [m, 1] to values [m, 1]"
             raise argument_error(
-                "statistics_network",
-                "callable, from distances [m, 1] to values [m, 1]",
-                statistics_network,
-                ArgumentTypeError,
+                "statistics_network", wanted, statistics_network, ArgumentTypeError
             )
         self.statistics_network = statistics_network
         self.sampling = check_choice("sampling", sampling, ("all", "distance_weighted"))

@@ -26,8 +26,8 @@ def register(name: str) -> Callable[[Class], Class]:
         other = REGISTERED.get(name, cls)
         if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(
-                f"name must be new: {other.__qualname__} of {other.__module__} is the loss "
-                f"{name!r} already. Received: name={name!r} for {cls.__qualname__}"
+                f"name must be new, but got {name!r} for {cls.__qualname__}. "
+                f"{other.__qualname__} of {other.__module__} has this name."
             )
         REGISTERED[name] = cls
         if "default_name" not in vars(cls):

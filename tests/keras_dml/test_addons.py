@@ -231,7 +231,7 @@ def test_partly_known_shapes(name, shape):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: addons.TripletHardLoss("1"), "margin must be .*margin='1'"),
+        (lambda: addons.TripletHardLoss("1"), "margin must be .* but got '1'"),
         (lambda: addons.LiftedStructLoss(None), "margin must be .*None"),
         (lambda: addons.ContrastiveLoss(True), "margin must be "),
         (lambda: addons.TripletHardLoss(distance_metric="l2"), "distance_metric must be .*'l2'"),

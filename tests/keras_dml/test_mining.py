@@ -196,14 +196,14 @@ def test_configuration_round_trip(name, strategy):
 
 @pytest.mark.parametrize("bad", ["hard", 3, mining.Hard, [mining.Hard(), None]])
 def test_invalid_strategies_are_refused(bad):
-    with pytest.raises(TypeError, match=r"mining must be a strategy.*Received: mining="):
+    with pytest.raises(TypeError, match=r"mining must be a strategy.* but got "):
         losses.ContrastiveLoss(mining=bad)
 
 
 @pytest.mark.parametrize(
     ("function", "given"),
     [
-        (lambda s, positive, negative: positive, "which returned"),
+        (lambda s, positive, negative: positive, "but got "),
         (lambda s, positive, negative: (positive[:2], negative), r"\(2, 11\) and \(11, 11\)"),
     ],
 )

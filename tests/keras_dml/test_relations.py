@@ -90,7 +90,7 @@ WRONG = {
     "no tag": (relations.SharesLabel(), np.array([[0, 1], [0, 0]]), "row 1"),
     "ids as multi-hot": (relations.SharesLabel(), IDS, "encoding='ids'"),
     "a tag twice": (relations.SharesLabel(encoding="ids"), np.array([[3, 3]]), "tag 3 twice"),
-    "class ids as tags": (relations.SharesLabel(), np.array([0, 1]), "y_true.shape=\\(2,\\)"),
+    "class ids as tags": (relations.SharesLabel(), np.array([0, 1]), "but got shape \\(2,\\)"),
     "too few levels": (relations.Hierarchy(), np.array([[0], [1]]), "'category', 'product'"),
     "NaN": (relations.Graded(0.5, 0.5), np.array([[np.nan, 1.0]]), "NaN"),
     "scalars as vectors": (relations.Graded(0.5, 0.5), np.array([0.5]), "\\[n, d\\]"),

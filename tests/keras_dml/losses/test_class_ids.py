@@ -79,7 +79,7 @@ BAD = {
 def test_floats_that_merge_classes_are_refused_and_nan_in_a_graph(loss, bad):
     ids, message = BAD[bad]
     given = np.eye(8, dtype="float32") if isinstance(loss, addons.NpairsLoss) else Z
-    with pytest.raises(ValueError, match=f"y_true must be class ids that .*{message}"):
+    with pytest.raises(ValueError, match=f"y_true must be class ids, .*but got .*{message}"):
         loss(ids, given)
     if ON_TORCH:
         return  # PyTorch has no graphs.
@@ -94,7 +94,7 @@ def test_float64_represents_more_ids():
     ids = PLAIN + 2.0**40
     expected = float(losses.SNCALoss()(PLAIN, Z))
     assert float(losses.SNCALoss()(ids, Z)) == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(ValueError, match="float64 tells apart, below 9007199254740992"):
+    with pytest.raises(ValueError, match="below 9007199254740992 in float64"):
         losses.SNCALoss()(ids + 2.0**53, Z)
 
 
@@ -103,15 +103,15 @@ def test_float64_represents_more_ids():
 )
 @pytest.mark.parametrize("loss", [losses.SNCALoss(), addons.TripletHardLoss()])
 def test_labels_that_are_not_numbers(loss, ids):
-    with pytest.raises(ValueError, match="y_true must be class ids, which are numbers.*Received"):
+    with pytest.raises(ValueError, match="y_true must be class ids, which are numbers, but got "):
         loss(ids, Z)
 
 
 def test_labels_in_another_form_are_refused_with_a_suggestion():
     loss = losses.TripletLoss()
-    with pytest.raises(ValueError, match=r"y_true must be .*np.argmax.*y_true.shape=\(8, 2\)"):
+    with pytest.raises(ValueError, match=r"y_true must be .*shape \(8, 2\).*np.argmax"):
         loss(np.eye(2)[PLAIN % 2], Z)
-    with pytest.raises(ValueError, match=r"loss\(class_ids, embeddings\). Received"):
+    with pytest.raises(ValueError, match=r"y_true must be .*loss\(class_ids, embeddings\)"):
         loss(Z, PLAIN)
     with pytest.raises(ValueError, match="return_inverse"):
         loss(np.array(list("aabbccdd")), Z)

@@ -62,7 +62,7 @@ def test_ragged_and_text_tensors():
         (tf.constant(["a", "b"]), "a tensor of dtype string"),
     ):
         for loss in (losses.SNCALoss(), addons.TripletHardLoss()):
-            with pytest.raises(ArgumentTypeError, match=f"y_pred must be .* y_pred={said}"):
+            with pytest.raises(ArgumentTypeError, match=f"y_pred must be .* but got {said}"):
                 loss([0, 1], given)
-            with pytest.raises(ArgumentTypeError, match=f"y_true must be .* y_true={said}"):
+            with pytest.raises(ArgumentTypeError, match=f"y_true must be .* but got {said}"):
                 loss(given, Z[:2])
