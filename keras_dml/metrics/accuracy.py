@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError, argument_error, as_array
+from keras_dml._common.errors import ArgumentError, as_array, shape_error
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.rows import finite_rows
 from keras_dml.metrics.relevance import checked_labels
@@ -48,8 +48,8 @@ def class_mean_accuracy(
     z, z_classes = _checked("", embeddings, labels)
     if train_z.shape[1] != z.shape[1]:
         raise ArgumentError(
-            "train_embeddings and embeddings must have the same width. "
-            f"Received: shapes {train_z.shape} and {z.shape}"
+            "train_embeddings and embeddings must have the same width, but got shapes "
+            f"{train_z.shape} and {z.shape}."
         )
     joined = joined_labels([("train_labels", train_classes), ("labels", z_classes)])
     train_classes, z_classes = np.split(joined, [len(train_classes)])
@@ -66,7 +66,7 @@ def _checked(
     name = f"{side}embeddings"
     rows = finite_rows(given, name)
     if not len(rows):
-        raise argument_error(name, "a matrix [n, d] with at least one row", rows)
+        raise shape_error(name, "a matrix [n, d] with at least one row", rows)
     # Converted again, because `finite_rows` rounds to float32.
     embeddings = as_array(name, given).astype(np.float64)
     return embeddings, checked_labels(f"{side}labels", given_labels, len(rows))

@@ -220,8 +220,8 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
     near = as_array("similarities", similarities)
     if near.ndim != 2 or near.dtype.kind not in "iuf" or not np.isfinite(near).all():
         raise ArgumentError(
-            "similarities must be finite numbers [n, k]. "
-            f"Received: {near.dtype} of shape {near.shape}"
+            "similarities must be finite numbers [n, k], but got "
+            f"{near.dtype} of shape {near.shape}."
         )
     if not near.size:
         return np.zeros(len(near))
@@ -255,7 +255,7 @@ def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
         return np.arange(count)
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
         raise ArgumentError(
-            f"pairs must be row numbers [p, 2]. Received: {edges.dtype} of shape {edges.shape}"
+            f"pairs must be row numbers [p, 2], but got {edges.dtype} of shape {edges.shape}."
         )
     _check_range("pairs", edges, count)
     with needing("run", "duplicate_groups"):
@@ -292,7 +292,7 @@ def _checked_neighbors(neighbors: npt.ArrayLike) -> npt.NDArray[np.int64]:
     rows = as_array("neighbors", neighbors)
     if rows.ndim != 2 or (rows.size and rows.dtype.kind not in "iu"):
         raise ArgumentError(
-            f"neighbors must be row numbers [n, k]. Received: {rows.dtype} of shape {rows.shape}"
+            f"neighbors must be row numbers [n, k], but got {rows.dtype} of shape {rows.shape}."
         )
     _check_range("neighbors", rows, len(rows))
     return rows.astype(np.int64, copy=False)
@@ -301,6 +301,6 @@ def _checked_neighbors(neighbors: npt.ArrayLike) -> npt.NDArray[np.int64]:
 def _check_range(name: str, rows: np.ndarray, count: int) -> None:
     if rows.size and (rows.min() < 0 or rows.max() >= count):
         raise ArgumentError(
-            f"{name} must be row numbers in 0..{count - 1}. "
-            f"Received: numbers from {rows.min()} to {rows.max()}"
+            f"{name} must be row numbers from 0 to {count - 1}, but got numbers from {rows.min()} "
+            f"to {rows.max()}."
         )

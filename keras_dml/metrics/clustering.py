@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_seed
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import shape_error
 from keras_dml._common.extras import needing
 from keras_dml.metrics.relevance import class_numbers, unit_embeddings
 
@@ -83,7 +83,7 @@ def clustering_scores(
 
     z, given = unit_embeddings(embeddings, labels)
     if not len(z):
-        raise ArgumentError(f"embeddings must have a row or more. Received: shape {z.shape}")
+        raise shape_error("embeddings", "a matrix [n, d] with at least one row", z)
     numbers = class_numbers(given)  # scikit-learn does not accept bytes
     classes = int(numbers.max()) + 1
     starts = _first_centers(z, classes, seed)

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
-from keras_dml._common.checks import check_bool, check_seed, shown
+from keras_dml._common.checks import check_bool, check_seed
 from keras_dml._common.deprecation import renamed_arguments
-from keras_dml._common.errors import ArgumentError, as_array
+from keras_dml._common.errors import argument_error, as_array
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.types import METRICS, Metric, Neighbors
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
@@ -89,9 +89,7 @@ def evaluate(
     except TypeError:
         chosen = []
     if not chosen or any(not isinstance(name, str) or name not in METRICS for name in chosen):
-        raise ArgumentError(
-            f"metric must be one of {METRICS}, or a list of them. Received: metric={shown(metric)}"
-        )
+        raise argument_error("metric", f"one of {METRICS}, or a list of them", metric)
     seed = check_seed("seed", seed)
     by_class = relations.get(relation).of_classes
     clustering = check_bool("clustering", clustering) and by_class

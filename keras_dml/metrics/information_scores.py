@@ -206,8 +206,8 @@ def _estimates(
     sizes = np.bincount(codes)
     if len(sizes) < 2 or sizes.max() < 2:
         raise ArgumentError(
-            "labels must have at least two classes, one of them with two rows. "
-            f"Received: {len(codes)} rows of {len(sizes)} classes"
+            "labels must have at least two classes, one of them with two rows, but got "
+            f"{len(codes)} rows of {len(sizes)} classes."
         )
     z = as_array("embeddings", embeddings).astype(np.float64)[order]
     several = np.flatnonzero(sizes[codes] > 1)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import keras
 
-from keras_dml._common.checks import shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentTypeError, argument_error
 
 if TYPE_CHECKING:
     from keras import KerasTensor
@@ -50,12 +49,11 @@ class LossPart(keras.metrics.Mean):
         dtype: str | keras.DTypePolicy | None = None,
     ) -> None:
         if not isinstance(loss, keras.losses.Loss) or not hasattr(loss, "measured"):
-            raise ArgumentTypeError(
-                f"loss must be a keras_dml.losses.EmbeddingLoss. Received: loss={shown(loss)}"
-            )
+            wanted = "a keras_dml.losses.EmbeddingLoss"
+            raise argument_error("loss", wanted, loss, ArgumentTypeError)
         known = ("tightness", "contrastive", *loss.measured)
         if not isinstance(part, str) or part not in known:
-            raise ArgumentError(f"part must be one of {', '.join(known)}, but got {shown(part)}.")
+            raise argument_error("part", f"one of {', '.join(known)}", part)
         super().__init__(name=name or part, dtype=dtype)
         self.loss = loss
         self.part = part

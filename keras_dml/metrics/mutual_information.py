@@ -162,8 +162,8 @@ class _Pairs:
         _, first, sizes = np.unique(labels[self.order], return_index=True, return_counts=True)
         if sizes.max() < 2 or len(sizes) < 2:
             raise ArgumentError(
-                "labels must give each half of the images a class with two images and a second "
-                f"class. Received: {len(labels)} images of {len(sizes)} classes in a half"
+                "labels must give each half of the images two classes, one of them with two "
+                f"images, but got {len(labels)} images of {len(sizes)} classes in a half."
             )
         self.first, self.sizes = np.repeat(first, sizes), np.repeat(sizes, sizes)
         # The number of positive (negative) pairs of an anchor is its number of partners.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError, shown
+from keras_dml._common.errors import argument_error
 from keras_dml._common.rows import rows_of_sets
 from keras_dml._common.types import Metric
 from keras_dml.metrics.bar import long_work_bar
@@ -38,17 +38,13 @@ def check_ks(name: str, ks: Iterable[int], items: Rows, own_rows: bool) -> list[
     except TypeError:  # one number
         values = []
     if not values:
-        raise ArgumentError(
-            f"{name} must be a list of at least one K. Received: {name}={shown(ks)}"
-        )
+        raise argument_error(name, "a list of at least one K", ks)
     most = len(items) - own_rows
     for k in values:
         if isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 1 <= k <= most:
             what = "other items" if own_rows else "items in gallery"
-            raise ArgumentError(
-                f"{name} must be whole numbers from 1 to the number of {what}, {most}. "
-                f"Received: {name}={shown(k)}"
-            )
+            wanted = f"whole numbers from 1 to {most}, the number of {what}"
+            raise argument_error(name, wanted, k)
     return [int(k) for k in values]  # a NumPy scalar of 8 bits would overflow
 
 

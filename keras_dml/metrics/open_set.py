@@ -96,8 +96,9 @@ class Identification:
         needed = pairs_needed(rate)
         if self.unknown < needed:
             raise ArgumentError(
-                "false_positive_identification_rates must be rates that the queries can show: "
-                f"{rate:g} takes {needed:,} unknown queries (3 / rate). Received: {self.unknown:,}"
+                "false_positive_identification_rates must be rates that the queries can show. "
+                f"{rate:g} needs at least {needed:,} unknown queries (3 / rate), but got "
+                f"{self.unknown:,}."
             )
         falling = -np.sort(-self._unknown)
         rejected = falling[allowed(rate, self.unknown)]
@@ -179,9 +180,10 @@ def identification(
     unknown = other > -np.inf if own_rows else ~known
     if not known.any() or not unknown.any():
         raise ArgumentError(
-            "labels must make known and unknown queries: with a gallery, queries with a class of "
-            "it and without; without one, two classes, one of which has two rows. Received: "
-            f"{np.count_nonzero(known):,} known and {np.count_nonzero(unknown):,} unknown ones"
+            "labels must have known and unknown queries, but got "
+            f"{np.count_nonzero(known):,} known and {np.count_nonzero(unknown):,} unknown. With a "
+            "gallery, pass queries with and without a class of the gallery. Otherwise, pass two "
+            "classes, one of them with two rows."
         )
     found = Identification(
         metric,

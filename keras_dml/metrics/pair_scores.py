@@ -84,8 +84,8 @@ class PairScores:
         self.farthest = sum(longest) * (1 + 2.0**-20)
         if self.farthest > float(np.finfo(np.float32).max):
             raise ArgumentError(
-                "embeddings must lie within float32's range of each other for metric='l2'. "
-                f"Received: embeddings {max(longest):.3g} from their mean"
+                "embeddings must have distances within the range of float32 for metric='l2', but "
+                f"got embeddings {max(longest):.3g} from their mean."
             )
 
     def block(self, rows: slice, items: slice) -> _Rows:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import check_choice, check_seed, check_whole, shown
+from keras_dml._common.checks import check_choice, check_seed, check_whole
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import finite_rows
 from keras_dml._common.types import METRICS, Metric
@@ -223,20 +223,20 @@ def _labeled_rows(
 def _check_pairs(negative: int, positive: int, rates: Sequence[float]) -> None:
     if not negative:
         raise ArgumentError(
-            "labels must be of two classes or more: one class has only positive pairs"
+            "labels must have at least two classes, but got one, which has only positive pairs."
         )
     if not positive:
         raise ArgumentError(
-            "labels must hold a class with two rows or more: otherwise no pair is positive"
+            "labels must have a class with at least two rows, but got none, so that no pair is "
+            "positive."
         )
     for rate in rates:
         needed = pairs_needed(rate)
         if negative < needed:
             raise ArgumentError(
-                f"false_match_rates must be rates that the pairs can show: {rate:g} takes "
-                f"{needed:,} negative pairs (3 / rate), there are {negative:,}, which show "
-                f"{RULE_OF_THREE / negative:.2g} at the least. "
-                f"Received: false_match_rates={shown(list(rates))}"
+                f"false_match_rates must be at least {RULE_OF_THREE / negative:.2g}, the smallest "
+                f"rate that {negative:,} negative pairs can show, but got {rate:g}. It needs "
+                f"{needed:,} pairs (3 / rate)."
             )
 
 

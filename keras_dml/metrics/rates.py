@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from keras_dml._common.checks import check_number, shown
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.checks import check_number
+from keras_dml._common.errors import argument_error
 
 # Pairs per requested false match (the rule of three): with 3/p pairs and no false match among them,
 # the rate is below p with a confidence of 95 %.
@@ -39,9 +39,7 @@ def checked_rates(name: str, given: Iterable[float], least: int = 1) -> tuple[fl
     except TypeError:
         rates = None
     if rates is None or len(rates) < least:
-        raise ArgumentError(
-            f"{name} must be a list of at least one rate. Received: {name}={shown(given)}"
-        )
+        raise argument_error(name, "a list of at least one rate", given)
     return tuple(check_number(name, rate, above=0, below=1) for rate in rates)
 
 

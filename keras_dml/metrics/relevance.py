@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, shape_error
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.rows import finite_rows, normalized, rows_of_sets
 from keras_dml._common.types import Metric
@@ -180,11 +180,8 @@ def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
     """Return labels as an array `[rows]` of integers, strings, or bytes, or raise `ValueError`."""
     labels = plain_labels(name, given)
     if labels.shape != (rows,):
-        raise ArgumentError(
-            f"{name} must have shape [{rows}], one for each row of "
-            f"{'gallery' if name == 'gallery_labels' else 'embeddings'}. "
-            f"Received: {name} of shape {labels.shape}"
-        )
+        owner = "gallery" if name == "gallery_labels" else "embeddings"
+        raise shape_error(name, f"of shape [{rows}], one for each row of {owner}", labels)
     return labels
 
 
@@ -206,5 +203,5 @@ def check_together(gallery: npt.ArrayLike | None, gallery_labels: npt.ArrayLike 
     if (gallery is None) != (gallery_labels is None):
         missing = "gallery" if gallery is None else "gallery_labels"
         raise ArgumentError(
-            f"gallery and gallery_labels must be given together. Received: {missing}=None"
+            f"gallery and gallery_labels must be set together, but got {missing}=None."
         )

@@ -193,8 +193,8 @@ def retrieval_task(
     for name, given, rows in (("labels", of_queries, queries), ("gallery_labels", of_items, items)):
         if given.shape[:1] != (len(rows),):
             raise ArgumentError(
-                f"{name} must have {len(rows)} rows, one for each embedding. "
-                f"Received: {name}.shape={given.shape}"
+                f"{name} must have {len(rows)} rows, one for each embedding, but got shape "
+                f"{given.shape}."
             )
     relevance = RelationRelevance(relation, of_queries, of_items, gallery is None)
     return RetrievalTask(queries, items, relevance, metric)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Metric
 from keras_dml._files.atomic import replacing
 from keras_dml.metrics.retrieval_task import retrieval_task
@@ -52,7 +52,7 @@ def write_trec(
             is not a whole number.
     """
     if len(tag.split()) != 1:
-        raise ArgumentError(f"tag must be one word. Received: tag={tag!r}")
+        raise argument_error("tag", "one word", tag)
     task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation)
     (k,) = task.check_ks("k", [k])
     rows = task.matched
@@ -73,8 +73,8 @@ def write_trec(
                 fractions = gains[gains != np.round(gains)]
                 if len(fractions):
                     raise ArgumentError(
-                        "relation must have whole numbers as gains, because a qrels file has no "
-                        f"fractions. Received: a gain of {fractions[0]}"
+                        f"relation must have whole numbers as gains, but got {fractions[0]}. A "
+                        "qrels file has no fractions."
                     )
                 file.writelines(
                     f"{query} 0 {item} {int(gains[item])}\n" for item in np.flatnonzero(gains)

@@ -41,10 +41,10 @@ def test_large_float32_sums_are_exact():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([1.0], [0], [[1.0]], [0]), r"train_embeddings must have shape.*\(1,\)"),
-        (([[1.0]], [0], np.zeros((0, 1)), []), r"embeddings must be a matrix .*embeddings="),
-        (([[1.0]], [0, 1], [[1.0]], [0]), r"train_labels must have shape \[1\].*\(2,\)"),
-        (([[1.0]], [0], [[1.0]], [[0]]), r"labels must have shape \[1\].*\(1, 1\)"),
+        (([1.0], [0], [[1.0]], [0]), r"train_embeddings must be .*\(1,\)"),
+        (([[1.0]], [0], np.zeros((0, 1)), []), r"embeddings must be a matrix .*\(0, 1\)"),
+        (([[1.0]], [0, 1], [[1.0]], [0]), r"train_labels must be of shape \[1\].*\(2,\)"),
+        (([[1.0]], [0], [[1.0]], [[0]]), r"labels must be of shape \[1\].*\(1, 1\)"),
         (([[1.0]], [0], [[1.0, 2.0]], [0]), r"same width.*\(1, 1\) and \(1, 2\)"),
     ],
 )

@@ -29,16 +29,16 @@ if hasattr(np.dtypes, "StringDType"):  # NumPy 2 only
     TAKEN["StringDType"] = TEXTS.astype(np.dtypes.StringDType())
 
 REFUSED = {
-    "a fraction": (IDS + np.eye(8)[3] / 2, "whole numbers. Received: 1.5 in row 3 of"),
-    "NaN": (np.where(IDS, IDS, np.nan), "tells apart.*nan in row 0 of"),
-    "infinity": (np.where(IDS, IDS, np.inf), "tells apart.*inf in row 0 of"),
-    "2^53": (IDS + 2.0**53, "tells apart, below 9007199254740992"),
-    "beyond 64 bits": ([2**70] * 8, "a number beyond 64 bits in"),
-    "masked": (np.ma.array(IDS, mask=IDS == 2), "a masked array, 2 of its entries masked"),
-    "numbers and strings": (["a", 1] * 4, "1 next to 'a' in"),
-    "objects and strings": (np.array(["a", 1] * 4, object), "1 next to 'a' in"),
-    "bytes and strings": (["a", b"a"] * 4, "b'a' next to 'a' in"),
-    "None": ([None] * 8, "None in"),
+    "a fraction": (IDS + np.eye(8)[3] / 2, "whole numbers .* but got 1.5 in row 3"),
+    "NaN": (np.where(IDS, IDS, np.nan), "whole numbers .* but got nan in row 0"),
+    "infinity": (np.where(IDS, IDS, np.inf), "whole numbers .* but got inf in row 0"),
+    "2^53": (IDS + 2.0**53, "below 9007199254740992 in float64"),
+    "beyond 64 bits": ([2**70] * 8, "a number beyond 64 bits"),
+    "masked": (np.ma.array(IDS, mask=IDS == 2), "a masked array. .* 2 masked entries"),
+    "numbers and strings": (["a", 1] * 4, "1 next to 'a'"),
+    "objects and strings": (np.array(["a", 1] * 4, object), "1 next to 'a'"),
+    "bytes and strings": (["a", b"a"] * 4, "b'a' next to 'a'"),
+    "None": ([None] * 8, "but got None"),
     "dates": (np.array(["2020-01-01"] * 8, "M8[D]"), "dtype datetime64"),
     "complex": (IDS * 1j, "dtype complex128"),
 }
@@ -98,7 +98,7 @@ def test_signed_and_unsigned_integers_stay_distinct():
 @pytest.mark.parametrize(
     "make, words",
     [("tf.ragged.constant([[0], [1, 2]])", "a ragged tensor"),
-     ("tf.sparse.from_dense([0, 0, 1])", "a sparse tensor; make it dense")],
+     ("tf.sparse.from_dense([0, 0, 1])", "a sparse tensor. Convert it to a dense")],
 )  # fmt: skip
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_ragged_and_sparse_tensors(function, make, words):

@@ -92,7 +92,7 @@ def test_equally_near_items_of_two_classes_are_no_identification():
     [
         ({"labels": np.zeros(40)}, "known and unknown queries.*40 known and 0 unknown"),
         ({"labels": np.arange(40)}, "known and unknown queries.*0 known and 40 unknown"),
-        ({"rates": [0.05]}, "0.05 takes 60 unknown queries .*Received: 40"),
+        ({"rates": [0.05]}, "0.05 needs at least 60 unknown queries .* but got 40"),
         ({"rates": [2]}, "false_positive_identification_rates must be a number above 0"),
         ({"gallery": np.eye(3), "gallery_labels": [7, 8, 9]}, "0 known and 40 unknown"),
     ],
