@@ -25,9 +25,9 @@ def main(folder: pathlib.Path) -> int:
         for name in rest["modules"]:
             if name == "__main__":
                 raise ArgumentError(
-                    "model must have layers whose classes are in a module that can be imported, "
-                    "where another backend than TensorFlow exports it. Received: a class of "
-                    "__main__"
+                    "model must have only layers whose classes are in an importable module, but "
+                    "got a class of __main__. Move the class to a file, or export with the "
+                    "TensorFlow backend."
                 )
             importlib.import_module(name)
         loaded = tf.saved_model.load(str(folder / PREPROCESSING))

@@ -88,8 +88,8 @@ def _save_preprocessing(
         tf.saved_model.save(module, str(folder))
     except AssertionError as error:  # an untracked resource
         raise ArgumentError(
-            "preprocessing must hold no tables or variables of TensorFlow where Keras runs on "
-            f"{keras.backend.backend()}. Received: preprocessing={preprocessing!r}"
+            "preprocessing must not contain tables or variables of TensorFlow on another backend, "
+            f"but got {preprocessing!r}."
         ) from error
 
 

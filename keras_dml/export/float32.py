@@ -101,8 +101,8 @@ def float32_copy(model: keras.Model) -> keras.Model:
     for layer in all_layers(copy):
         if _other_float(layer):
             raise ArgumentError(
-                f"layer {layer.path} ({type(layer).__name__}) cannot compute in float32: it is "
-                f"{_other_float(layer)} whatever its configuration says. Received: "
-                f"model={model.name!r}"
+                f"model must have only layers that can compute in float32, but got {layer.path} "
+                f"({type(layer).__name__}), which is {_other_float(layer)} regardless of its "
+                "configuration."
             )
     return copy

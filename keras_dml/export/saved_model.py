@@ -165,14 +165,14 @@ def _check_names(model: keras.Model) -> None:
     for layer in all_layers(model)[1:]:
         if not _SCOPE.fullmatch(layer.name):
             raise ArgumentError(
-                "model must have layers with names of only letters, digits and _ . / > -, as "
-                f"TensorFlow requires: rename {layer.name!r}. Received: model={model.name!r}"
+                "model must have layers with names of only letters, digits, and _ . / > -, but got "
+                f"{layer.name!r}. Rename this layer for TensorFlow."
             )
         # TensorFlow writes a function for each nested model under the model's name.
         if isinstance(layer, keras.Model) and not _OUTERMOST.match(layer.name):
             raise ArgumentError(
-                "model must hold models whose names begin with a letter or digit: rename "
-                f"{layer.name!r}. Received: model={model.name!r}"
+                "model must contain only models whose names begin with a letter or digit, but got "
+                f"{layer.name!r}. Rename this model."
             )
 
 
@@ -188,8 +188,8 @@ def _servable(model: keras.Model) -> keras.Model:
         except ValueError as error:
             if unnamed:
                 raise ArgumentError(
-                    f"model must have layers whose names begin with a letter or digit: {unnamed[0]}"
-                    f" does not, and a copy with other names fails: {error}"
+                    "model must have layers whose names begin with a letter or digit, but got "
+                    f"{unnamed[0]}. A copy with other names fails: {error}"
                 ) from error
             raise
     if not (_OUTERMOST.match(model.name) and _SCOPE.fullmatch(model.name)):
@@ -209,7 +209,7 @@ def _check_model(model: keras.Model) -> None:
         if not isinstance(shape, tuple) or len(shape) != rank:
             raise ArgumentError(
                 "model must take one batch of images [n, height, width, channels] and return one "
-                f"batch of embeddings [n, d]. Received: a model whose {name}put shape is {shape}"
+                f"batch of embeddings [n, d], but got {name}put shape {shape}."
             )
 
 
@@ -223,8 +223,8 @@ def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> Non
         raise argument_error("index", wanted, index, ArgumentTypeError)
     if index.dimensions != model.output_shape[1]:
         raise ArgumentError(
-            f"index must hold embeddings of this model, of {model.output_shape[1]} dimensions. "
-            f"Received: an index built for {index.dimensions}"
+            f"index must have embeddings of this model, of {model.output_shape[1]} dimensions, but "
+            f"got an index of {index.dimensions} dimensions."
         )
     check_whole("neighbors", neighbors, least=1, most=index.num_items)
 
@@ -235,14 +235,14 @@ def _checked_threshold(
     if threshold is None:
         return None
     if index is None:
-        raise argument_error("threshold", "left out without an index: it is for search", threshold)
+        raise argument_error("threshold", "None without an index", threshold)
     from keras_dml.metrics import OperatingPoint
 
     if isinstance(threshold, OperatingPoint):
         if threshold.metric != index.metric:
             raise ArgumentError(
-                f"threshold must be of the index's metric, {index.metric}. "
-                f"Received: a threshold of metric={threshold.metric}"
+                f"threshold must be of the index's metric, {index.metric}, but got a threshold of "
+                f"metric={threshold.metric}."
             )
         threshold = threshold.threshold
     return check_number("threshold", threshold)
@@ -259,7 +259,7 @@ def _decoded(
     if not isinstance(returned, tf.Tensor) or not image.is_compatible_with(returned):
         raise ArgumentError(
             f"preprocessing must return an image of the model's input, {image.dtype.name} of "
-            f"shape {image.shape}. Received: a function that returns {returned}"
+            f"shape {image.shape}, but got {returned}."
         )
 
     # A model with a variable image size is served with the size of the preprocessed images.

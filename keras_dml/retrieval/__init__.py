@@ -10,8 +10,8 @@ import pathlib
 
 import numpy.typing as npt
 
-from keras_dml._common.checks import check_path, shown
-from keras_dml._common.errors import ArgumentTypeError
+from keras_dml._common.checks import check_path
+from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import METRICS, Metric
 from keras_dml._files.atomic import read_folder
 from keras_dml.retrieval.exact import ExactIndex
@@ -72,7 +72,7 @@ def build_index(
         TypeError: `tree` is not a `TreeAH`.
     """
     if tree is not None and not isinstance(tree, TreeAH):
-        raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={shown(tree)}")
+        raise argument_error("tree", "None or a TreeAH", tree, ArgumentTypeError)
     if scann_loads():
         return ScannIndex(embeddings, metric, ids, tree)
     return ExactIndex(embeddings, metric, ids)

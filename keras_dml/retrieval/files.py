@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import METRICS, Metric
 from keras_dml._files.atomic import replacing_folder
 from keras_dml._files.checksums import check_same, folder_checksums
@@ -110,9 +110,7 @@ class SavedIndex:
 
 def damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
     """Return the error for a damaged index."""
-    return ArgumentError(
-        f"path holds an index that is damaged: {error}. Received: path={os.fspath(path)!r}"
-    )
+    return ArgumentError(f"path must be an undamaged index, but got {os.fspath(path)!r} ({error}).")
 
 
 def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex:
@@ -127,9 +125,8 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
             library.
         PermissionError: A file is not readable.
     """
-    where = f"Received: path={os.fspath(path)!r}"
     if not (folder / _DESCRIPTION).is_file():
-        raise ArgumentError(f"path must be a folder that Index.save wrote. {where}")
+        raise argument_error("path", "a folder that Index.save wrote", os.fspath(path))
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
         newer = description["format"] > FORMAT
@@ -140,10 +137,9 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
     except _WHAT_DAMAGE_RAISES as error:
         raise damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
     if items is None:
-        raise ArgumentError(
-            f"path holds an index of a newer library: format {description['format']}, "
-            f"this one reads up to {FORMAT}. {where}"
-        )
+        wanted = f"an index of format {FORMAT} or older"
+        advice = f"It has format {description['format']}. Install a newer version of keras-dml."
+        raise argument_error("path", wanted, os.fspath(path), advice=advice)
     return SavedIndex(description, items, folder, path)
 
 

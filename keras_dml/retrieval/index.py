@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import check_choice, check_whole, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, as_array
+from keras_dml._common.checks import check_choice, check_whole
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, as_array, shape_error
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.retrieval.changes import Change, Removal, Upsert
@@ -82,10 +82,8 @@ class Index(abc.ABC):
         else:
             self._items = Items(prepared_rows(embeddings, "embeddings", metric), ids)
             if not self.num_items:
-                raise ArgumentError(
-                    "embeddings must hold at least one row. "
-                    f"Received: embeddings of shape {self._items.rows.shape}"
-                )
+                wanted = "an array [n, d] with at least one row"
+                raise shape_error("embeddings", wanted, self._items.rows)
         self._lock = threading.RLock()
         self._stale = True  # whether the searcher must be rebuilt
         self._rebalancing: concurrent.futures.Future[None] | None = None
@@ -96,9 +94,8 @@ class Index(abc.ABC):
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentTypeError(
-            "an index must be kept by index.save(folder) and read by retrieval.load_index(folder): "
-            "its searcher and its locks can be neither pickled nor copied. "
-            f"Received: {type(self).__name__} of {self.num_items} items"
+            f"{type(self).__name__} cannot be pickled or copied, because it has a searcher and "
+            "locks. Use index.save(folder) and keras_dml.retrieval.load_index(folder)."
         )
 
     @property
@@ -331,14 +328,12 @@ class Index(abc.ABC):
 
     def _check_any_items(self) -> None:
         if not self.num_items:
-            raise ArgumentError("an index without items cannot be served: all have been removed")
+            raise ArgumentError("index must have items to be served, but got an empty index.")
 
     def _check_dimensions(self, rows: np.ndarray, name: str) -> None:
         if rows.shape[1] != self.dimensions:
-            raise ArgumentError(
-                f"{name} must have the index's {self.dimensions} dimensions. "
-                f"Received: {name} of shape {rows.shape}"
-            )
+            wanted = f"rows of {self.dimensions} dimensions, as in the index"
+            raise shape_error(name, wanted, rows)
 
     def _among(self, allowed: npt.ArrayLike) -> npt.NDArray[np.int64] | None:
         """Return the ascending numbers of the rows that can be found. None for all rows."""
@@ -350,7 +345,7 @@ class Index(abc.ABC):
         else:
             raise ArgumentError(
                 f"allowed must be ids of items, or a mask with one bool for each of the "
-                f"{self.num_items} items. Received: allowed of shape {mask.shape} and dtype bool"
+                f"{self.num_items} items, but got a mask of shape {mask.shape}."
             )
         return None if len(rows) == self.num_items else rows
 
@@ -476,5 +471,5 @@ def _in_blocks(
 
 def _checked_k(k: object, count: int) -> int:
     if not count:
-        raise ArgumentError(f"an index without items finds nothing. Received: k={shown(k)}")
+        raise ArgumentError("index must have items to search, but got an empty index.")
     return check_whole("k", k, least=1, most=count)

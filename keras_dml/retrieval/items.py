@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError, as_array, shown
+from keras_dml._common.errors import ArgumentError, argument_error, as_array, shown
 from keras_dml._common.rows import first_few
 
 # File name of the items in a saved index.
@@ -18,8 +18,8 @@ _SPARE_SHARE = 8
 
 def _refused(ids: npt.ArrayLike, why: object) -> ArgumentError:
     return ArgumentError(
-        "ids must be whole numbers (int64) or strings, one for each row of embeddings, no two "
-        f"the same. Received: {why} (ids={shown(ids)})"
+        "ids must be different whole numbers (int64) or strings, one for each row of embeddings, "
+        f"but got {shown(ids)} ({why})."
     )
 
 
@@ -38,7 +38,7 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     try:
         array = np.asarray(ids)
     except ValueError as error:
-        raise _refused(ids, error) from error
+        raise _refused(ids, "lists of different lengths") from error
     if array.shape != (count,):
         raise _refused(ids, f"shape {array.shape} for {count} rows")
     kind = array.dtype.kind
@@ -156,11 +156,9 @@ class Items:
             ValueError: Only one of the items and `ids` has ids, or ids are invalid or exist.
         """
         if (ids is None) != (self._ids is None):
-            was = "without" if self._ids is None else "with"
-            raise ArgumentError(
-                f"ids must be given for all items or for none: this index was built {was} ids. "
-                f"Received: ids={shown(ids)}"
-            )
+            without = "None for an index without ids"
+            wanted = without if self._ids is None else "set for an index with ids"
+            raise argument_error("ids", wanted, ids)
         if not len(rows):
             return
         if ids is not None and self._ids is not None:
@@ -181,16 +179,16 @@ class Items:
         asked = as_array(name, ids)
         if asked.shape == (0,):
             return np.empty(0, np.int64)
-        wanted = f"{name} must be ids of items, {'strings' if self._are_text else 'whole numbers'}"
+        wanted = f"ids of items, {'strings' if self._are_text else 'whole numbers'}"
         # NumPy converts numbers to strings in a list of both, and drops trailing null characters.
         each = ids if isinstance(ids, list | tuple) else asked.flat
         kind = str if self._are_text else numbers.Integral
         if asked.ndim != 1 or not all(
             isinstance(one, kind) and not isinstance(one, bool) for one in each
         ):
-            raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
+            raise argument_error(name, wanted, ids)
         if self._are_text and any(one.endswith("\0") for one in each):
-            raise ArgumentError(f"{wanted}. Received: {name}={shown(ids)}")
+            raise argument_error(name, wanted, ids)
         # Unknown ids get a number beyond all rows.
         count = len(self)
         if self._ids is None:
@@ -202,8 +200,8 @@ class Items:
         unknown = found >= count
         if unknown.any():
             raise ArgumentError(
-                f"{wanted}. Received: {int(unknown.sum())} that no item has, "
-                f"{first_few(asked[unknown])}"
+                f"{name} must be {wanted}, but got {int(unknown.sum())} that no item has: "
+                f"{first_few(asked[unknown])}."
             )
         return found
 

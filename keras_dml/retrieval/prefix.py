@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import argument_error
 from keras_dml._common.rows import center, centered, normalized
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.index import Index
@@ -105,10 +105,8 @@ class PrefixIndex(Index):
 
     def _build(self) -> None:
         if self._length >= self.dimensions:
-            raise ArgumentError(
-                f"length must be less than the {self.dimensions} dimensions of the embeddings. "
-                f"Received: length={self._length}"
-            )
+            wanted = f"less than the {self.dimensions} dimensions of the embeddings"
+            raise argument_error("length", wanted, self._length)
         self._recall = None
         self._short = ExactProducts(self._prefixes(self._rows), self._metric)
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.checks import shown
-from keras_dml._common.errors import ArgumentTypeError
+from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.extras import needing
 from keras_dml._common.rows import center, centered, row_blocks
 from keras_dml._common.types import Metric
@@ -106,7 +105,7 @@ class ScannIndex(Index):
     ) -> None:
         # `load_index` passes a trained searcher.
         if not isinstance(tree, (TreeAH, TreeSearcher, type(None))):
-            raise ArgumentTypeError(f"tree must be None or a TreeAH. Received: tree={shown(tree)}")
+            raise argument_error("tree", "None or a TreeAH", tree, ArgumentTypeError)
         self._scann = import_scann()
         self._asked: TreeAH | None
         self._tree: TreeSearcher | None

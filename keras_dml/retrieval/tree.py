@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 
 # ScaNN's guide recommends brute force below this number of items.
 SMALLEST = 20_000
@@ -109,15 +109,11 @@ class TreeAH:
         for name, number in numbers.items():
             object.__setattr__(self, name, number)
         if self.target_recall is not None and self.leaves_to_search is not None:
-            raise ArgumentError(
-                "target_recall chooses leaves_to_search: give one of them. Received: "
-                f"target_recall={self.target_recall}, leaves_to_search={self.leaves_to_search}"
-            )
+            wanted = "None with target_recall, which chooses it"
+            raise argument_error("leaves_to_search", wanted, self.leaves_to_search)
         if self.num_leaves is not None and (self.leaves_to_search or 1) > self.num_leaves:
-            raise ArgumentError(
-                f"leaves_to_search must be at most num_leaves, {self.num_leaves}. "
-                f"Received: leaves_to_search={self.leaves_to_search!r}"
-            )
+            wanted = f"at most num_leaves={self.num_leaves}"
+            raise argument_error("leaves_to_search", wanted, self.leaves_to_search)
 
     def fits(self, count: int) -> bool:
         """Return whether `for_items` accepts this number of items."""
@@ -138,14 +134,12 @@ class TreeAH:
         leaves = self.num_leaves or math.isqrt(count)
         if leaves > count or count < FEWEST:
             raise ArgumentError(
-                f"num_leaves must be at most the number of items, and these at least {FEWEST}. "
-                f"Received: num_leaves={leaves} for {count} items"
+                "num_leaves must be at most the number of items, which must be at least "
+                f"{FEWEST}, but got {leaves} for {count} items."
             )
         if (self.projected_dimensions or 1) > dimensions:
-            raise ArgumentError(
-                f"projected_dimensions must be at most the embeddings', {dimensions}. "
-                f"Received: projected_dimensions={self.projected_dimensions}"
-            )
+            wanted = f"at most {dimensions}, the dimensions of the embeddings"
+            raise argument_error("projected_dimensions", wanted, self.projected_dimensions)
         search = math.ceil(leaves * max(0.1, min(1, _LOOKED_AT / count)))
         search = min(self.leaves_to_search or search, leaves)
         return dataclasses.replace(

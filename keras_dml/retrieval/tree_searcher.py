@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.centering import CenteringTransform
 from keras_dml.retrieval.changes import Change, Removal
@@ -28,6 +28,7 @@ _MOST_REORDER = 16
 _INSERTED_AT_ONCE = 64
 # A tree is retrained when it contains more than this multiple of the items it was trained on.
 _MOST_GROWTH = 2
+_ONLY_COSINE = "ScaNN supports it only for metric='cosine'."
 
 
 @dataclasses.dataclass
@@ -69,10 +70,8 @@ class TreeSearcher:
         items = centering.trained_on(rows)
         dimensions = _projected(items, rows.shape[1], metric, tree)
         if tree.soar_lambda is not None and metric != "cosine":
-            raise ArgumentError(
-                f'soar_lambda needs metric="cosine". Received: metric={metric!r}, '
-                f"soar_lambda={tree.soar_lambda}"
-            )
+            wanted = f"None for metric={metric!r}"
+            raise argument_error("soar_lambda", wanted, tree.soar_lambda, advice=_ONLY_COSINE)
         blocks = min(tree.dimensions_per_block, dimensions)
         tree = dataclasses.replace(
             tree, projected_dimensions=dimensions, dimensions_per_block=blocks
@@ -186,8 +185,8 @@ class TreeSearcher:
         """Raise `ValueError` unless ScaNN's TensorFlow operations support this tree."""
         if self.tree.soar_lambda is not None or self.tree.reorder_dtype != "float32":
             raise ArgumentError(
-                "ScaNN's TensorFlow operations know neither soar_lambda nor another reorder_dtype "
-                f"than 'float32': serve an index without them. Received: {self.asked}"
+                "tree must have no soar_lambda and reorder_dtype='float32' to be served by "
+                f"TensorFlow, but got {self.asked}."
             )
 
     def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -254,10 +253,8 @@ def _projected(
     if metric != "cosine":
         # ScaNN projects only for inner products.
         if (given or dimensions) < dimensions:
-            raise ArgumentError(
-                f'projected_dimensions needs metric="cosine". Received: metric={metric!r}, '
-                f"projected_dimensions={given}"
-            )
+            wanted = f"None for metric={metric!r}"
+            raise argument_error("projected_dimensions", wanted, given, advice=_ONLY_COSINE)
         return dimensions
     if given:
         return given

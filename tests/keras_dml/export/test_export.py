@@ -177,11 +177,11 @@ def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
 
 def test_export_refuses_models_that_it_cannot_serve(tmp_path):
     model = nested_model()
-    with pytest.raises(ValueError, match="path must lie in an existing folder"):
+    with pytest.raises(ValueError, match="path must be in an existing folder"):
         export_saved_model(model, tmp_path / "missing" / "saved_model", preprocessing)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "mine.jpg").write_bytes(b"precious")
-    with pytest.raises(ValueError, match="path must be new or hold a SavedModel"):
+    with pytest.raises(ValueError, match="path must be a new folder, or a SavedModel"):
         export_saved_model(model, tmp_path / "photos", preprocessing)
     with pytest.raises(TypeError, match="preprocessing must be a function"):
         export_saved_model(model, tmp_path / "new", None)
@@ -189,10 +189,10 @@ def test_export_refuses_models_that_it_cannot_serve(tmp_path):
         export_saved_model(model, tmp_path / "new", lambda data: tf.zeros([8, 8, 3]))
     with pytest.raises(ValueError, match=r"model's input, float32"):
         export_saved_model(model, tmp_path / "new", lambda data: tf.zeros([16, 16, 3], tf.uint8))
-    with pytest.raises(ValueError, match=r"output shape is \(None, 7, 7, 4\)"):
+    with pytest.raises(ValueError, match=r"output shape \(None, 7, 7, 4\)"):
         inner = keras.Model(model.input, model.get_layer("backbone")(model.input))
         export_saved_model(inner, tmp_path / "new", preprocessing)
-    with pytest.raises(ValueError, match=r"input shape is \(None, 4\)"):
+    with pytest.raises(ValueError, match=r"input shape \(None, 4\)"):
         flat = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         export_saved_model(flat, tmp_path / "new", preprocessing)
     with pytest.raises(ValueError, match="functional or sequential"):

@@ -56,9 +56,9 @@ def test_names_that_are_valid_inner_scopes_are_served(names, half, tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ({"layer": "a b"}, r"letters, digits .* rename 'a b'"),
-        ({"layer": "größe"}, r"letters, digits .* rename 'größe'"),
-        ({"nested": "_inner"}, r"begin with a letter or digit: rename '_inner'"),
+        ({"layer": "a b"}, "letters, digits.* but got 'a b'"),
+        ({"layer": "größe"}, "letters, digits.* but got 'größe'"),
+        ({"nested": "_inner"}, "begin with a letter or digit, but got '_inner'"),
     ],
 )
 def test_names_that_tensorflow_refuses_are_reported(names, message, tmp_path):

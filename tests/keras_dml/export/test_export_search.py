@@ -138,10 +138,10 @@ def test_signatures_and_bad_bytes(tmp_path):
 def test_indexes_that_do_not_match_the_model(tmp_path):
     model, index = make_model(), ExactIndex(np.eye(DIMENSIONS))
     for wrong, neighbours, error, message in (
-        (ExactIndex(np.eye(5)), 3, ValueError, "of 6 dimensions. Received: an index built for 5"),
-        (index, 7, ValueError, "neighbors must be .* 1 to 6. Received: neighbors=7"),
-        (index, 0, ValueError, "Received: neighbors=0"),
-        (index, 2.0, ValueError, "Received: neighbors=2.0"),
+        (ExactIndex(np.eye(5)), 3, ValueError, "of 6 dimensions, but got an index of 5"),
+        (index, 7, ValueError, "neighbors must be .* 1 to 6, but got 7"),
+        (index, 0, ValueError, "but got 0"),
+        (index, 2.0, ValueError, "but got 2.0"),
         (np.eye(DIMENSIONS), 3, TypeError, "index must be None or a keras_dml.retrieval.Index"),
     ):
         with pytest.raises(error, match=message):
@@ -236,8 +236,8 @@ def test_export_refuses_bad_thresholds(tmp_path):
     (point,) = verification(z, np.arange(300) % 50, [0.05], "l2", replicates=0).points
     index = ExactIndex(z, "cosine")
     for given, threshold, message in [
-        (None, 0.5, "threshold must be left out without an index"),
-        (index, point, "threshold must be of the index's metric, cosine. Received: .*metric=l2"),
+        (None, 0.5, "threshold must be None without an index"),
+        (index, point, "threshold must be of the index's metric, cosine, but got .*metric=l2"),
         (index, float("nan"), "threshold must be a finite number"),
         (index, "0.5", "threshold must be a finite number"),
     ]:

@@ -73,7 +73,7 @@ def test_custom_ids(ids):
     more = [2**41] if ids[0] == 2**40 else ["more"]
     index.add(items[:1], more)
     assert index.search(items[:1], 2, allowed=more)[0].tolist() == [more]
-    with pytest.raises(ValueError, match="two|no two"):
+    with pytest.raises(ValueError, match="ids must be different .*more than once"):
         index.add(items[:1], more)
     assert index.search(items[:1], 2, allowed=np.arange(81) == 80)[0].tolist() == [more]
     np.testing.assert_array_equal(
@@ -84,14 +84,14 @@ def test_custom_ids(ids):
 @pytest.mark.parametrize(
     ("allowed", "message"),
     [
-        (np.ones(79, bool), r"one bool for each of the 80 items. Received: .*\(79,\)"),
-        ([3, 80, -1], "allowed must be ids of items, whole numbers. Received: 2 .* 80, -1"),
-        ([2**70], "Received: 1 that no item has"),
-        (["3"], "allowed must be ids of items, whole numbers. Received: allowed="),
-        ([1.0], "whole numbers. Received: allowed="),
-        ([[1]], "whole numbers. Received: allowed="),
+        (np.ones(79, bool), r"one bool for each of the 80 items, but got .*\(79,\)"),
+        ([3, 80, -1], "allowed must be ids of items, whole numbers, but got 2 .*: 80, -1"),
+        ([2**70], "but got 1 that no item has"),
+        (["3"], "allowed must be ids of items, whole numbers, but got "),
+        ([1.0], "whole numbers, but got "),
+        ([[1]], "whole numbers, but got "),
         ([[1], [1, 2]], "allowed must be an array"),
-        (3, "whole numbers. Received: allowed=3"),
+        (3, "whole numbers, but got 3"),
         ([None], "whole numbers"),
         ([True, 3], "whole numbers"),
     ],

@@ -118,7 +118,7 @@ def change_at_random(kind, metric, ids, seed, steps=14):
         if changes.generator.random() < 0.4:
             continue  # so that several changes happen between two searches
         if not changes.held:
-            with pytest.raises(ValueError, match="an index without items finds nothing.*k=1"):
+            with pytest.raises(ValueError, match="index must have items to search"):
                 index.search(rows, 1)
             continue
         fresh = changes.fresh()
@@ -140,15 +140,15 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
     index = KINDS[kind](rows, "cosine", [f"n{number}" for number in range(20)])
     numbered = KINDS[kind](rows, "l2")
     for one, call, message in (
-        (index, lambda: index.remove(["n3", "x", "y"]), "Received: 2 that no item has, 'x', 'y'"),
-        (index, lambda: index.remove([3]), r"must be ids of items, strings. .*ids=\[3\]"),
-        (numbered, lambda: numbered.remove([2**40, -1]), f"2 that no item has, {2**40}, -1"),
+        (index, lambda: index.remove(["n3", "x", "y"]), "but got 2 that no item has: 'x', 'y'"),
+        (index, lambda: index.remove([3]), r"must be ids of items, strings, but got \[3\]"),
+        (numbered, lambda: numbered.remove([2**40, -1]), f"2 that no item has: {2**40}, -1"),
         (index, lambda: index.upsert(["n3", "n3"], rows[:2]), "more than once, 'n3'"),
         (index, lambda: index.upsert(["n3"], rows[:2]), r"shape \(1,\) for 2 rows"),
-        (index, lambda: index.upsert(["n3"], rows[:1, :2]), "the index's 6 dimensions"),
+        (index, lambda: index.upsert(["n3"], rows[:1, :2]), "rows of 6 dimensions"),
         (index, lambda: index.upsert(["n3"], np.full((1, D), np.nan)), "NaN or infinity in 1 of"),
         (index, lambda: index.upsert([7], rows[:1]), "dtype int64 after <U3"),
-        (index, lambda: index.embeddings_of(["z"]), "1 that no item has, 'z'"),
+        (index, lambda: index.embeddings_of(["z"]), "1 that no item has: 'z'"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -161,10 +161,10 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
     numbered.add(rows[:1])  # numbering continues: numbers of removed items are not reused
     assert numbered.ids.tolist() == list(range(21))
     numbered.remove([20, 20])
-    with pytest.raises(ValueError, match="ids must be given for all items or for none"):
+    with pytest.raises(ValueError, match="ids must be set for an index with ids, but got None"):
         numbered.add(rows[:1])
     numbered.remove(numbered.ids)
-    with pytest.raises(ValueError, match="an index without items cannot be served"):
+    with pytest.raises(ValueError, match="index must have items to be served"):
         numbered.serving_module()
     numbered.upsert([2**40], rows[:1])
     assert numbered.search(rows[:1], 1)[0].tolist() == [[2**40]]
@@ -398,13 +398,13 @@ def test_soar_and_reorder_options(metric, option, tmp_path):
     same(loaded, index, queries, 5)
     loaded.upsert([5], queries[:1])
     assert loaded.search(queries[:1], 2)[1].tolist()[0][0] == scores[0, 0]
-    with pytest.raises(ValueError, match="know neither soar_lambda nor another reorder_dtype"):
+    with pytest.raises(ValueError, match="tree must have no soar_lambda and reorder_dtype="):
         index.serving_module()
 
 
 @needs_scann
 def test_soar_needs_the_cosine_metric():
-    with pytest.raises(ValueError, match='soar_lambda needs metric="cosine".*soar_lambda=1'):
+    with pytest.raises(ValueError, match="soar_lambda must be None for metric='l2', but got 1"):
         ScannIndex(clustered(100, 0), "l2", None, TreeAH(5, soar_lambda=1))
 
 

@@ -96,7 +96,7 @@ def test_an_index_added_in_batches_saved_and_moved_equals_one_built_at_once(
         (list("abcab"), "more than once, 'a', 'b'"),
         ([0, 1, 2], r"shape \(3,\) for 5 rows"),
         ([[0]] * 5, r"shape \(5, 1\)"),
-        ([0, [1], 2, 3, 4], "sequence"),
+        ([0, [1], 2, 3, 4], "lists of different lengths"),
         ([0.0, 1.0, 2.0, 3.0, 4.0], "dtype float64"),
         ([True, False, 1, 2, 3.5], "dtype float64"),
         ([0, 1, 2, 3, "a"], "dtype <U"),
@@ -107,16 +107,14 @@ def test_an_index_added_in_batches_saved_and_moved_equals_one_built_at_once(
     ],
 )
 def test_invalid_ids(ids, message):
-    with pytest.raises(
-        ValueError, match="ids must be whole numbers .int64. or strings.*" + message
-    ):
+    with pytest.raises(ValueError, match=f"ids must be .*whole numbers .*strings.*{message}"):
         ExactIndex(np.eye(5), ids=ids)
 
 
 def test_a_trailing_null_character_does_not_match_another_id():
     index = ExactIndex(np.eye(2), ids=["a", "b\0c"])
     for ids in (["a\0"], ("b\0c\0",), np.array(["a\0"], object)):
-        with pytest.raises(ValueError, match="ids must be ids of items, strings. Received: "):
+        with pytest.raises(ValueError, match="ids must be ids of items, strings, but got "):
             index.remove(ids)
         with pytest.raises(ValueError, match="an id that ends in a null character"):
             index.upsert(ids, np.eye(2)[:1])
@@ -127,10 +125,10 @@ def test_a_trailing_null_character_does_not_match_another_id():
 def test_a_refused_add_leaves_the_index_unchanged():
     plain, named = ExactIndex(np.eye(3)), ExactIndex(np.eye(3), ids=["a", "b", "c"])
     for index, rows, ids, message in (
-        (plain, np.eye(2), None, r"the index's 3 dimensions.*\(2, 2\)"),
+        (plain, np.eye(2), None, r"rows of 3 dimensions.*\(2, 2\)"),
         (plain, np.full((2, 3), np.nan), None, "2 of 2 rows"),
-        (plain, np.eye(3), [5, 6, 7], "built without ids"),
-        (named, np.eye(3), None, "built with ids"),
+        (plain, np.eye(3), [5, 6, 7], "ids must be None for an index without ids"),
+        (named, np.eye(3), None, "ids must be set for an index with ids"),
         (named, np.eye(3), [1, 2, 3], "dtype int64 after <U1"),
         (named, np.eye(3), ["d", "c", "b"], "2 of them more than once, 'c', 'b'"),
         (named, np.eye(3), ["d", "d", "e"], "more than once, 'd'"),
@@ -159,9 +157,9 @@ def test_saving_replaces_an_index_and_nothing_else(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
     assert load_index(tmp_path / "index").num_items == 3
     (tmp_path / "photos").mkdir()
-    with pytest.raises(ValueError, match="path must be new or hold an index.*something else"):
+    with pytest.raises(ValueError, match="path must be a new folder, or an index.*photos"):
         first.save(tmp_path / "photos")
-    with pytest.raises(ValueError, match="path must lie in an existing folder"):
+    with pytest.raises(ValueError, match="path must be in an existing folder"):
         first.save(tmp_path / "missing" / "index")
 
 
@@ -184,11 +182,11 @@ def test_folders_without_an_index(tmp_path):
             "ids.npy has changed since it was written",
         ),
         ("ids.npy", None, "ids.npy is missing"),
-        ("index.json", lambda data: data[:9], "damaged"),
-        ("index.json", lambda _: b"[" * 100_000, "damaged.*RecursionError"),
-        ("index.json", lambda _: b"[]", "damaged"),
+        ("index.json", lambda data: data[:9], "JSONDecodeError"),
+        ("index.json", lambda _: b"[" * 100_000, "RecursionError"),
+        ("index.json", lambda _: b"[]", "TypeError"),
         ("index.json", lambda data: data.replace(b"cosine", b"l2"), "index.json has changed since"),
-        ("index.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "newer.*99"),
+        ("index.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "99.*newer"),
     ):
         ExactIndex(np.eye(3), ids=["first", "second", "third"]).save(folder)
         data = (folder / name).read_bytes()
@@ -196,7 +194,9 @@ def test_folders_without_an_index(tmp_path):
         if change is not None:
             (folder / name).write_bytes(change(data))
             assert change(data) != data
-        with pytest.raises(ValueError, match=rf"path holds an index.*({message}).*path='.*index'"):
+        with pytest.raises(
+            ValueError, match=rf"path must be an .*index.*, but got '.*index'.*({message})"
+        ):
             load_index(folder)
         (folder / "index.json").write_bytes(b"{}")  # so that the next save replaces it
 

@@ -94,10 +94,10 @@ def test_zeros_and_prefixes_of_zeros_are_found_last():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"length": 12}, "length must be less than the 12 dimensions.*length=12"),
-        ({"length": 0}, "length must be .*length=0"),
-        ({"length": 2.5}, "length must be .*length=2.5"),
-        ({"length": 2, "candidates": 0}, "candidates must be .*candidates=0"),
+        ({"length": 12}, "length must be less than the 12 dimensions.* but got 12"),
+        ({"length": 0}, "length must be .* but got 0"),
+        ({"length": 2.5}, "length must be .* but got 2.5"),
+        ({"length": 2, "candidates": 0}, "candidates must be .* but got 0"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -60,7 +60,7 @@ def test_parameters_follow_from_the_number_of_items():
 )  # fmt: skip
 def test_invalid_tree_parameters(arguments):
     name = next(iter(arguments))
-    with pytest.raises(ValueError, match=f"{name}.*Received: "):
+    with pytest.raises(ValueError, match=f"{name}.* but got "):
         TreeAH(**arguments)
 
 
@@ -68,10 +68,16 @@ def test_invalid_tree_parameters(arguments):
 @pytest.mark.parametrize(
     ("rows", "metric", "tree", "error", "message"),
     [
-        (np.eye(40), "cosine", TreeAH(41), ValueError, "num_leaves=41 for 40 items"),
+        (
+            np.eye(40),
+            "cosine",
+            TreeAH(41),
+            ValueError,
+            "num_leaves must be .* but got 41 for 40 items",
+        ),
         (np.eye(15), "cosine", TreeAH(2), ValueError, "at least 16.*for 15 items"),
-        (np.eye(40), "cosine", TreeAH(2, projected_dimensions=41), ValueError, "embeddings', 40"),
-        (np.eye(40), "l2", TreeAH(2, projected_dimensions=4), ValueError, 'needs metric="cosine"'),
+        (np.eye(40), "cosine", TreeAH(2, projected_dimensions=41), ValueError, "at most 40"),
+        (np.eye(40), "l2", TreeAH(2, projected_dimensions=4), ValueError, "None for metric='l2'"),
         (np.eye(40), "cosine", "tree", TypeError, "tree must be None or a TreeAH"),
     ],
 )
