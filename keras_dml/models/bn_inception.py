@@ -53,7 +53,7 @@ def bn_inception(image_size: int = 224, name: str = BN_INCEPTION) -> keras.Model
     """
     image_size = check_whole("image_size", image_size, least=1)
     if image_size < 31 or (image_size + 1) % 32 > 7:
-        wanted = "between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227 or 256"
+        wanted = "between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227, or 256"
         raise argument_error("image_size", wanted, image_size)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = keras.layers.Rescaling(1.0, [-mean for mean in _MEAN], name="input_scaling")(inputs)

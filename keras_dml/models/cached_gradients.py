@@ -81,11 +81,9 @@ class CachedGradients(ModelAround):
         if not isinstance(model, keras.Model) or not model.built:
             raise argument_error("model", "a built keras.Model", model)
         if hasattr(model, "memory_size"):
-            raise ArgumentError(
-                "model must not be a CrossBatchMemory, which goes around: "
-                "CrossBatchMemory(CachedGradients(model, chunk_size), memory_size). "
-                f"Received: model={model!r}"
-            )
+            advice = "Use CrossBatchMemory(CachedGradients(model, chunk_size), memory_size)."
+            wanted = "a model other than CrossBatchMemory"
+            raise argument_error("model", wanted, model, advice=advice)
         self.chunk_size = check_whole("chunk_size", chunk_size, least=1)
         self.batch_statistics = check_bool("batch_statistics", batch_statistics)
         self._traced = _Traced()
@@ -122,14 +120,14 @@ class CachedGradients(ModelAround):
         for layer in private.flat_layers(self.model):
             if getattr(layer, "activity_regularizer", None) is not None:
                 raise ArgumentError(
-                    "model must have no activity regularizer, whose value is not the sum of its "
-                    f"chunks'. Received: activity_regularizer of layer {layer.name}"
+                    f"model must have no activity regularizer, but got one in layer {layer.name}. "
+                    "Its value is not a sum over chunks."
                 )
             if not self.batch_statistics and _takes_batch_statistics(layer):
                 raise ArgumentError(
-                    "model must have no batch norm that takes the statistics of its batch, because "
-                    "they would be per chunk: freeze it (with_frozen_statistics, trainable=False), "
-                    f"or allow it with batch_statistics=True. Received: layer {layer.name}"
+                    f"model must have no batch norm with batch statistics, but got {layer.name}. "
+                    "The statistics would be per chunk. Freeze the layer (with_frozen_statistics, "
+                    "trainable=False), or allow it with batch_statistics=True."
                 )
 
     def _fit_to_replicas(self) -> None:
@@ -214,8 +212,7 @@ class _Chunks:
         rows = {tensor.shape[0] for tensor in keras.tree.flatten(self._x)} - {None}
         if len(rows) > 1:
             raise ArgumentError(
-                "x must have the same number of rows in each input, for chunks. "
-                f"Received: inputs of {sorted(rows)} rows"
+                f"x must have the same number of rows in each input, but got {sorted(rows)} rows."
             )
         known = self.rows if isinstance(self.rows, int) else None
         self._size = _least(chunk_size, self.rows)
@@ -305,14 +302,14 @@ class _Chunks:
                 outputs = self._model(x, training=True)
             if scope.losses:
                 raise ArgumentError(
-                    "model must have no layers that add losses of their activations, which are not "
-                    f"the sums of their chunks'. Received: model={self._model.name}"
+                    "model must have no layers that add losses of their activations, but got one "
+                    f"in {self._model.name}. These losses are not sums over chunks."
                 )
             if not of_model.issuperset(scope.state_mapping):
                 raise ArgumentError(
-                    "model must have no layers that draw from the global seed of Keras, because "
-                    "the two passes would differ: give each layer a keras.random.SeedGenerator. "
-                    f"Received: model={self._model.name}"
+                    "model must have no layers that draw from the global seed of Keras, but got "
+                    f"one in {self._model.name}. The two passes would differ, so give each layer a "
+                    "keras.random.SeedGenerator."
                 )
             for variable in self._model.variables:
                 value = scope.get_current_value(variable)

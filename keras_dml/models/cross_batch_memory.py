@@ -13,9 +13,8 @@ from keras_dml._common.checks import (
     check_number,
     check_whole,
     check_wholes,
-    shown,
 )
-from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
 from keras_dml._pairwise.pairs import Memory, Sets
@@ -106,17 +105,15 @@ class CrossBatchMemory(ModelAround):
         super().__init__(model, name, **kwargs)
         dimensions = check_embedding_model("model", model)
         if dimensions is None:
-            raise ArgumentError(
-                "model must have a known embedding size, as a model of inputs and outputs does. "
-                f"Received: model={shown(model)}"
-            )
+            wanted = "a model with a known embedding size, such as keras.Model(inputs, outputs)"
+            raise argument_error("model", wanted, model)
         self.memory_size = check_whole("memory_size", memory_size, least=1)
         self.weight = check_number("weight", weight, least=0)
         self.start_step = check_whole("start_step", start_step, least=0)
         self.batch_term = check_bool("batch_term", batch_term)
         if self.start_step and not self.batch_term:
-            wanted = "0 when batch_term is False: before it nothing would train"
-            raise argument_error("start_step", wanted, start_step)
+            advice = "Nothing would train before the start step."
+            raise argument_error("start_step", "0 without batch_term", start_step, advice=advice)
         scalar = isinstance(label_shape, (tuple, list)) and not label_shape
         self.label_shape = () if scalar else check_wholes("label_shape", label_shape, least=1)
         self.label_dtype = label_dtype
@@ -174,7 +171,7 @@ class CrossBatchMemory(ModelAround):
         if self._trains_in_chunks:
             self.model.check_layers()
         refuse_arguments(
-            kwargs, ["loss_weights"], "there is one output, and weight is the memory's"
+            kwargs, ["loss_weights"], "Set weight, the weight of the memory, in the constructor"
         )
         parts, others = _parts_of(loss, metrics)
         super().compile(optimizer=optimizer, loss=loss, metrics=others, **kwargs)

@@ -8,16 +8,15 @@ import keras
 from keras_dml._backend import private
 from keras_dml._backend.configured import Configured
 from keras_dml._backend.steps import as_stateless, without_gradients
-from keras_dml._common.checks import shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.extras import TensorFlow
 from keras_dml._common.types import Config, Logs, Tensor
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
 
 tf = TensorFlow("DistributedModel")
 
-TWO_SETS = "evaluate the two sets of embeddings with keras_dml.metrics"
-"""The reason why models of two sets of embeddings have no metrics in `compile`."""
+TWO_SETS = "Evaluate the two sets of embeddings with keras_dml.metrics"
+"""The advice for `compile` of models of two sets of embeddings, which have no metrics."""
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -81,8 +80,9 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         # Keras would make this class functional permanently, which breaks all other subclasses.
         if args or "outputs" in kwargs:
             raise ArgumentTypeError(
-                "inputs and outputs are for DistributedModel itself; a subclass defines call(), or "
-                f"derives from FunctionalDistributedModel. Received: {type(self).__name__}"
+                "inputs and outputs must be left out for a subclass of DistributedModel, but got "
+                f"both for {type(self).__name__}. Define call(), or derive from "
+                "FunctionalDistributedModel."
             )
         super().__init__(**kwargs)
 
@@ -117,10 +117,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             ValueError: A model around another model is saved as HDF5, which cannot be loaded again.
         """
         if self.wrapped is not None and str(filepath).endswith((".h5", ".hdf5")):
-            raise ArgumentError(
-                "filepath must end in .keras: HDF5 files cannot contain a model around another. "
-                f"Received: filepath={shown(filepath)}"
-            )
+            advice = "HDF5 files cannot contain a model around another model."
+            raise argument_error("filepath", "a .keras file", filepath, advice=advice)
         super().save(filepath, *args, **kwargs)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
@@ -138,10 +136,8 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         if self.replicas == 1:
             return
         if self.jit_compile:
-            raise ArgumentError(
-                "jit_compile cannot be used with several replicas: XLA compiles for one device. "
-                f"Received: jit_compile={self.jit_compile}"
-            )
+            wanted, advice = "False with several replicas", "XLA compiles for one device."
+            raise argument_error("jit_compile", wanted, self.jit_compile, advice=advice)
         for optimizer in self._optimizers():
             refuse_accumulation(optimizer)
             as_on_one_device(optimizer)
@@ -345,11 +341,12 @@ def _on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
-def refuse_arguments(given: dict[str, Any], names: Iterable[str], reason: str) -> None:
+def refuse_arguments(given: dict[str, Any], names: Iterable[str], advice: str) -> None:
     """Remove these arguments of `compile` from `given`. Raise `ValueError` if one is set."""
     for name in names:
-        if given.pop(name, None) is not None:
-            raise ArgumentError(f"{name} cannot be set: {reason}. Received: {name} in compile()")
+        value = given.pop(name, None)
+        if value is not None:
+            raise argument_error(name, "left out of compile()", value, advice=f"{advice}.")
 
 
 class _AroundReplicas:

@@ -84,8 +84,8 @@ class DualEncoder(Configured, DistributedModel):
         )
         if None not in lengths and lengths[0] != lengths[1]:
             raise ArgumentError(
-                "query_encoder and candidate_encoder must have embeddings of the same length. "
-                f"Received: {lengths[0]} and {lengths[1]}"
+                "query_encoder and candidate_encoder must have embeddings of the same length, but "
+                f"got {lengths[0]} and {lengths[1]}."
             )
         self.query_encoder = query_encoder
         self.candidate_encoder = candidate_encoder
@@ -203,16 +203,16 @@ class DualEncoder(Configured, DistributedModel):
             rows = ops.shape(queries)[0]
             if isinstance(rows, int) and rows != ops.shape(candidates)[0]:
                 raise ArgumentError(
-                    "queries and candidates must have the same number of rows without labels. "
-                    f"Received: {rows} and {ops.shape(candidates)[0]} rows"
+                    "queries and candidates must have the same number of rows without labels, but "
+                    f"got {rows} and {ops.shape(candidates)[0]} rows."
                 )
             replica, _ = place_among_replicas()
             y = ops.arange(rows, dtype="int32") + ops.cast(replica * rows + first, "int32")
         labels = tuple(y) if isinstance(y, (tuple, list)) else (y, y)
         if len(labels) != 2:
             raise ArgumentError(
-                "y must be labels for both sets, or a tuple (query labels, candidate labels). "
-                f"Received: a tuple of {len(labels)}"
+                "y must be labels for both sets, or a tuple (query labels, candidate labels), but "
+                f"got a tuple of {len(labels)}."
             )
         return Sets(labels[0], queries, labels[1], candidates)
 

@@ -5,7 +5,7 @@ import pathlib
 
 import keras
 
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import argument_error
 from keras_dml._common.extras import needing
 from keras_dml.models.keras_files import load_keras_file
 
@@ -49,8 +49,6 @@ def from_hub(
         path = huggingface_hub.hf_hub_download(str(name), MODEL_FILE, revision=revision)
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ArgumentError(
-            f"name must be a repository with {MODEL_FILE}, or a folder. {reason}. "
-            f"Received: name={str(name)!r}"
-        ) from error
+        wanted = f"a repository with {MODEL_FILE}, or a folder"
+        raise argument_error("name", wanted, str(name), advice=reason) from error
     return load_keras_file(path, trust_code)

@@ -34,16 +34,15 @@ def split_at_features(embedding: keras.Model) -> tuple[keras.Model, keras.Model]
     pools = [layer for layer in embedding.layers if layer.name == "features"]
     if not pools:
         raise ArgumentError(
-            "embedding must have one layer `features`, as in models from "
-            "keras_dml.models.embedding_model without levels. "
-            f"Received: embedding={embedding.name!r}, a model without"
+            f"embedding must have a layer `features`, but got {embedding.name!r} without it. Build "
+            "the model with keras_dml.models.embedding_model without levels."
         )
     features = pools[0].input if pools[0].trainable_variables else pools[0].output
     trunk = keras.Model(embedding.input, features, name="trunk")
     if trunk.trainable_variables:
         learning = trunk.trainable_variables[0].path
         raise ArgumentError(
-            "embedding must have a backbone that does not train (backbone.trainable = False). "
-            f"Received: embedding={embedding.name!r}, in which {learning} does"
+            f"embedding must have a frozen backbone, but got {embedding.name!r}, in which "
+            f"{learning} trains. Set backbone.trainable = False."
         )
     return trunk, keras.Model(features, embedding.output, name="head")

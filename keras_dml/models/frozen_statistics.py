@@ -55,10 +55,9 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
     copy = copied(model, _frozen_layer)
     for layer in live_statistics(copy):
         raise ArgumentError(
-            f"statistics cannot be frozen in {layer.path} ({type(layer).__name__}), which a "
-            "layer creates or which overrides call(): use "
-            "keras_dml.models.FrozenStatisticsBatchNormalization there. "
-            f"Received: model={model.name!r}"
+            f"model must have only batch norm that can be frozen, but got {layer.path} "
+            f"({type(layer).__name__}). Another layer creates it, or it overrides call(). Use "
+            "keras_dml.models.FrozenStatisticsBatchNormalization there."
         )
     return copy
 

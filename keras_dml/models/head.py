@@ -165,10 +165,10 @@ def check_embedding_model(name: str, model: object) -> int | None:
     shape = getattr(model, "output_shape", (None, None))
     built = isinstance(model, keras.Model) and model.built
     if not built or not isinstance(shape, tuple) or len(shape) != 2:
+        state = f"with output shape {shape}" if built else "which is not built"
         raise ArgumentError(
-            f"{name} must be a built keras.Model with embeddings [n, d] as its only output. "
-            f"Received: {name}={shown(model)}, "
-            + (f"with output shape {shape}" if built else "not built")
+            f"{name} must be a built keras.Model with embeddings [n, d] as its only output, but "
+            f"got {shown(model)}, {state}."
         )
     return shape[1]
 

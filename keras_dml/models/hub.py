@@ -106,10 +106,7 @@ def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
     path = pathlib.Path(preset)
     if path.is_dir():
         if not (path / _CONFIG).is_file():
-            raise ArgumentError(
-                f"backbone {name} must be the folder of a preset, with a {_CONFIG}, which is "
-                f"missing. Received: backbone={name!r}"
-            )
+            raise argument_error("backbone", f"the folder of a preset with a {_CONFIG}", name)
         kind = _class_in(keras_hub, path / _CONFIG)
     elif preset in presets:
         kinds = [kind for kind in _backbones(keras_hub) if preset in kind.presets]
@@ -118,12 +115,10 @@ def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
         kind = None
     else:
         near = difflib.get_close_matches(preset, presets, 3, cutoff=0.5)
-        what = "no file" if path.is_file() else "no such preset or folder"
-        raise ArgumentError(
-            f"backbone must be {PREFIX} and a KerasHub preset"
-            f"{', such as ' + ', '.join(near) if near else ''}, or a preset's folder: "
-            f"{'it is a file' if path.is_file() else what}. Received: backbone={name!r}"
-        )
+        example = f", such as {', '.join(near)}" if near else ""
+        wanted = f"{PREFIX} and a KerasHub preset{example}, or a preset's folder"
+        problem = "is a file" if path.is_file() else "does not exist"
+        raise argument_error("backbone", wanted, name, advice=f"{preset} {problem}.")
     takes = set() if kind is None else set(inspect.signature(kind).parameters)
     if "vocabulary_size" in takes and not takes & {"image_shape", "vision_encoder"}:
         raise _sees_nothing(name, kind.__name__)
@@ -147,8 +142,7 @@ def _class_in(keras_hub: ModuleType, config: pathlib.Path) -> Any:
 
 def _sees_nothing(name: str, kind: str) -> ArgumentError:
     return ArgumentError(
-        f"backbone must take only images, but {name} is a {kind}, which takes text. "
-        f"Received: backbone={name!r}"
+        f"backbone must take only images, but got {name!r}, a {kind}, which takes text."
     )
 
 
@@ -178,9 +172,9 @@ def _scaling(keras_hub: ModuleType, name: str, preset: str) -> _Scaling:
         return _of_hugging_face(json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8")))
     wanted = _PREPROCESSOR if folder.is_dir() and _is_foreign(folder) else _CONVERTER
     raise ArgumentError(
-        f"backbone {name} does not specify how its images are scaled: it has no {wanted}. Use a "
-        "folder that has one, or write keras_hub.layers.ImageConverter(scale=…, offset=…)"
-        f".save_to_preset(FOLDER) into the Keras preset. Received: backbone={name!r}"
+        f"backbone must specify how its images are scaled, but got {name!r} without {wanted}. Use "
+        "a folder that has this file, or add it to the Keras preset with "
+        "keras_hub.layers.ImageConverter(scale=…, offset=…).save_to_preset(FOLDER)."
     )
 
 
@@ -239,8 +233,8 @@ def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:
         target = type(backbone).from_config({**config, **changes})
     except ValueError as error:
         raise ArgumentError(
-            f"backbone {name} cannot be built for this image size: {' '.join(str(error).split())}. "
-            f"Received: image_size={image_size}"
+            f"image_size must fit backbone {name}, but got {image_size}. "
+            f"{' '.join(str(error).split())}"
         ) from error
     patches = (image_size // (_patch(backbone) or image_size)) ** 2
     antialias = config.get("antialias_in_interpolation", False)

@@ -74,7 +74,7 @@ def file_has_rescaling(application: str, path: str | os.PathLike[str]) -> bool:
         count = _rescalings_of_h5(path)
     if count not in (1, 2):
         raise ArgumentError(
-            f"the file does not tell whether its weights belong with the rescaling that Keras adds "
+            f"The file does not tell whether its weights belong with the rescaling that Keras adds "
             f"to {application} only for 'imagenet'. Use the Keras no-top file (MD5 "
             f"{_module(application).WEIGHTS_HASHES[application[-2:].lower()][1]}), or save the "
             "model in which the weights work as .keras or .weights.h5 with Keras 3"

@@ -41,7 +41,6 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
         (None, 2)
     """
     path = pathlib.Path(path).expanduser()
-    received = f"Received: {str(path)!r}"
     config = _config(path)
     classes = set(_custom_classes(config))
     if any(module.partition(".")[0] == _HUB for _, module in classes):
@@ -50,21 +49,21 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
     unknown = sorted(name for name, module in classes if not _is_known(name, module))
     if unknown:
         raise ArgumentError(
-            f"{path.name} holds custom classes that are not registered: {', '.join(unknown)}. "
+            f"{path} must have only registered custom classes, but got {', '.join(unknown)}. "
             "Decorate them with @keras.saving.register_keras_serializable() and import their "
-            f"modules first (--import_modules on the command line). {received}"
+            "modules first (--import_modules on the command line)."
         )
     lambdas = sorted(set(_lambdas(config)))
     if lambdas and not trust_code:
         raise ArgumentError(
-            f"{path.name} holds Python code in Lambda layers, which loading would run: "
-            f"{', '.join(lambdas)}. Replace them with Layer classes or, if you trust the author of "
-            f"the file, set trust_code (--trust_code on the command line). {received}"
+            f"{path} must have no Lambda layers, but got {', '.join(lambdas)}. Loading would run "
+            "their Python code. Replace them with Layer classes or, if you trust the author of the "
+            "file, set trust_code (--trust_code on the command line)."
         )
     try:
         return keras.saving.load_model(path, compile=False, safe_mode=not trust_code)
     except Exception as error:  # third-party layers may raise anything
-        raise ArgumentError(f"{path.name} cannot be loaded: {_first(error)}. {received}") from error
+        raise ArgumentError(f"{path} cannot be loaded: {_first(error)}") from error
 
 
 def saved_backbone(
@@ -99,15 +98,15 @@ def saved_backbone(
         return model
     if len(inputs) > 1:
         raise ArgumentError(
-            f"{name} must take only images. Received: a model of {len(inputs)} inputs"
+            f"{name} must take only images, but got a model of {len(inputs)} inputs."
         )
     for tensor in inputs:
         wanted = tuple(tensor.shape)
         # The batch size may differ: a model that was built on one image keeps the batch size 1.
         if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted[1:], shape[1:])):
             raise ArgumentError(
-                f"{name} takes inputs of shape {wanted}, not images of image_size={image_size}: "
-                "give the image_size that it was saved for, or a model of RGB images [n, h, w, 3]"
+                f"{name} must take RGB images [n, h, w, 3] of image_size={image_size}, but got a "
+                f"model for inputs of shape {wanted}. Set the image_size of the saved model."
             )
     images = keras.Input(shape[1:], name="images")
     given = keras.tree.map_structure(lambda _: images, ends_of(model)[0]) if inputs else images

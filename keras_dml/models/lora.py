@@ -7,7 +7,7 @@ import keras
 
 from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml._common.checks import check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 
 LORA_LAYERS = {
     "keras.layers.MultiHeadAttention (DINOv2, ViT, DeiT and SigLIP of keras-hub)": (
@@ -60,18 +60,13 @@ def enable_lora(
     chosen = [layer for layer in able if layer.name in names]
     if not chosen:
         there = sorted({layer.name for layer in able})
-        shown = f"{', '.join(there[:12])}{', …' if len(there) > 12 else ''}" if there else "none"
-        error = ArgumentError(
-            f"layers must be names of layers of {backbone.name} that can have low-rank additions "
-            f"({shown}). Received: layers={sorted(names)}, none of which is there, so that nothing "
-            "of the backbone would train"
-        )
-        error.argument = "layers"
-        raise error
+        known = f"{', '.join(there[:12])}{', …' if len(there) > 12 else ''}" if there else "none"
+        wanted = f"layers of {backbone.name} that can have low-rank additions ({known})"
+        raise argument_error("layers", wanted, sorted(names))
     again = [layer.path for layer in chosen if layer.lora_enabled]
     if again:
         raise ArgumentError(
-            f"backbone must have no low-rank additions yet. Received: {again[0]}, which has some"
+            f"backbone must have no low-rank additions yet, but got some in {again[0]}."
         )
     # A layer trains only if all layers around it are trainable, so those stay trainable. Variables
     # are frozen one by one.

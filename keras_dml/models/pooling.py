@@ -12,8 +12,8 @@ from keras import ops
 from keras_dml._backend.cloning import ends_of
 from keras_dml._backend.configured import Configured
 from keras_dml._backend.private import Functional
-from keras_dml._common.checks import check_positive, check_whole, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import check_positive, check_whole
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.types import Config, Tensor
 from keras_dml._pairwise.arithmetic import maximum
 
@@ -168,10 +168,8 @@ def check_symbolic_model(name: str, model: object) -> None:
         TypeError: The model is not a Keras model, or is not built.
     """
     if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
-        raise ArgumentTypeError(
-            f"{name} must be a built functional or sequential keras.Model. "
-            f"Received: {name}={shown(model)}"
-        )
+        wanted = "a built functional or sequential keras.Model"
+        raise argument_error(name, wanted, model, ArgumentTypeError)
 
 
 def symbolic_embedding(embedding: object) -> tuple[Any, Tensor]:
@@ -185,8 +183,8 @@ def symbolic_embedding(embedding: object) -> tuple[Any, Tensor]:
     inputs, outputs = ends_of(embedding)
     shape = getattr(outputs, "shape", None)
     if shape is None or len(shape) != 2:
-        given = "several outputs" if shape is None else f"embedding.output.shape={tuple(shape)}"
-        raise ArgumentError(f"embedding must give embeddings [n, d]. Received: {given}")
+        received = "several outputs" if shape is None else f"output shape {tuple(shape)}"
+        raise ArgumentError(f"embedding must give embeddings [n, d], but got {received}.")
     return inputs, outputs
 
 
@@ -206,10 +204,10 @@ def features_of(backbone: keras.Model) -> Features:
     values = ends_of(backbone)[1]
     rank = len(values.shape) if hasattr(values, "shape") else None
     if rank not in (2, 3, 4):
-        given = "several outputs" if rank is None else f"backbone.output.shape={values.shape}"
+        received = "several outputs" if rank is None else f"output shape {values.shape}"
         raise ArgumentError(
-            "backbone must give feature maps [n, h, w, c], tokens [n, t, c] or vectors [n, c]. "
-            f"Received: {given}"
+            "backbone must give feature maps [n, h, w, c], tokens [n, t, c], or vectors [n, c], "
+            f"but got {received}."
         )
     if rank != 3:
         return Features(values)
@@ -319,7 +317,5 @@ def _refused(features: Features, pooling: str) -> ArgumentError:
     others = [name for name in POOLINGS if not name.startswith("cls")]
     if len(features.values.shape) == 2:
         others = ["average"]
-    return ArgumentError(
-        f"pooling must be one of {', '.join(map(repr, others))} for this backbone: it gives "
-        f"{features.described}. Received: pooling={shown(pooling)}"
-    )
+    wanted = f"one of {', '.join(map(repr, others))} for a backbone that gives {features.described}"
+    return argument_error("pooling", wanted, pooling)

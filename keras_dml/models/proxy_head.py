@@ -206,8 +206,8 @@ class CenterRegularizer(keras.regularizers.Regularizer):
         rows, dimensions = x.shape
         if rows % self.centers:
             raise ArgumentError(
-                "centers must divide the number of proxies, as in the head of the regularizer. "
-                f"Received: centers={self.centers} for {rows} proxies"
+                f"centers must divide the number of proxies, but got {self.centers} for {rows} "
+                "proxies. Set the centers of the head."
             )
         if self.centers == 1:
             return ops.zeros((), dtype=x.dtype)
@@ -311,8 +311,8 @@ def dominant_centers(
     outside = (ids < 0) | (ids >= head.num_classes)
     if outside.any():
         raise ArgumentError(
-            f"class_ids must be from 0 to {head.num_classes - 1}, the classes of the head. "
-            f"Received: {ids[outside][0]} in class_ids"
+            f"class_ids must be from 0 to {head.num_classes - 1}, the classes of the head, but got "
+            f"{ids[outside][0]}."
         )
     cosines = ops.convert_to_numpy(head.center_cosines(ops.convert_to_tensor(embeddings)))
     own = cosines[np.arange(len(ids)), ids]
@@ -325,8 +325,8 @@ def dominant_centers(
 
 def _check_full_precision(layer: keras.Layer) -> None:
     if layer.compute_dtype not in ("float32", "float64"):
-        wanted = "float32 or float64, since half precision merges cosines"
-        raise argument_error("dtype", wanted, layer.compute_dtype)
+        advice = "Half precision merges cosines."
+        raise argument_error("dtype", "float32 or float64", layer.compute_dtype, advice=advice)
 
 
 def _of_keras(name: str, what: str, get: Callable[[Any], Any], identifier: object) -> Any:
@@ -339,6 +339,6 @@ def _of_keras(name: str, what: str, get: Callable[[Any], Any], identifier: objec
 def _dimensions(input_shape: tuple[int | None, ...]) -> int:
     if len(input_shape) != 2 or input_shape[1] is None:
         raise ArgumentError(
-            f"inputs must be embeddings [n, d] of a known d. Received: shape {tuple(input_shape)}"
+            f"inputs must be embeddings [n, d] of a known d, but got shape {tuple(input_shape)}."
         )
     return input_shape[1]

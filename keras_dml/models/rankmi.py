@@ -18,7 +18,7 @@ from keras_dml._common.checks import (
     check_seed,
     check_whole,
 )
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config, Logs, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import are_finite, maximum
 from keras_dml._pairwise.arrays import (
@@ -180,8 +180,8 @@ class RankMI(Configured, DistributedModel):
         refuse_arguments(kwargs, fixed, "RankMI has a fixed loss and fixed logs")
         if statistics_optimizer is optimizer and not isinstance(optimizer, str):
             raise ArgumentError(
-                "statistics_optimizer must be a separate optimizer. Received: the same object "
-                "as the embedding network's optimizer"
+                "statistics_optimizer must be a separate optimizer, but got the optimizer of the "
+                "embedding network."
             )
         super().compile(optimizer=optimizer, steps_per_execution=steps_per_execution, **kwargs)
         self.statistics_optimizer = keras.optimizers.get(statistics_optimizer)
@@ -343,9 +343,7 @@ class RankMI(Configured, DistributedModel):
     ) -> tuple[Pairs, Tensor, Tensor, Tensor]:
         """Return the batch's pairs, their distances, V's values, and whether it is valid."""
         if class_ids is None:
-            raise ArgumentError(
-                "y must be class ids [n]: RankMI compares classes. Received: y=None"
-            )
+            raise argument_error("y", "class ids [n]", None, advice="RankMI compares classes.")
         embeddings = ops.cast(embeddings, self.statistics_network.compute_dtype)
         check_embeddings(embeddings)
         class_ids = checked_class_ids(as_labels(class_ids, "y"))
@@ -441,6 +439,6 @@ def _mean_over_anchors(values: Tensor, weights: TensorLike | None, sound: Tensor
     """Compute the mean. NaN unless `sound`, because masks would hide invalid values."""
     if weights is not None:
         of_each = ops.convert_to_tensor(weights, dtype=values.dtype)
-        values = values * one_per_image(of_each, "sample_weight", "have the shape")
+        values = values * one_per_image(of_each, "sample_weight", "weights")
     mean = _mean(values)
     return ops.where(sound, mean, ops.full_like(mean, float("nan")))

@@ -154,7 +154,7 @@ def check_statistics_network(network: object) -> None:
         raise argument_error("statistics_network", wanted, network)
     if network.compute_dtype not in ("float32", "float64"):
         raise ArgumentError(
-            "statistics_network must compute in float32 or float64: half precision cannot tell "
-            f"distances apart. Received: compute_dtype={network.compute_dtype}"
+            "statistics_network must compute in float32 or float64, but got "
+            f"{network.compute_dtype}. Half precision merges distances."
         )
     check_statistics_values(network(ops.ones((2, 1), dtype=network.compute_dtype)))

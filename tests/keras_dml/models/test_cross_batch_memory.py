@@ -292,12 +292,12 @@ def test_other_user_errors():
     with pytest.raises(ValueError, match=r"model must be a built keras.Model with embeddings"):
         models.CrossBatchMemory(keras.Sequential([keras.layers.Dense(3)]), 8)
     model = models.CrossBatchMemory(untouched(), 4, start_step=0)
-    with pytest.raises(ValueError, match="loss_weights cannot be set"):
+    with pytest.raises(ValueError, match="loss_weights must be left out of compile"):
         model.compile("sgd", losses.SNCALoss(), loss_weights=[1.0])
     model.compile("sgd", losses.SNCALoss(), run_eagerly=keras.backend.backend() == "tensorflow")
-    with pytest.raises(ValueError, match="memory_size must be at least 6.*memory_size=4"):
+    with pytest.raises(ValueError, match="memory_size must be at least 6.* but got 4"):
         model.train_on_batch(Z, IDS)
-    with pytest.raises(ValueError, match=r"y_true must be class ids.*y_true=None"):
+    with pytest.raises(ValueError, match=r"y_true must be class ids.* but got None"):
         model.train_on_batch(Z)
 
 
@@ -305,9 +305,7 @@ def test_a_batch_of_one_and_fractional_class_ids():
     model = remembering(untouched(), losses.ContrastiveLoss())
     assert step(model, Z[:1], IDS[:1])["loss"] == 0.0
     assert step(model, Z, IDS.astype("float32"))["loss"] > 0
-    with pytest.raises(
-        ValueError, match="y_true must be class ids that are whole numbers.*0.5 in row 0"
-    ):
+    with pytest.raises(ValueError, match="y_true must be class ids.* but got 0.5 in row 0"):
         step(model, Z, IDS + 0.5)
     model = models.CrossBatchMemory(untouched(), 8, start_step=0)
     model.compile("sgd", losses.ContrastiveLoss())  # graph mode, which cannot raise

@@ -139,12 +139,12 @@ MISTAKES = {
     ),
     "not a model": (lambda: models.DualEncoder(encoder(6, 1), "resnet50"), "candidate_encoder"),
     "scale": (lambda: dual(scale=200.0), "scale must be at most 100"),
-    "loss by name": (lambda: dual().compile("adam", "nt_xent"), "loss must be a loss over pairs"),
+    "loss by name": (lambda: dual().compile("adam", "nt_xent"), "loss must be a loss object"),
     "loss of classes": (
-        lambda: dual().compile("adam", losses.CrossEntropyLoss()), "only anchors with candidates",
+        lambda: dual().compile("adam", losses.CrossEntropyLoss()), "anchors only with candidates",
     ),
     "metrics": (
-        lambda: dual().compile("adam", losses.NTXentLoss(), metrics=["accuracy"]), "metrics cannot",
+        lambda: dual().compile("adam", losses.NTXentLoss(), metrics=["accuracy"]), "metrics must",
     ),
     "rows": (
         lambda: fitted(dual(), x=(QUERIES, CANDIDATES[:5])), "same number of rows.*12 and 5",

@@ -66,7 +66,7 @@ def test_layers_by_name_include_the_first_level():
     inputs = keras.Input((6,))
     x = keras.layers.Dense(WIDTH, name="first")(inputs)
     model = keras.Model(inputs, keras.layers.EinsumDense("bi,io->bo", 5, name="second")(x))
-    with pytest.raises(ValueError, match="nothing of the backbone would train"):
+    with pytest.raises(ValueError, match="layers must be layers of "):
         models.enable_lora(model, 2)
     assert len(models.enable_lora(model, 2, ["first", "second"])) == 2
     assert len(model.trainable_variables) == 4
@@ -79,14 +79,10 @@ def test_layers_by_name_include_the_first_level():
 
 
 def test_bad_arguments():
-    with pytest.raises(
-        ValueError, match=r"layers must be names of layers of small_convnet.*nothing"
-    ):
+    with pytest.raises(ValueError, match="layers must be layers of small_convnet"):
         models.enable_lora(models.small_convnet(16), 4)
     backbone = tiny_transformer()
-    message = (
-        r"\(attention_output, down, key, patches, query, up, value\). Received: layers=\['q'\]"
-    )
+    message = r"\(attention_output, down, key, patches, query, up, value\), but got \['q'\]"
     with pytest.raises(ValueError, match=message):
         models.enable_lora(backbone, 4, ["q"])
     assert backbone.trainable_variables, "a refusal leaves the backbone unchanged"

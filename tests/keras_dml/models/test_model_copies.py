@@ -282,7 +282,7 @@ class Stubborn(keras.layers.Layer):
 def test_a_layer_that_cannot_compute_in_float32_is_named():
     model = keras.Sequential([keras.Input((3,)), Stubborn(name="stubborn")])
     assert not is_float32(model)
-    with pytest.raises(ValueError, match=r"layer stubborn/dense.*\(Dense\).*it is bfloat16"):
+    with pytest.raises(ValueError, match=r"stubborn/dense.*\(Dense\), which is bfloat16"):
         float32_copy(model)
 
 
@@ -378,7 +378,7 @@ def test_a_batch_norm_that_would_stay_live_is_named(layer, named, nested):
     model = keras.Model(inputs, outputs)
     if nested:
         model = keras.Sequential([keras.Input((4, 4, 3)), model])
-    with pytest.raises(ValueError, match=rf"statistics cannot be frozen in .*{named}"):
+    with pytest.raises(ValueError, match=rf"can be frozen, but got .*{named}"):
         models.with_frozen_statistics(model)
 
 
@@ -412,7 +412,7 @@ def test_a_lambda_of_python_code_is_copied_with_its_function(function):
 def test_a_lambda_with_captured_variables_is_refused_by_name():
     kernel = keras.Variable(np.eye(3))
     model = lambda_model(lambda x: keras.ops.matmul(x, kernel))
-    message = r"'code' \(Lambda\) cannot be copied: its Python code holds on.*Layer with get_config"
+    message = r"'code' \(Lambda\) cannot be copied: its Python code.*Layer with get_config"
     for copy in (models.with_frozen_statistics, float32_copy):
         with pytest.raises(ValueError, match=message):
             copy(model)

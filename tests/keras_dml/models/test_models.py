@@ -69,7 +69,7 @@ def test_input_scaling_matches_the_application(application, module, white):
 
 @pytest.mark.parametrize("application", ["resnet50", "ResNet49", "imagenet_utils"])
 def test_input_scaling_of_an_unknown_application(application):
-    message = rf"application must be the name of a keras\.applications model\..*{application}"
+    message = rf"application must be the name of a keras\.applications model,.*{application}"
     with pytest.raises(ValueError, match=message):
         models.InputScaling(application)
 
@@ -109,7 +109,7 @@ def test_backbone_names():
 
 @pytest.mark.parametrize("name", ["resnet49", "", None])
 def test_unknown_backbone_lists_the_known_ones(name):
-    message = rf"backbone must be one of small_convnet, .*resnet50.*Received: backbone={name!r}"
+    message = rf"backbone must be one of small_convnet, .*resnet50.* but got {name!r}"
     with pytest.raises(ValueError, match=message):
         models.build_backbone(name, 32)
 
@@ -173,7 +173,7 @@ def test_frozen_statistics_are_the_default_only_with_weights(tmp_path):
 @pytest.mark.parametrize("name", ["small_convnet", "mobilenetv2"])
 def test_a_missing_weights_file(name, tmp_path):
     path = str(tmp_path / "none.weights.h5")
-    message = f"weights could not be loaded into .*No such file.* Received: weights='{path}'"
+    message = f"weights must be .* but got '{path}' .*No such file"
     with pytest.raises(ValueError, match=message):
         models.build_backbone(name, SIZE, weights=path)
 
@@ -181,7 +181,7 @@ def test_a_missing_weights_file(name, tmp_path):
 def test_an_invalid_weights_file(tmp_path):
     path = tmp_path / "noise.weights.h5"
     path.write_bytes(b"noise")
-    with pytest.raises(ValueError, match="weights could not be loaded into small_convnet"):
+    with pytest.raises(ValueError, match="weights must be .* fits small_convnet"):
         models.build_backbone("small_convnet", 16, weights=str(path))
 
 
@@ -215,7 +215,7 @@ def test_imagenet_weights_without_a_network(no_network):
     ],
 )
 def test_invalid_arguments_are_named(argument, make):
-    with pytest.raises(ValueError, match=f"{argument} (must|are for) .*{argument}"):
+    with pytest.raises(ValueError, match=f"^{argument} must "):
         make()
 
 
@@ -302,7 +302,7 @@ def test_levels_are_concatenated_and_normalized_separately(half, policy, tmp_pat
     ],
 )
 def test_invalid_levels(levels, near):
-    message = rf"levels must be different layers of the backbone.*{near}.* Received: levels=\["
+    message = rf"levels must be different layers of the backbone.*{near}.* but got \["
     with pytest.raises(ValueError, match=message):
         models.embedding_model(tiny_backbone(), levels=levels)
 
@@ -312,15 +312,15 @@ def test_embedding_of_a_backbone_without_maps():
     np.testing.assert_array_equal(
         models.embedding_model(vectors)(images(), training=False), vectors(images(), training=False)
     )
-    message = "pooling must be one of 'average' for this backbone: it gives vectors.*'max'"
+    message = "pooling must be one of 'average' for a backbone that gives vectors.*'max'"
     with pytest.raises(ValueError, match=message):
         models.embedding_model(vectors, pooling="max")
     inputs = keras.Input((4, 5, 4, 3))
-    message = r"backbone must give feature maps .* Received: backbone\.output\.shape=\(None, 4, 5"
+    message = r"backbone must give feature maps .* but got output shape \(None, 4, 5"
     with pytest.raises(ValueError, match=message):
         models.embedding_model(keras.Model(inputs, keras.layers.ReLU()(inputs)))
     inputs = keras.Input((4, 4, 3))
-    with pytest.raises(ValueError, match="backbone must give .* Received: several outputs"):
+    with pytest.raises(ValueError, match="backbone must give .* but got several outputs"):
         models.embedding_model(keras.Model(inputs, {"a": keras.layers.ReLU()(inputs)}))
 
 

@@ -66,11 +66,11 @@ def test_class_token_with_and_without_the_patches(registers):
 
 @pytest.mark.parametrize("pooling", ["cls", "cls_average"])
 def test_a_missing_class_token(pooling):
-    ours = "pooling must be one of 'average', 'max', 'sum', 'gem' for this backbone: it gives"
-    received = f"Received: pooling='{pooling}'"
-    with pytest.raises(ValueError, match=f"{ours} maps, which have no class token. {received}"):
+    ours = "pooling must be one of 'average', 'max', 'sum', 'gem' for a backbone that gives"
+    received = f"but got '{pooling}'"
+    with pytest.raises(ValueError, match=f"{ours} maps, which have no class token, {received}"):
         of_maps(maps(), pooling)
-    with pytest.raises(ValueError, match=f"{ours} tokens without a class token. {received}"):
+    with pytest.raises(ValueError, match=f"{ours} tokens without a class token, {received}"):
         of_tokens(maps((2, 4, C)), pooling, False, 0)
 
 
@@ -206,7 +206,7 @@ def test_gem_of_negative_activations_and_invalid_p():
     values = -maps((2, 7, C))
     assert np.abs(models.GeneralizedMeanPooling()(values)).max() < 1e-5
     for p in (0, -1, float("nan"), "3", True):
-        with pytest.raises((ValueError, TypeError), match="p must be a number above 0. Received"):
+        with pytest.raises((ValueError, TypeError), match="p must be a number above 0, but got "):
             models.GeneralizedMeanPooling(p=p)
     config = models.GeneralizedMeanPooling(p=2.5, name="gem").get_config()
     assert models.GeneralizedMeanPooling.from_config(config).initial_p == 2.5

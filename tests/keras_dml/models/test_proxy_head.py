@@ -115,14 +115,14 @@ def test_dominant_centers_and_the_images_near_them():
     assert near.tolist() == [True, True, False, True, True]
     _, near = models.dominant_centers(head, z, np.array([0, 0, 0, 1, 1]), threshold=10)
     assert near.tolist() == [True, True, False, True, False]
-    with pytest.raises(ValueError, match="class_ids must be from 0 to 2.*Received: 3"):
+    with pytest.raises(ValueError, match="class_ids must be from 0 to 2.* but got 3"):
         models.dominant_centers(head, z, np.full(5, 3))
 
 
 def test_bad_shapes_of_a_head():
     with pytest.raises(ValueError, match=r"inputs must be embeddings \[n, d\].*\(2, 3, 4\)"):
         models.ProxyHead(3)(np.ones((2, 3, 4)))
-    with pytest.raises(ValueError, match="centers must divide.*centers=4 for 6 proxies"):
+    with pytest.raises(ValueError, match="centers must divide.* but got 4 for 6 proxies"):
         models.CenterRegularizer(4)(keras.ops.ones((6, 2)))
 
 

@@ -316,7 +316,7 @@ def test_bad_arguments(arguments, message):
 def test_an_unbuilt_embedding_and_a_loss_are_refused():
     with pytest.raises(ValueError, match="embedding must be a built keras.Model"):
         models.RankMI(keras.Sequential([keras.layers.Dense(3)]))
-    with pytest.raises(ValueError, match="loss cannot be set.*fixed loss"):
+    with pytest.raises(ValueError, match="loss must be left out of compile.*fixed loss"):
         models.RankMI(linear("float32")).compile("adam", "adam", loss="mse")
 
 
