@@ -285,7 +285,7 @@ class Indexer:
         """
         target = pathlib.Path(path)
         if target.exists() and not overwrite:
-            raise argument_error("path", "new, because overwrite=False", str(path))
+            raise argument_error("path", "new with overwrite=False", str(path))
         ours = type(self.distance).__module__ == distances.__name__
         metadata = {
             "size": self.size(),

@@ -408,8 +408,8 @@ class XBM(MetricLoss):
         """Compute the values of the batch against the memory, and store the batch."""
         if private.in_stateless_scope() and not self.is_owned:
             raise ArgumentError(
-                "XBM must be the loss of a SimilarityModel, because its memory changes in each "
-                "step. Received: another model"
+                "XBM must be the loss of a SimilarityModel, but got another model. Its memory "
+                "changes in each step."
             )
         if not self.variables:
             self.build(y_pred.shape[1])

@@ -46,8 +46,8 @@ class ClassificationMatch:
         distances = np.asarray(lookup_distances)
         if labels.ndim != 2 or labels.shape != distances.shape or len(truth) != len(labels):
             raise ArgumentError(
-                "lookup_labels and lookup_distances must have the shape [len(query_labels), k]. "
-                f"Received: {labels.shape} and {distances.shape} for {len(truth)} queries"
+                "lookup_labels and lookup_distances must have the shape [len(query_labels), k], "
+                f"but got {labels.shape} and {distances.shape} for {len(truth)} queries."
             )
         labels, distances = map(np.reshape, self.derive_match(labels, distances), [(-1, 1)] * 2)
         right = labels == truth[:, None]

@@ -112,7 +112,7 @@ class SimilarityModel(keras.Model):
             first = loss[0] if isinstance(loss, (list, tuple)) and loss else loss
             distance = "cosine" if first is None else getattr(first, "distance", None)  # type: ignore[assignment]
             if distance is None:
-                wanted = "set, because the first loss is not a loss of keras_dml.similarity.losses"
+                wanted = "set if the first loss is not a loss of keras_dml.similarity.losses"
                 raise argument_error("distance", wanted, "auto")
         options = {name: kwargs.pop(name) for name in _INDEX_OPTIONS if name in kwargs}
         self.create_index(distance, **options)
@@ -359,14 +359,14 @@ class SimilarityModel(keras.Model):
         """
         for name in ("signatures", "options"):
             if (value := kwargs.pop(name, None)) is not None:
-                wanted = "None. Call model.export() to write a TensorFlow SavedModel"
-                raise argument_error(name, wanted, value)
+                advice = "Call model.export() to write a TensorFlow SavedModel."
+                raise argument_error(name, "None", value, advice=advice)
         for name in ("include_optimizer", "save_format", "save_traces"):
             if kwargs.pop(name, None) is not None:
                 warnings.warn(f"{name} has no effect.", stacklevel=2)
         target = pathlib.Path(filepath)
         if target.exists() and not overwrite:
-            raise argument_error("filepath", "new, because overwrite=False", str(filepath))
+            raise argument_error("filepath", "new with overwrite=False", str(filepath))
         saves_index = save_index and self._ix is not None
         if target.suffix in (".keras", ".h5", ".hdf5"):
             super().save(filepath, overwrite=overwrite, **kwargs)

@@ -309,9 +309,9 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
     ) -> None:
         known = ("cifar10", "cifar100", "mnist", "fashion_mnist")
         if dataset_name not in known:
-            wanted = (f"one of {', '.join(known)}. For another dataset, load its arrays and use "
-                      "MultiShotMemorySampler")  # fmt: skip
-            raise argument_error("dataset_name", wanted, dataset_name)
+            wanted = f"one of {', '.join(known)}"
+            advice = "For another dataset, load its arrays and use MultiShotMemorySampler."
+            raise argument_error("dataset_name", wanted, dataset_name, advice=advice)
         coarse = dataset_name == "cifar100"
         check_choice("x_key", x_key, ("image",))
         check_choice("y_key", y_key, ("label", "coarse_label") if coarse else ("label",))

@@ -41,8 +41,9 @@ class Search:
         self.distance, self.dim, self.verbose = distances.get(distance), dim, verbose
         self.name = name or type(self).__name__
         if self.distance.name == "inner_product":
-            wanted = "a distance such as 'cosine', not a similarity, which sorts the farthest first"
-            raise argument_error("distance", wanted, self.distance.name)
+            advice = "A similarity would sort the farthest first."
+            name = self.distance.name
+            raise argument_error("distance", "a distance such as 'cosine'", name, advice=advice)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -94,8 +94,8 @@ def confusion_matrix(
     predicted, true = (np.reshape(values, -1).astype(int) for values in (y_pred, y_true))
     for name, values in (("y_pred", predicted), ("y_true", true)):
         if values.min(initial=0) < 0:
-            wanted = "at least 0 (set no_match_label of match() to a class of its own)"
-            raise argument_error(name, wanted, int(values.min()))
+            advice = "Set no_match_label of match() to a separate class."
+            raise argument_error(name, "at least 0", int(values.min()), advice=advice)
     size = max(predicted.max(initial=0), true.max(initial=0)) + 1
     matrix = np.zeros((size, size), "float32")
     np.add.at(matrix, (true, predicted), 1)
