@@ -13,9 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dml._common.checks import check_bool, check_whole
-from keras_dml._common.errors import (
-    ArgumentError,
-)
+from keras_dml._common.errors import ArgumentError, argument_error
 from pipelines import heic
 from pipelines.checks import as_integers, check_callable
 from pipelines.images.decode import Source
@@ -131,8 +129,8 @@ def feature_batches(
     shapes = {view.shape for view in features}
     if len(shapes) != 1 or len(next(iter(shapes))) < 2 or len(features[0]) != len(labels):
         raise ArgumentError(
-            f"features must be one array [{len(labels)}, ...] for each view, a row for each label. "
-            f"Received: arrays of shapes {sorted(shapes)}"
+            f"features must be one array [{len(labels)}, ...] for each view, a row for each label, "
+            f"but got shapes {sorted(shapes)}."
         )
     steps = Steps(sampler, len(labels), seed, start_step, num_steps)
     shares = _Shares(steps, input_context)
@@ -179,7 +177,7 @@ class _Shares:
         if steps.batch_size % context.num_replicas_in_sync:
             raise ArgumentError(
                 "sampler must have a batch_size that is a multiple of the "
-                f"{context.num_replicas_in_sync} replicas. Received: batch_size={steps.batch_size}"
+                f"{context.num_replicas_in_sync} replicas, but got {steps.batch_size}."
             )
         self.replicas = _replicas_fed(context)
         self.rows_per_replica = steps.batch_size // context.num_replicas_in_sync
@@ -245,7 +243,7 @@ def evaluation_batches(
     if transform is None:
         plain_rows(table)
         if seeds is not None:
-            raise ArgumentError("seeds must be None without a transform. Received: transform=None")
+            raise argument_error("seeds", "None without a transform", seeds)
     else:
         check_callable("transform", transform)
     if seeds is not None:
@@ -279,8 +277,8 @@ def _replicas_fed(context: tf.distribute.InputContext) -> int:
     replicas, pipelines = context.num_replicas_in_sync, context.num_input_pipelines
     if replicas % pipelines:
         raise ArgumentError(
-            "input_context must have the same number of replicas for each input pipeline. "
-            f"Received: {replicas} replicas and {pipelines} input pipelines"
+            "input_context must have the same number of replicas for each input pipeline, but got "
+            f"{replicas} replicas and {pipelines} input pipelines."
         )
     return replicas // pipelines
 

@@ -27,9 +27,7 @@ def as_labels(name: str, value: object) -> np.ndarray:
     if array.dtype.kind == "S":  # class names of files whose names are not UTF-8
         return np.array([os.fsdecode(label) for label in array.ravel()]).reshape(array.shape)
     if array.dtype.kind == "b":
-        raise ArgumentTypeError(
-            f"{name} must be all integers or all strings. Received: {name} of dtype bool"
-        )
+        raise ArgumentTypeError(f"{name} must be all integers or all strings, but got dtype bool.")
     return array
 
 
@@ -55,15 +53,15 @@ def as_integers(
         if bounds is not None and ((array < bounds[0]) | (array > bounds[1])).any():
             row = np.argwhere((array < bounds[0]) | (array > bounds[1]))[0, 0]
             raise ArgumentError(
-                f"{name} must be integers from {bounds[0]} to {bounds[1]}. "
-                f"Received: {array[row].tolist()} in row {row}"
+                f"{name} must be integers from {bounds[0]} to {bounds[1]}, but got "
+                f"{array[row].tolist()} in row {row}."
             )
         return array
     axes = ", ".join("n" if want is None else str(want) for want in shape)
     kind = ArgumentError if is_integer else ArgumentTypeError
     raise kind(
-        f"{name} must be integers of shape [{axes}], and not empty. "
-        f"Received: {name} of shape {array.shape} and dtype {array.dtype}"
+        f"{name} must be integers of shape [{axes}], and not empty, but got shape {array.shape} "
+        f"and dtype {array.dtype}."
     )
 
 

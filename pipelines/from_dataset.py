@@ -45,15 +45,15 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
     if not isinstance(dataset, tf.data.Dataset):
         raise argument_error("dataset", "a tf.data.Dataset", dataset, ArgumentTypeError)
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ArgumentError("dataset must be finite. Received: an infinite dataset, as of repeat()")
-    wanted = "dataset must contain (x, label), or batches of them"
+        raise ArgumentError("dataset must be finite, but got an infinite one. Remove repeat().")
+    wanted = "dataset must contain (x, label), or batches of them, but got"
     spec = dataset.element_spec
     if not (isinstance(spec, tuple) and len(spec) == 2) or not all(
         isinstance(each, tf.TensorSpec) for each in spec
     ):
-        raise ArgumentTypeError(f"{wanted}. Received: elements of {shown(spec)}")
+        raise ArgumentTypeError(f"{wanted} elements of {shown(spec)}.")
     if spec[0].dtype == tf.string:
-        raise ArgumentTypeError(f"{wanted}. Received: strings as x, which must be numbers")
+        raise ArgumentTypeError(f"{wanted} strings as x, which must be numbers.")
     in_batches = bool(spec[1].shape.rank)
     labels: list[Any] = []
     first = None
@@ -64,15 +64,15 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
                 first = row if first is None else first
                 if row.shape != first.shape:
                     raise ArgumentError(
-                        "dataset must contain x of one shape: resize or pad them. Received: x of "
-                        f"shapes {first.shape} and {row.shape}"
+                        f"dataset must contain x of one shape, but got {first.shape} and "
+                        f"{row.shape}. Resize or pad x."
                     )
                 row.tofile(file)
                 labels.append(_label(one))
         if first is None:
-            raise ArgumentError(f"{wanted}. Received: an empty dataset")
+            raise ArgumentError(f"{wanted} an empty dataset.")
         if not first.size:
-            raise ArgumentError(f"{wanted}. Received: x of shape {first.shape}, without numbers")
+            raise ArgumentError(f"{wanted} x of shape {first.shape}, without numbers.")
         file.flush()
         arrays = np.memmap(file, first.dtype, "r", shape=(len(labels), *first.shape))
     names = getattr(dataset, "class_names", None)
@@ -133,15 +133,15 @@ def _as_image_or_floats(row: np.ndarray) -> np.ndarray:
 def _rows(x: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
     if np.ndim(x) == 0 or len(x) != len(labels):
         raise ArgumentError(
-            "dataset must contain a label for each x of a batch. "
-            f"Received: a batch of shapes {np.shape(x)} and {labels.shape}"
+            "dataset must contain a label for each x of a batch, but got shapes "
+            f"{np.shape(x)} and {labels.shape}."
         )
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise ArgumentError(
-            "dataset must contain one class id for each x, not one-hot rows: use label_mode='int' "
-            f"or map tf.argmax. Received: labels of shape {labels.shape}"
+            "dataset must contain one class id for each x, but got labels of shape "
+            f"{labels.shape}. For one-hot labels, use label_mode='int' or map tf.argmax."
         )
     return zip(x, labels)
 
@@ -156,5 +156,5 @@ def _label(label: Any) -> int | str:
     if isinstance(value, int | str):
         return int(value) if isinstance(value, bool) else value
     raise ArgumentTypeError(
-        f"dataset must contain labels that are whole numbers or strings. Received: {shown(value)}"
+        f"dataset must contain labels that are whole numbers or strings, but got {shown(value)}."
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
 from pipelines.table import ImageTable
 
@@ -73,7 +73,7 @@ def read_table(
     class_names = getattr(features.get(label), "names", None)
     if class_names is not None:
         if min(labels) < 0:
-            raise ArgumentError(f"{label} must be a class in every row. Received: {min(labels)}")
+            raise ArgumentError(f"{label} must be a class in every row, but got {min(labels)}.")
         class_names = [class_names[number] for number in sorted(set(labels))]
     elif all(isinstance(value, str) and _is_whole(value) for value in labels):
         labels = [int(value) for value in labels]  # so that 10 comes after 9
@@ -84,15 +84,15 @@ def _file_columns(path: pathlib.Path) -> Any:
     """Return the columns of a file."""
     ending = path.suffix.lower()
     if not path.exists():
-        raise ArgumentError(f"source must be an existing file. Received: source={str(path)!r}")
+        raise argument_error("source", "an existing file", str(path))
     if ending in (".csv", ".tsv"):
         with path.open(newline="", encoding="utf-8-sig") as file:
             header, *rows = csv.reader(file, delimiter="," if ending == ".csv" else "\t")
         for number, row in enumerate(rows, 2):
             if len(row) != len(header):
                 raise ArgumentError(
-                    f"source must have {len(header)} cells in each line. "
-                    f"Received: {len(row)} cells in line {number} of {path}"
+                    f"source must have {len(header)} cells in each line, but got {len(row)} in "
+                    f"line {number} of {path}."
                 )
         return {name: [row[place] for row in rows] for place, name in enumerate(header)}
     if ending == ".parquet" or path.is_dir():
@@ -101,10 +101,10 @@ def _file_columns(path: pathlib.Path) -> Any:
         try:
             return parquet.read_table(path)
         except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-            raise ArgumentError(f"source must be a Parquet file: {path}: {error}") from error
-    raise ArgumentError(
-        f"source must be a .csv, .tsv, or .parquet file. Received: source={str(path)!r}"
-    )
+            raise ArgumentError(
+                f"source must be a Parquet file, but got {path} ({error})."
+            ) from error
+    raise argument_error("source", "a .csv, .tsv, or .parquet file", str(path))
 
 
 def _names(columns: Any) -> list[str]:
@@ -115,20 +115,15 @@ def _names(columns: Any) -> list[str]:
             return [str(name) for name in names]
     if isinstance(columns, Mapping):
         return [str(name) for name in columns]
-    raise ArgumentError(
-        "source must be a path, a datasets.Dataset, or an object with columns. "
-        f"Received: an object of type {type(columns).__name__}"
-    )
+    wanted = "a path, a datasets.Dataset, or an object with columns"
+    raise argument_error("source", wanted, columns)
 
 
 def _column(argument: str, name: str | None, known: Sequence[str], names: Sequence[str]) -> str:
     """Return the name of a column, or raise `ValueError`."""
     found = [each for each in (known if name is None else [name]) if each in names]
     if not found:
-        received = "no such column" if name is None else f"{argument}={name!r}"
-        raise ArgumentError(
-            f"{argument} must be one of the columns {', '.join(names)}. Received: {received}"
-        )
+        raise argument_error(argument, f"one of the columns {', '.join(names)}", name)
     return found[0]
 
 
@@ -146,7 +141,7 @@ def _check_complete(name: str, values: Any) -> None:
     empty = [row for row, value in enumerate(values) if value is None or value == ""]
     if empty:
         raise ArgumentError(
-            f"{name} must have a value in every row. Received: an empty cell in row {empty[0]}"
+            f"{name} must have a value in every row, but got an empty cell in row {empty[0]}."
         )
 
 
@@ -176,5 +171,7 @@ def _table(
     try:
         arrays = np.stack([np.asarray(image) for image in images])
     except ValueError as error:
-        raise ArgumentError(f"{name} must contain arrays of one shape: {error}") from error
+        raise ArgumentError(
+            f"{name} must contain arrays of one shape, but got several ({error})."
+        ) from error
     return ImageTable.from_arrays(arrays, labels, class_names)

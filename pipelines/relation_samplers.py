@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, as_array, check_choice, check_whole
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, shape_error
 from pipelines.checks import as_integers
 from pipelines.samplers import BalancedSampler, Sampler
 
@@ -100,7 +100,8 @@ class TagSampler:
         given = _matrix("tags", tags)
         if encoding == "multi_hot":
             if not ((given == 0) | (given == 1)).all():
-                raise argument_error("tags", "0 or 1 for each tag, or encoding='ids'", given)
+                advice = "For tag ids, use encoding='ids'."
+                raise argument_error("tags", "0 or 1 for each tag", given, advice=advice)
             rows, ids = np.nonzero(given)
         else:
             rows, columns = np.nonzero(given >= 0)
@@ -192,8 +193,5 @@ class HierarchySampler:
 def _matrix(name: str, given: ArrayLike) -> np.ndarray:
     array = as_array(name, given)
     if array.ndim != 2 or not array.size:
-        raise ArgumentError(
-            f"{name} must be a matrix with a row for each image. "
-            f"Received: {name}.shape={array.shape}"
-        )
+        raise shape_error(name, "a matrix with a row for each image", array)
     return as_integers(name, array.ravel(), None).reshape(array.shape)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, check_whole
-from keras_dml._common.errors import ArgumentError
 from pipelines.checks import as_integers, as_labels
 from pipelines.permutation import derive_keys, permuted, seed_key
 from pipelines.table import number_classes
@@ -184,11 +183,9 @@ def balanced_batches(
         )
     classes, there = batch_size // images_per_class, len(np.unique(np.asarray(labels)))
     if classes > there:
-        raise ArgumentError(
-            f"batch_size={batch_size} over images_per_class={images_per_class} are {classes} "
-            f"classes a batch, but only {there} classes train: lower batch_size, or raise "
-            "images_per_class or train_classes"
-        )
+        wanted = f"at most {there * images_per_class}, {images_per_class} images of {there} classes"
+        advice = "Lower batch_size, or raise images_per_class or train_classes."
+        raise argument_error("batch_size", wanted, batch_size, advice=advice)
     return BalancedSampler(labels, classes, images_per_class, seed)
 
 

@@ -77,13 +77,13 @@ class Split:
                 check_table(name, table)
             if table is not None and table.class_names != images.class_names:
                 raise ArgumentError(
-                    f"{name} must have the class_names of {side}. "
-                    f"Received: {images!r} as {side}, {table!r} as {name}"
+                    f"{name} must have the class_names of {side}, but got {images!r} as {side} and "
+                    f"{table!r} as {name}."
                 )
         if self.same_classes and self.train.class_names != self.test.class_names:
             raise ArgumentError(
-                "same_classes must be False if train and test have different class_names. "
-                f"Received: {self.train!r} as train, {self.test!r} as test"
+                "same_classes must be False if train and test have different class_names, but got "
+                f"True for {self.train!r} as train and {self.test!r} as test."
             )
 
 
@@ -139,8 +139,7 @@ def split_by_class(
         if train_classes is not None or test_classes is not None:
             raise ArgumentError(
                 f"train_classes and test_classes must not be set with split={split}, which trains "
-                f"on all classes. Received: train_classes={train_classes}, "
-                f"test_classes={test_classes}"
+                f"on all classes, but got {train_classes} and {test_classes}."
             )
         if split == "every_class":
             return Split(table, table, same_classes=True, catalog=catalog, training_catalog=catalog)
@@ -153,17 +152,17 @@ def split_by_class(
         )
     train = count // 2 if train_classes is None else check_whole("train_classes", train_classes)
     test = count - train if test_classes is None else check_whole("test_classes", test_classes)
-    received = f"Received: train_classes={train_classes}, test_classes={test_classes}"
     for side, size in (("train", train), ("test", test)):
         if size < 1:
-            raise ArgumentError(
-                f"{side}_classes must be at least 1. The dataset has {count} classes, and a "
-                f"boundary after the first {train} leaves no class to {side}. {received}"
+            advice = (
+                f"The dataset has {count} classes, and a boundary after the first {train} leaves "
+                f"no class to {side}."
             )
+            raise argument_error(f"{side}_classes", "at least 1", size, advice=advice)
     if train + test > count:
         raise ArgumentError(
             f"train_classes and test_classes must be at most {count} in total, the number of "
-            f"classes. {received}"
+            f"classes, but got {train} and {test}."
         )
     order = np.arange(count)
     if split == "random_classes":
@@ -230,9 +229,9 @@ class Unsplit:
                 side = "train" if train_classes == 0 else "test"
                 raise ArgumentError(
                     "data_dir must contain classes on both sides of the official boundary, class "
-                    f"id {self.last_train_class}. It leaves no class to {side}. Set train_classes "
-                    "(--train_classes), the number of classes to train on. "
-                    f"Received: {len(ids)} classes, ids {ids[0]} to {ids[-1]}"
+                    f"id {self.last_train_class}, but got {len(ids)} classes, ids {ids[0]} to "
+                    f"{ids[-1]}, and no class to {side}. Set train_classes (--train_classes), the "
+                    "number of classes to train on."
                 )
         return split_by_class(self.table, train_classes, test_classes, self.catalog, split, seed)
 

@@ -65,7 +65,7 @@ class Steps:
         if received is not None:
             raise ArgumentError(
                 f"sampler must return row numbers of shape [{self.batch_size}], its batch_size, "
-                f"from 0 to {self._num_images - 1}. Received: {received} at step {step}"
+                f"from 0 to {self._num_images - 1}, but got {received} at step {step}."
             )
         sequence = np.random.SeedSequence((self._seed, step))
         numbers = sequence.generate_state(self.batch_size * numbers_per_row, np.uint64)

@@ -17,6 +17,7 @@ from keras_dml._common.errors import (
     ArgumentTypeError,
     argument_error,
     as_array,
+    shape_error,
 )
 from pipelines.checks import as_integers, as_labels, items_of
 
@@ -76,8 +77,8 @@ class ImageTable:
         given = [name for name in _CHECKS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ArgumentError(
-                "Exactly one of paths, arrays, and encoded must be set. "
-                f"Received: {' and '.join(given) or 'none'}"
+                "Exactly one of paths, arrays, and encoded must be set, but got "
+                f"{' and '.join(given) or 'none'}."
             )
         names = _checked_names(self.class_names)
         labels = as_labels("labels", self.labels)
@@ -85,8 +86,8 @@ class ImageTable:
         images = _CHECKS[given[0]](getattr(self, given[0]))
         if len(images) != len(labels):
             raise ArgumentError(
-                "labels must have one label for each image. "
-                f"Received: {len(images)} images and {len(labels)} labels"
+                f"labels must have one label for each image, but got {len(images)} images and "
+                f"{len(labels)} labels."
             )
         object.__setattr__(self, "labels", _read_only(labels.astype(np.int64, copy=False)))
         object.__setattr__(self, "class_names", names)
@@ -239,8 +240,8 @@ def number_classes(
     names = _checked_names(map(str, distinct) if class_names is None else class_names)
     if len(names) != len(distinct):
         raise ArgumentError(
-            f"class_names must have one name for each of the {len(distinct)} classes. "
-            f"Received: {len(names)} names"
+            f"class_names must have one name for each of the {len(distinct)} classes, but got "
+            f"{len(names)} names."
         )
     return numbers, names
 
@@ -259,8 +260,8 @@ def plain_rows(table: ImageTable) -> np.ndarray:
     """
     if table.arrays is None or table.boxes is not None:
         raise ArgumentError(
-            "transform must be set for image files and for tables with boxes, for example to "
-            f"EvaluationTransform(image_size=224). Received: transform=None for {table!r}"
+            "transform must be set for image files and for tables with boxes, but got None for "
+            f"{table!r}. Pass for example EvaluationTransform(image_size=224)."
         )
     return table.arrays
 
@@ -288,25 +289,26 @@ def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.n
                 path.encode()
             except UnicodeEncodeError:
                 # TensorFlow only reads files with UTF-8 names, and would only fail during training.
-                raise argument_error("paths", "valid UTF-8; rename the file", path) from None
+                advice = "Rename the file."
+                raise argument_error("paths", "valid UTF-8", path, advice=advice) from None
         checked = np.array(names, dtype=str)
     if checked.ndim != 1:
-        raise ArgumentError(f"paths must be a vector. Received: paths of shape {checked.shape}")
+        raise shape_error("paths", "a vector", checked)
     return _read_only(checked)
 
 
 def _checked_arrays(arrays: np.ndarray) -> np.ndarray:
     checked = as_array("arrays", arrays)
-    wanted = "arrays must be images, uint8 [n, height, width, 1 or 3], or floats [n, ...]"
+    wanted = "arrays must be images, uint8 [n, height, width, 1 or 3], or floats [n, ...], but got"
     if checked.dtype.kind != "f" and checked.dtype != np.uint8:
-        hint = ""
+        advice = ""
         if checked.dtype.kind in "iub":
-            hint = ". Use .astype('uint8') for pixels, .astype('float32') for other data"
-        raise ArgumentTypeError(f"{wanted}. Received: arrays of dtype {checked.dtype}{hint}")
+            advice = " Use .astype('uint8') for pixels, .astype('float32') for other data."
+        raise ArgumentTypeError(f"{wanted} dtype {checked.dtype}.{advice}")
     rank_is_wrong = checked.ndim < 2 if checked.dtype.kind == "f" else checked.ndim != 4
     pixels = checked.dtype == np.uint8
     if rank_is_wrong or (pixels and checked.shape[-1] not in (1, 3)) or 0 in checked.shape[1:]:
-        raise ArgumentError(f"{wanted}. Received: {checked.dtype} arrays of shape {checked.shape}")
+        raise ArgumentError(f"{wanted} dtype {checked.dtype} and shape {checked.shape}.")
     return _read_only(checked)
 
 
@@ -326,8 +328,8 @@ def _checked_boxes(boxes: ArrayLike, count: int) -> np.ndarray:
     empty = np.flatnonzero(checked[:, 2:].min(axis=1) < 1)
     if len(empty):
         raise ArgumentError(
-            "boxes must be (y, x, height, width) with a height and a width of at least 1. "
-            f"Received: {checked[empty[0]].tolist()} in row {empty[0]}"
+            "boxes must be (y, x, height, width) with a height and a width of at least 1, but got "
+            f"{checked[empty[0]].tolist()} in row {empty[0]}."
         )
     return _read_only(checked.astype(np.int64, copy=False))
 

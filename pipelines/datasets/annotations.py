@@ -57,11 +57,11 @@ def read_table(
             raise ArgumentError(f"{path}, line {number}: duplicate {name} {_shortened(key)}")
         rows[key] = tuple(values)
     if not rows:
-        raise ArgumentError(f"{path} must have lines '{form}', but it is empty")
+        raise ArgumentError(f"{path} must have lines '{form}', but got an empty file.")
     if promised not in (None, len(rows)):
         raise ArgumentError(
-            f"{path} must list {promised} images, the number in its first line, but it lists "
-            f"{len(rows)}. It may be cut off"
+            f"{path} must list {promised} images, the number in its first line, but got "
+            f"{len(rows)}. It may be cut off."
         )
     return rows
 
@@ -113,8 +113,8 @@ def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
     outside = [path for path in paths if _leads_out(path)]
     if outside:
         raise ArgumentError(
-            f"Images listed in {listed_in} must be inside {folder}, but {len(outside)} are not. "
-            f"The first: {first(outside)}"
+            f"Images listed in {listed_in} must be inside {folder}, but got {len(outside)} outside "
+            f"it. The first: {first(outside)}"
         )
     again = [path for path, times in collections.Counter(paths).items() if times > 1]
     if again:
@@ -164,6 +164,6 @@ def _parse(path: str, number: int, line: bytes, columns: dict, separator: str | 
 
 def _wrong_line(path: str, number: int, line: bytes, expected: str) -> ValueError:
     return ArgumentError(
-        f"{path}, line {number}: expected {expected}. "
-        f"Received: {_shortened(repr(line.decode('utf-8', 'replace').strip()))}"
+        f"{path}, line {number} must be {expected}, but got "
+        f"{_shortened(repr(line.decode('utf-8', 'replace').strip()))}."
     )

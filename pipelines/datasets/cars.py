@@ -104,18 +104,18 @@ def _read_list(file: str, path_field: str, folder: str) -> tuple[list[str], np.n
     wanted = (path_field, "class", *_BOX)
     if not set(wanted) <= set(fields or ()):
         raise ArgumentError(
-            f"{file}: annotations must have the fields {', '.join(wanted)}. "
-            f"Received: {', '.join(fields or ()) or 'none'}"
+            f"{file}: annotations must have the fields {', '.join(wanted)}, but got "
+            f"{', '.join(fields or ()) or 'none'}."
         )
     if not entries:
-        raise ArgumentError(f"{file} lists no images")
+        raise ArgumentError(f"{file} must list images, but got none.")
     places = [fields.index(name) for name in wanted]
     rows = [[entry[place] for place in places] for entry in entries]
     for number, (path, *row) in enumerate(rows, start=1):
         if not isinstance(path, str) or not all(map(_is_number, row)):
             raise ArgumentError(
-                f"{file}, annotation {number}: expected a file name, and whole numbers for the "
-                f"class and the box. Received: {first([repr(path), row])}"
+                f"{file}, annotation {number} must be a file name, and whole numbers for the class "
+                f"and the box, but got {first([repr(path), row])}."
             )
     paths = [row[0] for row in rows]
     numbers = np.array([row[1:] for row in rows], np.int64)
@@ -135,8 +135,8 @@ def _check_boxes(file: str, boxes: np.ndarray) -> None:
     empty = np.flatnonzero(boxes[:, 2:].min(axis=1) < 1)
     if len(empty):
         raise ArgumentError(
-            f"{file}, annotation {empty[0] + 1}: expected a box whose last row and column are not "
-            f"before its first. Received: y, x, height, width = {boxes[empty[0]].tolist()}"
+            f"{file}, annotation {empty[0] + 1} must have a box whose last row and column are not "
+            f"before its first, but got y, x, height, width = {boxes[empty[0]].tolist()}."
         )
 
 
@@ -145,13 +145,14 @@ def _class_names(file: str, class_ids: np.ndarray) -> list[str]:
     wrong = [number for number, name in enumerate(names, 1) if not isinstance(name, str)]
     if wrong:
         raise ArgumentError(
-            f"{file}: class_names must be text, but {len(wrong)} are not. The first: {first(wrong)}"
+            f"{file}: class_names must be text, but got {len(wrong)} that are not. "
+            f"The first: {first(wrong)}"
         )
     nameless = [number for number in class_ids.tolist() if not 1 <= number <= len(names)]
     if nameless:
         raise ArgumentError(
-            f"{file} must name all classes. It names {len(names)}, and {len(nameless)} class ids "
-            f"have no name. The first: {first(nameless)}"
+            f"{file} must name all classes, but got {len(names)} names, and {len(nameless)} class "
+            f"ids without a name. The first: {first(nameless)}"
         )
     return [names[number - 1] for number in class_ids.tolist()]
 
@@ -163,7 +164,7 @@ def _read_mat(file: str, variable: str) -> tuple[list[str], list[Any]]:
 
     content = json.loads(_printed(file, variable))
     if not content:
-        raise ArgumentError(f"{file} must contain the variable {variable}. It may be another file")
+        raise ArgumentError(f"{file} must contain the variable {variable}, but got another file.")
     return content["fields"] or [], content["rows"]
 
 

@@ -99,7 +99,7 @@ def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
     nameless = [number for number in class_ids.tolist() if number not in names]
     if nameless:
         raise ArgumentError(
-            f"{path} must name all classes, but {len(nameless)} class ids have no name. "
+            f"{path} must name all classes, but got {len(nameless)} class ids without a name. "
             f"The first: {first(nameless)}"
         )
     return [names[number][0] for number in class_ids.tolist()]

@@ -208,5 +208,5 @@ def _unpack(file: pathlib.Path, holds: str) -> None:
             raise ArgumentError(f"{file} is damaged or cut off: {error}") from error
         bar.update()
         if not (scratch / holds).exists():
-            raise ArgumentError(f"{file} must contain {holds}. It is another archive")
+            raise ArgumentError(f"{file} must contain {holds}, but got another archive")
         os.replace(scratch / holds, file.with_name(holds))

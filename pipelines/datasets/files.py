@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, argument_error
 from pipelines.table import ImageTable
 
 LOGGER = logging.getLogger("pipelines")
@@ -23,17 +23,15 @@ def checked_data_dir(data_dir: str | os.PathLike[str] | None, expected: str) -> 
         ValueError: `data_dir` is not a folder, or it is empty.
     """
     if data_dir is None or not os.fspath(data_dir):
-        raise ArgumentError(f"data_dir must be set. {expected} Received: data_dir={data_dir!r}")
+        raise argument_error("data_dir", "set", data_dir, advice=expected)
     folder = os.path.expanduser(os.fspath(data_dir))
     try:
         entries = os.listdir(folder)
     except OSError as error:
-        raise ArgumentError(
-            f"data_dir must be a readable folder ({error.strerror}). {expected} "
-            f"Received: data_dir={folder}"
-        ) from error
+        advice = f"{error.strerror}. {expected}"
+        raise argument_error("data_dir", "a readable folder", folder, advice=advice) from error
     if not entries:
-        raise ArgumentError(f"data_dir must not be empty. {expected} Received: data_dir={folder}")
+        raise argument_error("data_dir", "a folder that is not empty", folder, advice=expected)
     return folder
 
 
@@ -42,7 +40,7 @@ def check_not_given(dataset: str, reason: str, **arguments: object) -> None:
     for name, value in arguments.items():
         if value not in (None, ""):
             raise ArgumentError(
-                f"{name} must not be set with {dataset}, which {reason}. Received: {name}={value}"
+                f"{name} must not be set with {dataset}, which {reason}, but got {value}."
             )
 
 
@@ -69,7 +67,7 @@ def dataset_root(
 
 def missing_file_error(data_dir: object, name: str, expected: str) -> ArgumentError:
     """Return the error for a file or folder that a dataset needs and that is missing."""
-    return ArgumentError(f"data_dir must contain {name}. {expected} Received: data_dir={data_dir}")
+    return ArgumentError(f"data_dir must contain {name}, but got {data_dir} without it. {expected}")
 
 
 def warn_of_other_counts(

@@ -74,8 +74,7 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
         found = f"{len(without_class)} images without a class folder" if without_class else "none"
         found += f", and {unread_line(unread)}" if unread else ""
         raise ArgumentError(
-            f"data_dir must have class folders with images. Found {found}. {EXPECTED} "
-            f"Received: data_dir={root}"
+            f"data_dir must have class folders with images, but got {found} in {root}. {EXPECTED}"
         )
     if unread:
         LOGGER.warning("%s: %s", root, unread_line(unread))
@@ -169,6 +168,5 @@ def _is_loop(path: str, name: str) -> bool:
 
 def _unreadable(error: OSError) -> NoReturn:
     raise ArgumentError(
-        f"data_dir must contain only readable folders ({error.strerror}). "
-        f"Received: {error.filename}"
+        f"data_dir must contain only readable folders, but got {error.filename} ({error.strerror})."
     ) from error

@@ -86,8 +86,8 @@ def _classes(path: str) -> dict[int, tuple[str, int, str]]:
     for name, (class_id, _, coarse_id, picture, _) in rows.items():
         if class_id in classes:
             raise ArgumentError(
-                f"{path} must have different class ids, but {classes[class_id][0]} and {name} have "
-                f"class id {class_id}"
+                f"{path} must have different class ids, but got {class_id} for "
+                f"{classes[class_id][0]} and {name}."
             )
         # The paths start with a slash, but are relative to the dataset's folder.
         classes[class_id] = name, coarse_id, picture.lstrip("/")
@@ -101,8 +101,8 @@ def _check_classes(
     unknown = [class_id for class_id, _ in pairs if class_id not in classes]
     if unknown:
         raise ArgumentError(
-            f"{_CLASSES} must name all classes in {listed_in}, but {len(unknown)} class ids have "
-            f"no name. The first: {first(unknown)}"
+            f"{_CLASSES} must name all classes in {listed_in}, but got {len(unknown)} class ids "
+            f"without a name. The first: {first(unknown)}"
         )
     other = [pair for pair in pairs if classes[pair[0]][1] != pair[1]]
     if other:

@@ -57,12 +57,14 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
     items = {side: {item for _, item in of[side]} for side in of}
     for side, found in items.items():
         if not found:
-            raise ArgumentError(f"{path} must list images with evaluation_status {side}")
+            raise ArgumentError(
+                f"{path} must list images with evaluation_status {side}, but got none."
+            )
     tested = sorted(items["query"] | items["gallery"])
     both = sorted(items["train"].intersection(tested))
     if both:
         raise ArgumentError(
-            f"{path} must not have items in both train and query or gallery, but has {len(both)}. "
+            f"{path} must not have items in both train and query or gallery, but got {len(both)}. "
             f"The first: {first(both)}"
         )
     classes = {"train": sorted(items["train"]), "query": tested, "gallery": tested}

@@ -12,8 +12,8 @@ import inspect
 import os
 from collections.abc import Callable
 
-from keras_dml._common.checks import check_bool, shown
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.checks import check_bool
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from pipelines.datasets.files import check_not_given
 from pipelines.datasets.tfds import PREFIX, tfds_split
 from pipelines.split import Split, Unsplit, check_split
@@ -83,25 +83,23 @@ def load_dataset(
     """
     crop_to_box = check_bool("crop_to_box", crop_to_box)
     if not isinstance(name, str):
-        raise ArgumentTypeError(f"name must be a string. Received: name={shown(name)}")
+        raise argument_error("name", "a string", name, ArgumentTypeError)
     check_split(split)
     if name in NAMES and (not crop_to_box or _takes(name, "crop_to_box")):
         return _split(name, data_dir, train_classes, test_classes, crop_to_box, split, split_seed)
     if crop_to_box:
         boxed = " and ".join(known for known in NAMES if _takes(known, "crop_to_box"))
         raise ArgumentError(
-            f"crop_to_box must be False except for {boxed}, which have bounding boxes. "
-            f"Received: dataset={name}"
+            f"crop_to_box must be False except for {boxed}, which have bounding boxes, but got "
+            f"True for {name}."
         )
     if name.startswith(PREFIX):
         return tfds_split(
             name.removeprefix(PREFIX), data_dir, train_classes, test_classes, split, split_seed
         )
     near = difflib.get_close_matches(name, NAMES, 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    raise ArgumentError(
-        f"dataset must be one of {', '.join(DATASETS)}.{hint} Received: dataset={name}"
-    )
+    advice = f"Did you mean {near[0]}?" if near else ""
+    raise argument_error("dataset", f"one of {', '.join(DATASETS)}", name, advice=advice)
 
 
 def takes_split(name: str) -> bool:
@@ -121,8 +119,8 @@ def _split(
     if not takes_split(name):
         if split != "first_classes":
             raise ArgumentError(
-                f"split (--class_split) must not be set with {name}, which has an official split. "
-                f"Received: split={split}"
+                f"split (--class_split) must not be set with {name}, which has an official split, "
+                f"but got {split}."
             )
         numbers = {"train_classes": train_classes, "test_classes": test_classes}
         check_not_given(name, "has an official split", **numbers)
@@ -139,9 +137,7 @@ def _split(
     except ArgumentError as error:
         if error.argument != "num_classes":
             raise
-        raise ArgumentError(
-            f"train_classes={train_classes} and test_classes={test_classes} do not fit: {error}"
-        ) from error
+        raise ArgumentError(error.renamed("train_classes + test_classes")) from error
     if isinstance(loaded, Split):
         return loaded
     return loaded.split(train_classes, test_classes, split, seed)

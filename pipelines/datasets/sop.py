@@ -45,8 +45,8 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
     if train & test:
         both = sorted(train & test)
         raise ArgumentError(
-            f"Ebay_train.txt and Ebay_test.txt in {root} must not share classes, but {len(both)} "
-            f"class ids are in both. The first: {first(both)}"
+            f"Ebay_train.txt and Ebay_test.txt in {root} must not share classes, but got "
+            f"{len(both)} class ids in both. The first: {first(both)}"
         )
     return Split(_table(root, "train", rows["train"]), _table(root, "test", rows["test"]))
 

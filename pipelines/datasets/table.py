@@ -2,7 +2,7 @@
 
 import os
 
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import argument_error
 from pipelines.read_table import IMAGE_COLUMNS, LABEL_COLUMNS, read_table
 from pipelines.split import Unsplit
 
@@ -21,5 +21,5 @@ def load(data_dir: str | os.PathLike[str] | None) -> Unsplit:
         ValueError: `data_dir` is not set, or as for `read_table`.
     """
     if not data_dir:
-        raise ArgumentError(f"data_dir must be {_EXPECTED}. Received: data_dir={data_dir!r}")
+        raise argument_error("data_dir", _EXPECTED, data_dir)
     return Unsplit(read_table(data_dir))

@@ -64,7 +64,7 @@ def tfds_split(
     if test_classes is not None and not by_class:
         raise ArgumentError(
             f"test_classes must not be set without train_classes for {PREFIX}{name}, which has a "
-            f"test split. Received: test_classes={test_classes}"
+            f"test split, but got {test_classes}."
         )
     builder = _builder(name, data_dir)
     image, label = _features(name, builder.info.features)
@@ -78,8 +78,8 @@ def tfds_split(
         return split_by_class(table, train_classes, test_classes, None, split, seed)
     if _TRAIN not in splits or own_test is None:
         raise ArgumentError(
-            f"train_classes must be set for {PREFIX}{name}, which does not have a train and a test "
-            f"split. Received: splits {', '.join(splits)}"
+            f"train_classes must be set for {PREFIX}{name} without a train and a test split, but "
+            f"got None. Its splits are {', '.join(splits)}."
         )
     train = _table(name, builder, [_TRAIN], image, label)
     return _own_split(name, train, _table(name, builder, [own_test], image, label))
@@ -92,8 +92,9 @@ def _own_split(name: str, train: ImageTable, test: ImageTable) -> Split:
         return Split(train, test, same_classes=True)
     if known.any():
         raise ArgumentError(
-            f"train_classes must be set for {PREFIX}{name}: {np.count_nonzero(~known)} of the "
-            f"{len(tested)} classes in its test split are not in its train split"
+            f"train_classes must be set for {PREFIX}{name}, but got None. "
+            f"{np.count_nonzero(~known)} of the {len(tested)} classes in its test split are not in "
+            "its train split."
         )
     return Split(train.select_classes(trained), test.select_classes(tested))
 
@@ -120,8 +121,8 @@ def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuil
     near = difflib.get_close_matches(word, known, n=5) or known
     shown = ", ".join(near[:10]) + (", ..." if len(near) > 10 else "")
     raise ArgumentError(
-        f"dataset must be in tensorflow-datasets, which has no {what} {word}. Nearest names first, "
-        f"it has: {shown or 'none'}. Received: dataset={PREFIX}{name}"
+        f"dataset must be in tensorflow-datasets, but got {PREFIX}{name}. There is no {what} "
+        f"{word}. The nearest names are {shown or 'none'}."
     )
 
 
@@ -148,9 +149,8 @@ def _features(name: str, features: object) -> tuple[str, str]:
     if len(images) != 1 or len(labels) != 1:
         found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in kinds.items())
         raise ArgumentError(
-            "dataset must have one uint8 image and one class label in each example, but "
-            f"{PREFIX}{name} has {found or type(features).__name__}. "
-            f"Received: dataset={PREFIX}{name}"
+            "dataset must have one uint8 image and one class label in each example, but got "
+            f"{PREFIX}{name} with {found or type(features).__name__}."
         )
     return images[0], labels[0]
 
@@ -219,8 +219,8 @@ def _table(
     which = " and ".join(splits)
     if not len(labelled):
         raise ArgumentError(
-            f"dataset must have images with labels, but no image of its {which} split has one. "
-            f"Received: dataset={PREFIX}{name}"
+            f"dataset must have images with labels, but got {PREFIX}{name} with no label in its "
+            f"{which} split."
         )
     if len(labelled) < len(labels):
         LOGGER.warning(

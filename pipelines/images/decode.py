@@ -66,8 +66,8 @@ class PixelImage:
         if pixels.dtype != tf.uint8 or pixels.shape.rank != 3 or pixels.shape[-1] not in (1, 3):
             raise ArgumentTypeError(
                 "source must be a scalar string (the bytes of an image file), or uint8 "
-                "[height, width, channels] with 1 or 3 channels. "
-                f"Received: source with dtype={pixels.dtype.name}, shape={pixels.shape}"
+                "[height, width, channels] with 1 or 3 channels, but got dtype "
+                f"{pixels.dtype.name} and shape {pixels.shape}."
             )
         self._pixels = pixels
         self.size = tf.shape(pixels)[:2]

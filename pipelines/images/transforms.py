@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole
-from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from pipelines.checks import plain_numbers
 from pipelines.max_pixels import MOST_PIXELS
@@ -252,10 +251,8 @@ def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed:
         wanted = "None, the shortest side (at least 1), or a tuple (height, width)"
         raise argument_error("resize", wanted, resize)
     if crop_is_fixed and min(sides) < image_size:
-        raise ArgumentError(
-            "resize must be at least image_size, so that the crop fits. "
-            f"Received: resize={resize!r}, image_size={image_size}"
-        )
+        wanted = f"at least image_size={image_size}, so that the crop fits"
+        raise argument_error("resize", wanted, resize)
     object.__setattr__(transform, "resize", sides if pair else sides[0])
 
 

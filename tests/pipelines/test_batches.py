@@ -225,8 +225,8 @@ class Rows:
 @pytest.mark.parametrize(
     ("sampler", "received"),
     [
-        (RandomSampler(1000, 4), r"from 0 to 5.* Received: row \d+ at step 0"),
-        (Rows(2, lambda step: np.array([0, -1])), "Received: row -1 at step 0"),
+        (RandomSampler(1000, 4), r"from 0 to 5.* but got row \d+ at step 0"),
+        (Rows(2, lambda step: np.array([0, -1])), "but got row -1 at step 0"),
         (Rows(4, lambda step: np.arange(5)), r"shape \[4\].* shape \(5,\) .* at step 0"),
         (Rows(4, lambda step: np.arange(3)), r"shape \(3,\)"),
         (Rows(4, lambda step: np.arange(4.0)), "dtype float64"),
@@ -247,7 +247,7 @@ def test_sampler_with_invalid_rows_is_refused(sampler, received):
 def test_invalid_rows_in_a_later_step_are_an_error_of_its_batch():
     plain = ImageTable.from_arrays(np.eye(6, dtype="float32"), np.arange(6) // 2)
     batches = training_batches(plain, Rows(2, lambda step: np.arange(2) - step), num_steps=2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Received: row -1 at step 1"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="but got row -1 at step 1"):
         collect(batches)
 
 
@@ -309,14 +309,14 @@ def test_evaluation_on_many_replicas_returns_each_image_once(pipelines, replicas
 
 def test_batch_size_must_be_a_multiple_of_the_replicas(table):
     [context] = contexts(1, 4)
-    with pytest.raises(ValueError, match="multiple of the 4 replicas. Received: batch_size=6"):
+    with pytest.raises(ValueError, match="multiple of the 4 replicas, but got 6"):
         training_batches(table, SAMPLER, TRANSFORM, input_context=context)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_replicas_must_be_a_multiple_of_the_pipelines(table, replicas):
     context = tf.distribute.InputContext(2, 0, replicas)
-    message = f"input_context must have .*Received: {replicas} replicas and 2 input pipelines"
+    message = f"input_context must have .* but got {replicas} replicas and 2 input pipelines"
     with pytest.raises(ValueError, match=message):
         training_batches(table, SAMPLER, TRANSFORM, input_context=context)
     with pytest.raises(ValueError, match=message):

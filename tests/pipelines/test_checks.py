@@ -52,7 +52,7 @@ def test_transforms_of_numpy_and_python_numbers_are_equal():
     ],
 )
 def test_values_that_are_not_numbers_are_refused(refused, name):
-    with pytest.raises(ArgumentError, match=rf"^{name} must .*Received: {name}="):
+    with pytest.raises(ArgumentError, match=rf"^{name} must .* but got "):
         refused()
 
 
@@ -79,10 +79,10 @@ def test_labels_of_all_types_give_the_same_table(labels):
 @pytest.mark.parametrize(
     "labels, message",
     [
-        (IDS / 2, "whole numbers. Received: 0.5 in row 2 of labels"),
-        (np.where(IDS, IDS, np.nan), "Received: nan in row 0 of labels"),
-        (np.ma.array(IDS, mask=IDS == 2), "a masked array, 2 of its entries masked"),
-        (["a", 1] * 3, "numbers or strings.* in labels"),
+        (IDS / 2, "whole numbers .* but got 0.5 in row 2"),
+        (np.where(IDS, IDS, np.nan), "but got nan in row 0"),
+        (np.ma.array(IDS, mask=IDS == 2), "a masked array. Leave out its 2 masked entries"),
+        (["a", 1] * 3, "only whole numbers, only str"),
     ],
 )
 def test_invalid_labels_are_refused(labels, message):

@@ -125,19 +125,19 @@ def test_float_rows_need_no_transform():
 @pytest.mark.parametrize(
     ("dataset", "kind", "said"),
     [
-        (ROWS, ArgumentTypeError, "dataset must be a tf.data.Dataset. Received: dataset=an array"),
+        (ROWS, ArgumentTypeError, "dataset must be a tf.data.Dataset, but got an array"),
         (given().repeat(), ArgumentError, "dataset must be finite.*repeat"),
         (given().take(0), ArgumentError, "dataset must contain.*empty"),
         (tf.data.Dataset.from_tensor_slices(ROWS), ArgumentTypeError, r"\(x, label\).*elements of"),
         (given(np.eye(6, dtype="float32")[LABELS]).batch(4), ArgumentError, "label_mode='int'"),
-        (given(LABELS + 0.5), ArgumentTypeError, "whole numbers or strings. Received: "),
+        (given(LABELS + 0.5), ArgumentTypeError, "whole numbers or strings, but got "),
         (
             tf.data.Dataset.from_generator(
                 lambda: ((np.zeros(n, "float32"), n) for n in (2, 3)),
                 output_signature=(tf.TensorSpec([None]), tf.TensorSpec([], tf.int32)),
             ),
             ArgumentError,
-            r"one shape.*shapes \(2,\) and \(3,\)",
+            r"one shape, but got \(2,\) and \(3,\)",
         ),
         (
             given([f"{n}" for n in range(30)], np.array(["a"] * 30)),
@@ -155,10 +155,10 @@ def test_invalid_datasets_are_refused(dataset, kind, said):
     ("arrays", "kind", "said"),
     [
         (np.zeros((3, 4), int), ArgumentTypeError, "dtype int64.*astype"),
-        (np.zeros((3, 4), np.uint8), ArgumentError, r"uint8 arrays of shape \(3, 4\)"),
-        (np.zeros(3), ArgumentError, r"float64 arrays of shape \(3,\)"),
-        (np.zeros((3, 0)), ArgumentError, r"float64 arrays of shape \(3, 0\)"),
-        (np.zeros((3, 4), complex), ArgumentTypeError, "dtype complex128$"),
+        (np.zeros((3, 4), np.uint8), ArgumentError, r"dtype uint8 and shape \(3, 4\)"),
+        (np.zeros(3), ArgumentError, r"dtype float64 and shape \(3,\)"),
+        (np.zeros((3, 0)), ArgumentError, r"dtype float64 and shape \(3, 0\)"),
+        (np.zeros((3, 4), complex), ArgumentTypeError, "dtype complex128.$"),
     ],
 )
 def test_invalid_arrays_are_refused(arrays, kind, said):

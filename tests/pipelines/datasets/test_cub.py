@@ -30,8 +30,8 @@ def test_boxes_start_at_0_and_are_joined_by_id(tmp_path):
     ("text", "message"),
     [
         (None, "must contain bounding_boxes.txt"),
-        ("1 1 1 5 5\n2 1 nan 5 5\n", r"boxes.txt, line 2: expected 'image_id x y width height'"),
-        ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2: expected"),
+        ("1 1 1 5 5\n2 1 nan 5 5\n", r"boxes.txt, line 2 must be 'image_id x y width height'"),
+        ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2 must be"),
         ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
     ],
 )
@@ -80,21 +80,21 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("images.txt", "1 a.jpg\nb.jpg\n", r"images.txt, line 2: expected 'image_id path'.*b.jpg"),
-        ("images.txt", "one a.jpg\n", "images.txt, line 1: expected 'image_id path'"),
+        ("images.txt", "1 a.jpg\nb.jpg\n", "images.txt, line 2 must be 'image_id path'.*b.jpg"),
+        ("images.txt", "one a.jpg\n", "images.txt, line 1 must be 'image_id path'"),
         ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: duplicate image_id 1"),
-        ("images.txt", "\n", "images.txt must have lines .* is empty"),
+        ("images.txt", "\n", "images.txt must have lines .* but got an empty file"),
         (
             "image_class_labels.txt",
             "1 1\n2 x\n",
-            "labels.txt, line 2: .*class_id'. Received: '2 x'",
+            "labels.txt, line 2 must be .*class_id', but got '2 x'",
         ),
         ("image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
         ("images.txt", "1 a.jpg\n9 b.jpg\n", "disagree: 5 image ids .* The first: 2, 3, 4, 5, 9"),
         (
             "classes.txt",
             "1 a\n2 b\n",
-            "classes.txt must name all classes, but 2 .* The first: 101, 102",
+            "classes.txt must name all classes, but got 2 .* The first: 101, 102",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_bad_annotations(tmp_path, file, text, message):
 def test_unusual_number_formats_are_refused(tmp_path, word):
     write_cub(tmp_path)
     (tmp_path / "image_class_labels.txt").write_text(f"1 {word}\n2 1\n3 2\n4 101\n5 102\n")
-    with pytest.raises(ValueError, match="image_class_labels.txt, line 1: expected 'image_id clas"):
+    with pytest.raises(ValueError, match="image_class_labels.txt, line 1 must be 'image_id clas"):
         cub(tmp_path)
 
 
@@ -117,7 +117,7 @@ def test_unusual_number_formats_are_refused(tmp_path, word):
 def test_impossible_box_names_its_line(tmp_path, word):
     write_cub(tmp_path, [1, 101])
     (tmp_path / "bounding_boxes.txt").write_text(f"1 1 1 30 20\n2 1 1 {word} 20\n")
-    with pytest.raises(ValueError, match="bounding_boxes.txt, line 2: expected 'image_id x y w"):
+    with pytest.raises(ValueError, match="bounding_boxes.txt, line 2 must be 'image_id x y w"):
         cub(tmp_path, crop_to_box=True)
 
 

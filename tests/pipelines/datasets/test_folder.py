@@ -57,7 +57,7 @@ def test_unsupported_images_are_counted_in_one_line(tmp_path, caplog):
     line += "pillow-heif, which reads HEIC"
     assert [record.message for record in caplog.records] == [f"{tmp_path}: {line}"]
     (tmp_path / "a" / "1.jpg").unlink()
-    with pytest.raises(ValueError, match=f"Found none, and {line}"):
+    with pytest.raises(ValueError, match=f"but got none, and {line}"):
         folder(tmp_path)
 
 
@@ -117,13 +117,13 @@ def test_first_half_of_the_classes_is_for_training(tmp_path):
 @pytest.mark.parametrize(
     ("data_dir", "message"),
     [
-        (None, "data_dir must be set.*one folder per class.*Received: data_dir=None"),
+        (None, "data_dir must be set, but got None.*one folder per class"),
         ("", "data_dir must be set"),
-        ("missing", "No such file.*one folder per class.*missing"),
+        ("missing", "'missing'.*No such file.*one folder per class"),
         ("file", "Not a directory.*one folder per class"),
-        ("empty", "must not be empty.*one folder per class"),
-        ("flat", "class folders with images. Found 2 images without a class folder.*one folder"),
-        ("texts", "class folders with images. Found none.*one folder per class"),
+        ("empty", "data_dir must be a folder that is not empty.*one folder per class"),
+        ("flat", "class folders with images, but got 2 images without a class folder.*one folder"),
+        ("texts", "class folders with images, but got none.*one folder per class"),
     ],
 )
 def test_bad_data_dir(tmp_path, monkeypatch, data_dir, message):
@@ -146,7 +146,7 @@ def test_an_unreadable_class_folder_is_an_error(tmp_path, monkeypatch):
 
     # Not with chmod, because root can read everything.
     monkeypatch.setattr(os, "scandir", forbidding)
-    with pytest.raises(ValueError, match=r"readable folders \(Permission denied\).*b$"):
+    with pytest.raises(ValueError, match=r"readable folders, but got .*b \(Permission denied\)"):
         folder(tmp_path)
 
 

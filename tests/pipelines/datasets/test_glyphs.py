@@ -109,11 +109,11 @@ def test_noise_has_its_standard_deviation(undistorted):
 @pytest.mark.parametrize("num_classes", [0, -1, 100_000, 2.5, "all"])
 def test_bad_num_classes(num_classes):
     count = len(module._characters())
-    with pytest.raises(ValueError, match=f"num_classes must be .* from 1 to {count}.*Received"):
+    with pytest.raises(ValueError, match=f"num_classes must be .* from 1 to {count}, but got "):
         glyphs(num_classes)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 0.5, None])
 def test_bad_seed(seed):
-    with pytest.raises(ValueError, match=r"seed must be .*Received: seed="):
+    with pytest.raises(ValueError, match=r"seed must be .* but got "):
         glyphs(1, seed=seed)

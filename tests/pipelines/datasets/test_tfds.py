@@ -183,13 +183,13 @@ def test_images_without_a_label_are_left_out_with_a_warning(data_dir, caplog):
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("tiny_nois", {}, "no dataset tiny_nois.*: tiny_noise"),
-        ("tiny_noise:share", {}, "no configuration of tiny_noise share.*: shared"),
+        ("tiny_nois", {}, "no dataset tiny_nois.* tiny_noise"),
+        ("tiny_noise:share", {}, "no configuration of tiny_noise share.* shared"),
         ("tiny_noise:Shared!", {}, "no configuration of tiny_noise"),
         ("", {}, "no dataset|cannot be opened"),
         ("tiny_noise:shared", {"test_classes": 2}, "test_classes must not be set without"),
         ("tiny_noise:shared", {"train_classes": 4}, "4 classes, .* leaves no class to test"),
-        ("tiny_noise:whole", {}, "train_classes must be set .*splits train"),
+        ("tiny_noise:whole", {}, "train_classes must be set .*splits are train"),
         ("tiny_noise:mixed", {}, "1 of the 2 classes in its test split are not in its train"),
         ("tiny_texts", {}, r"one uint8 image and one class label .*text \(Text\)"),
         (
