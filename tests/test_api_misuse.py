@@ -182,7 +182,7 @@ def cases_of_functions():
 
 @pytest.mark.parametrize("shape", [(7,), (8, 3), (2, 8), (1, 8), (8, 1, 1), (0,)])
 def test_weights_with_a_wrong_shape(shape):
-    said = rf"sample_weight must be .* Received: sample_weight.shape=.*{shape[0]}.* for 8 images"
+    said = rf"sample_weight must be .* but got .*{shape[0]}.* for 8 images"
     with pytest.raises(ArgumentError, match=said):
         losses.ContrastiveLoss()(IDS[:8], Z[:8], sample_weight=np.ones(shape))
 
