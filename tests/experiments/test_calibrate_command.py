@@ -116,10 +116,10 @@ def test_embeddings_without_a_model(tmp_path, capsys):
         ({}, ["--metric=dot"], "metric"),
         ({}, ["--saved_model=/no"], "saved_model must be the folder of a SavedModel"),
         ({}, ["--run=/no"], "one of --run, --index, and --embeddings, but got run and embeddings"),
-        ({"labels": np.zeros(120)}, [], "labels must be of two classes or more"),
+        ({"labels": np.zeros(120)}, [], "labels must have at least two classes"),
         ({"labels": np.arange(120)}, [], "no pair is positive"),
         ({"embeddings": np.full((120, 2), np.inf)}, [], "embeddings must be finite"),
-        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, [], "two classes or more"),
+        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, [], "at least two classes"),
         ({"labels": np.zeros(3)}, [], "embeddings must have shape [n, d] and labels"),
     ],
 )

@@ -168,7 +168,7 @@ BAD_FOR_TINY = [
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
     (["--train_classes=10"], "10"),
-    (["--train_classes=3"], "4 classes a batch, but only 3 classes train: lower batch_size"),
+    (["--train_classes=3"], "batch_size must be .* 3 classes, but got 8. Lower batch_size"),
     (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
     (["--resize=12by12"], "resize must be N or HxW"),
     (["--crop_area=a,b"], "crop_area must be 2 numbers"),

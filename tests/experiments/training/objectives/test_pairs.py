@@ -77,7 +77,7 @@ def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
         (["--memory_size=0"], "memory_size must be"),
         (
             ["--memory_size=500", "--memory_batch_term=false"],
-            "start_step must be 0 when batch_term is False",
+            "start_step must be 0 without batch_term",
         ),
     ],
 )
