@@ -329,8 +329,8 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
         `[a, c]`.
     """
     a, c = _centered(anchors, candidates)
-    squares = (ops.sum(ops.square(each), axis=-1) for each in (a, c))
-    lengths = next(squares)[:, None] + next(squares)[None, :]
+    a_squares, c_squares = ops.sum(ops.square(a), axis=-1), ops.sum(ops.square(c), axis=-1)
+    lengths = a_squares[:, None] + c_squares[None, :]
     products = gram(a) if c is a else matmul(a, ops.transpose(c))
     distances = lengths - 2.0 * products
     limits = _ROOT_EPSILON[standardize_dtype(distances.dtype)] * ops.stop_gradient(lengths)
