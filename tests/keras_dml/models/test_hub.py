@@ -72,7 +72,7 @@ def test_siglip_gives_vectors_and_refuses_pooling(made):
     assert models.embedding_model(build(made, "siglip")).output_shape == (None, 8)
     with pytest.raises(ValueError, match="gives vectors, which are pooled already.*'cls'"):
         models.embedding_model(build(made, "siglip"), pooling="cls")
-    with pytest.raises(ValueError, match="it gives maps, which have no class token"):
+    with pytest.raises(ValueError, match="gives maps, which have no class token"):
         models.embedding_model(build(made, "resnet"), pooling="cls_average")
 
 
