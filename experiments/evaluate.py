@@ -130,8 +130,8 @@ def _embedded(
     candidates = None
     if (options.candidate_model or options.candidate_saved_model) and len(tables) == 1:
         raise UsageError(
-            "candidate_model and candidate_saved_model need a dataset with a gallery or a catalog, "
-            f"and split=test. Received: dataset={options.dataset}, split={options.split}"
+            "candidate_model and candidate_saved_model must come with split=test of a dataset with "
+            f"a gallery or a catalog, but got split={options.split} of dataset={options.dataset}."
         )
     if options.candidate_model:
         candidates = model_embeddings.keras_model(

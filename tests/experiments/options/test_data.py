@@ -102,7 +102,7 @@ def test_a_fold_never_reads_a_test_image(tmp_path):
 
 @pytest.mark.parametrize("fold", ["1", "0/2", "3/2", "1/1", "1/0", "a/b", "-1/2", "1/2/3", "²/3"])
 def test_invalid_folds(fold):
-    with pytest.raises(UsageError, match=f"fold must be K/N.*Received: fold={fold}"):
+    with pytest.raises(UsageError, match=f"fold must be K/N.* got {fold}"):
         parse(RunOptions, ["run", f"--fold={fold}"])
 
 
