@@ -162,7 +162,7 @@ class RetrievalScores(Evaluator):
             yield f"test/{key}", value
         if run.options.patience:
             yield MAP_AT_R, SCORES["map@r"].values(scored, "cosine")["map@r"]
-        for key, value in of_catalog(scored, _catalog(run, embeddings)).items():
+        for key, value in of_catalog(scored, _set("catalog", run, embeddings)).items():
             yield f"catalog/{key}", value
         for key, value in certificate_values(scored).items():
             yield f"test/{key}", value
@@ -171,7 +171,7 @@ class RetrievalScores(Evaluator):
         """Return every score."""
         scored = _scored(run, end.embeddings)
         related = under_relation(scored, self.relation)
-        catalog = _catalog(run, end.embeddings)
+        catalog = _set("catalog", run, end.embeddings)
         return retrieval_findings(scored, catalog, self.prefixes, related=related)
 
 
@@ -391,7 +391,8 @@ class Baseline(Evaluator):
     def findings(self, run: EvaluatedRun, embeddings: Embeddings) -> dict[str, Any]:
         """Return the content of the file: the rows of the baseline's scores."""
         scored = _scored(run, embeddings)
-        rows = _distance_rows(scored) | _catalog_rows(scored, _catalog(run, embeddings))
+        catalog = _set("catalog", run, embeddings)
+        rows = _distance_rows(scored) | _catalog_rows(scored, catalog)
         # JSON has no NaN, which is the MAP@R of classes with one image.
         return {
             name.removeprefix("embedding, "): {k: v for k, v in row.items() if not math.isnan(v)}
@@ -485,10 +486,6 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
     queries, gallery = _set("test", run, embeddings), _set("gallery", run, embeddings)
     return Scored(cast(EmbeddedSet, queries), run.ks, gallery, run.options.neighbors)
-
-
-def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:
-    return _set("catalog", run, embeddings)
 
 
 def _set(side: str, run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:
