@@ -186,3 +186,4 @@ def test_a_relation_needs_coarse_classes(run, photos, tmp_path, capsys):
         given = [*flags, "--relation=hierarchy", f"--output_dir={tmp_path / 'out'}"]
         assert run_command(evaluate.main, ["evaluate", *given]) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
+        assert not (tmp_path / "out").exists()
