@@ -103,17 +103,14 @@ def data(
     if not lines:
         return split, []
     left_out = _places([_name_in(line) for line in lines], data_dir_before, options.data_dir)
-    training_catalog = split.training_catalog
-    left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
+    left = {side: _without(side, table, left_out) for side, table in all_tables(split).items()}
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
-        if training_catalog is not None:
-            training_catalog = training_catalog.select_classes(trained)
         tested = np.unique(
-            np.concatenate([left[side].labels for side in left if side != "training"])
+            np.concatenate([left[side].labels for side in left if "training" not in side])
         )
         left = {
-            side: table.select_classes(trained if side == "training" else tested)
+            side: table.select_classes(trained if "training" in side else tested)
             for side, table in left.items()
         }
     return dataclasses.replace(
@@ -122,8 +119,14 @@ def data(
         test=left["test"],
         gallery=left.get("gallery"),
         catalog=left.get("catalog"),
-        training_catalog=training_catalog,
+        training_catalog=left.get("training catalog"),
     ), lines
+
+
+def all_tables(split: Split) -> dict[str, pipelines.ImageTable]:
+    """Return the tables of a split by name, and the catalog of the training classes."""
+    catalog = split.training_catalog
+    return split.tables | ({} if catalog is None else {"training catalog": catalog})
 
 
 def not_an_image(
@@ -165,17 +168,18 @@ def _bad_images(split: Split, options: BadImageOptions) -> list[str]:
         UsageError: There are bad images, and `--skip_bad_images` has to allow it.
     """
     decode = options.skip_bad_images
+    tables = all_tables(split)
     bad = {
         side: pipelines.find_bad_images(table, decode=decode, max_pixels=options.max_pixels)
-        for side, table in split.tables.items()
+        for side, table in tables.items()
     }
-    most = _MOST_BAD * sum(map(len, split.tables.values())) if options.dataset == "folder" else 0
+    most = _MOST_BAD * sum(map(len, tables.values())) if options.dataset == "folder" else 0
     lines = []
     for side, found in bad.items():
         if not decode and sum(map(len, bad.values())) > most and found:
-            raise UsageError(not_an_image(side, split.tables[side], found))
+            raise UsageError(not_an_image(side, tables[side], found))
         check_still_there(found)
-        names = image_names(side, split.tables[side])
+        names = image_names(side, tables[side])
         lines += [bad_image_line(names[row], reason) for row, _, reason in found]
     for line in lines[:_LINES]:
         name, reason = line.rsplit("\t", 1)
