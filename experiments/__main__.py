@@ -44,8 +44,8 @@ def main() -> int | None:
         return 0
     if name not in known:
         print(
-            f"error: the command must be one of {', '.join(known)}.{did_you_mean(name, known)} "
-            f"Received: {name}",
+            f"error: The command must be one of {', '.join(known)}, but got {name}."
+            f"{did_you_mean(name, known)}",
             file=sys.stderr,
         )
         return 2

@@ -69,6 +69,7 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
         open_output: Creates the folder of the results. It is called after all checks.
     """
     from experiments.evaluation.evaluated import result_of
+    from experiments.evaluation.evaluators import related_classes
     from experiments.evaluation.labeled_embeddings import check_matches, embeddings_from_file
     from experiments.options.data import recall_at
 
@@ -81,6 +82,7 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     title = f"{options.kind} {options.source}"
     if options.kind == "embeddings":
         embedded, trained = embeddings_from_file(options.source), 0
+        classes = None
         gallery = embedded.gallery
         ks = checked_ks(embedded.queries.labels, None if gallery is None else gallery.labels)
         prefixes = _prefixes(options, embedded)
@@ -89,6 +91,7 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
         tables, trained = _tables(options)
         items = tables.get("gallery")
         ks = checked_ks(tables["queries"].labels, None if items is None else items.labels)
+        classes = related_classes(options, tables["queries"])
         embedded = _embedded(options, tables, open_output)
         prefixes = _prefixes(options, embedded)
     if embedded.queries.table is not None:
@@ -98,7 +101,7 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     if options.kind == "backbone":
         title, trained = f"untrained backbone {options.backbone}", 0
         facts["weights"] = options.weights
-    return result_of(options, title, embedded, ks, prefixes, facts, trained)
+    return result_of(options, title, embedded, ks, prefixes, facts, trained, classes)
 
 
 def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
@@ -120,18 +123,15 @@ def _embedded(
 ) -> LabeledEmbeddings:
     """Return the embeddings of images by a model."""
     from experiments.evaluation import model_embeddings
-    from experiments.options import data as options_data
     from experiments.training.encoders import pooled_backbone
     from experiments.training.run_files import kept_candidate_model, kept_model
 
     kind, source, queries = options.kind, options.source, tables["queries"]
-    if options_data.relation(options) is not None:
-        options_data.paths_of_classes(queries)
     candidates = None
     if (options.candidate_model or options.candidate_saved_model) and len(tables) == 1:
         raise UsageError(
-            "candidate_model and candidate_saved_model need a dataset with a gallery or a catalog, "
-            f"and split=test. Received: dataset={options.dataset}, split={options.split}"
+            "candidate_model and candidate_saved_model must come with split=test of a dataset with "
+            f"a gallery or a catalog, but got split={options.split} of dataset={options.dataset}."
         )
     if options.candidate_model:
         candidates = model_embeddings.keras_model(

@@ -80,7 +80,7 @@ def _answers(
     k = options.k or min(DEFAULT_K, search.num_items)
     if k > search.num_items:
         raise UsageError(
-            f"k must be at most the number of images, {search.num_items}, but got k={k}."
+            f"k must be at most the number of images, {search.num_items}, but got {k}."
         )
     answers = []
     for name in map(os.path.expanduser, options.query):

@@ -87,14 +87,14 @@ def _searches(
         for name in OF_THE_SEARCH:
             if name in options.given:
                 raise UsageError(
-                    f"{name} is for a search: give --search=NAME=LOW:HIGH. "
-                    f"Received: {name}={without_password(str(getattr(options, name)))}"
+                    f"{name} must be unset without --search=NAME=LOW:HIGH, but got "
+                    f"{without_password(str(getattr(options, name)))}."
                 )
         return []
     if options.storage and "://" not in options.storage:
         raise UsageError(
-            "storage must be a URL such as postgresql://HOST/NAME or sqlite:////FOLDER/FILE. "
-            f"Received: storage={options.storage}"
+            "storage must be a URL, such as postgresql://HOST/NAME or sqlite:////FOLDER/FILE, but "
+            f"got {options.storage}."
         )
     names = [recipe.stem for recipe in recipes]
     of_recipes = {}

@@ -60,8 +60,7 @@ def measure(options: PipelineOptions) -> Iterator[str]:
     table = data.load(options).train
     if table.arrays is not None:
         raise UsageError(
-            "dataset must have image files, not pixels in memory, "
-            f"but got dataset={options.dataset}."
+            f"dataset must have image files, not pixels in memory, but got {options.dataset}."
         )
     if bad := find_bad_images(table, decode=False):
         raise UsageError(data.not_an_image("training", table, bad))

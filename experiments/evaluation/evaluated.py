@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.evaluation.evaluators import (
+    RelatedClasses,
     information_findings,
     retrieval_findings,
     under_relation,
@@ -32,6 +33,7 @@ def result_of(
     prefixes: Sequence[int],
     facts: Mapping[str, str | None],
     trained: int,
+    classes: RelatedClasses | None = None,
 ) -> Result:
     """Return every score of embeddings.
 
@@ -43,13 +45,14 @@ def result_of(
         prefixes: Lengths of prefixes of the embeddings to score too.
         facts: First entries of the JSON file and of the summary.
         trained: How many classes of the queries are training classes of the dataset.
+        classes: The relation of `--relation` on these classes.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
     scored = Embeddings(queries, ks, gallery, cast(Neighbors, options.neighbors))
     findings = Findings.together(
         [
             retrieval_findings(
-                scored, catalog, prefixes, options.clustering, under_relation(scored, options)
+                scored, catalog, prefixes, options.clustering, under_relation(scored, classes)
             ),
             information_findings(scored, options.information),
         ]

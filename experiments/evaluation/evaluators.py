@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -43,7 +43,8 @@ from experiments.options import data as described
 from experiments.options.run_options import RelationOptions
 from keras_dml.metrics import class_mean_accuracy
 from keras_dml.models.backbones import NO_WEIGHTS
-from pipelines import Split
+from keras_dml.relations import Relation
+from pipelines import ImageTable, Split
 
 #: Name of a table of `Split.tables` -> embeddings `[n, d]`.
 Embeddings: TypeAlias = Mapping[str, np.ndarray]
@@ -162,7 +163,7 @@ class RetrievalScores(Evaluator):
             yield f"test/{key}", value
         if run.options.patience:
             yield MAP_AT_R, SCORES["map@r"].values(scored, "cosine")["map@r"]
-        for key, value in of_catalog(scored, _catalog(run, embeddings)).items():
+        for key, value in of_catalog(scored, _set("catalog", run, embeddings)).items():
             yield f"catalog/{key}", value
         for key, value in certificate_values(scored).items():
             yield f"test/{key}", value
@@ -170,8 +171,10 @@ class RetrievalScores(Evaluator):
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
         scored = _scored(run, end.embeddings)
-        related = under_relation(scored, self.relation)
-        catalog = _catalog(run, end.embeddings)
+        options, table = self.relation, scored.queries.table
+        classes = None if options is None else related_classes(options, table)
+        catalog = _set("catalog", run, end.embeddings)
+        related = under_relation(scored, classes)
         return retrieval_findings(scored, catalog, self.prefixes, related=related)
 
 
@@ -266,26 +269,47 @@ def _catalog_rows(scored: Scored, catalog: EmbeddedSet | None) -> dict[str, dict
     return rows_of(of_catalog(scored, catalog), CATALOG) | _distance_rows(back)
 
 
-def under_relation(scored: Scored, options: RelationOptions | None) -> list[Scored]:
-    """Return the same embeddings with the labels and the matches of `--relation`, if it is set.
+class RelatedClasses(NamedTuple):
+    """The relation of `--relation`, and the labels that it compares.
 
-    Args:
-        scored: The embeddings, with class numbers as labels, and the table of these classes.
-        options: The options of the relation. None: no relation.
+    Attributes:
+        name: Name of the relation.
+        relation: The relation.
+        labels: Labels of each class, `[K, 2]`, from `data.paths_of_classes`.
+    """
+
+    name: str
+    relation: Relation
+    labels: np.ndarray
+
+
+def related_classes(options: RelationOptions, table: ImageTable | None) -> RelatedClasses | None:
+    """Return the relation of `--relation` on the classes of a table. None without the flag.
 
     Raises:
         UsageError: The table lacks coarse classes, or as `data.relation`.
     """
-    relation = None if options is None else described.relation(options)
-    if options is None or relation is None:
+    relation = described.relation(options)
+    if relation is None:
+        return None
+    return RelatedClasses(str(options.relation), relation, described.paths_of_classes(table))
+
+
+def under_relation(scored: Scored, classes: RelatedClasses | None) -> list[Scored]:
+    """Return the same embeddings with the labels and the matches of a relation, if there is one.
+
+    Args:
+        scored: The embeddings, with class numbers as labels.
+        classes: The relation on these classes.
+    """
+    if classes is None:
         return []
-    paths = described.paths_of_classes(scored.queries.table)
     queries, gallery = (
-        None if each is None else each._replace(labels=paths[each.labels])
+        None if each is None else each._replace(labels=classes.labels[each.labels])
         for each in (scored.queries, scored.gallery)
     )
-    name = str(options.relation)
-    return [scored.part(name, cast(EmbeddedSet, queries), scored.ks, gallery, relation)]
+    queries = cast(EmbeddedSet, queries)
+    return [scored.part(classes.name, queries, scored.ks, gallery, classes.relation)]
 
 
 class ClosedSetAccuracy(Evaluator):
@@ -391,7 +415,8 @@ class Baseline(Evaluator):
     def findings(self, run: EvaluatedRun, embeddings: Embeddings) -> dict[str, Any]:
         """Return the content of the file: the rows of the baseline's scores."""
         scored = _scored(run, embeddings)
-        rows = _distance_rows(scored) | _catalog_rows(scored, _catalog(run, embeddings))
+        catalog = _set("catalog", run, embeddings)
+        rows = _distance_rows(scored) | _catalog_rows(scored, catalog)
         # JSON has no NaN, which is the MAP@R of classes with one image.
         return {
             name.removeprefix("embedding, "): {k: v for k, v in row.items() if not math.isnan(v)}
@@ -485,10 +510,6 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
 def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
     queries, gallery = _set("test", run, embeddings), _set("gallery", run, embeddings)
     return Scored(cast(EmbeddedSet, queries), run.ks, gallery, run.options.neighbors)
-
-
-def _catalog(run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:
-    return _set("catalog", run, embeddings)
 
 
 def _set(side: str, run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:

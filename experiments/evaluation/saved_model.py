@@ -44,8 +44,8 @@ class ImageEmbedder:
             check_saved_model(path)
         except ArgumentError as error:
             raise UsageError(
-                f"saved_model is damaged: {error}. Copy or export it again. "
-                f"Received: saved_model={path}"
+                f"saved_model must have its exported files, but got {path}, which is damaged. Copy "
+                f"or export it again. {error}"
             ) from error
         try:
             # A model that contains an index needs the operations of ScaNN.
@@ -119,10 +119,10 @@ def _check_is_saved_model(path: pathlib.Path) -> None:
     if (path / "saved_model.pb").is_file():
         return
     inside = path / "saved_model"
-    advice = f"; did you mean {inside}?" if (inside / "saved_model.pb").is_file() else ""
+    advice = f" Did you mean {inside}?" if (inside / "saved_model.pb").is_file() else ""
     raise UsageError(
-        "saved_model must be the folder of a SavedModel, with saved_model.pb in it. "
-        f"Received: saved_model={path}{advice}"
+        "saved_model must be the folder of a SavedModel, with saved_model.pb in it, but got "
+        f"{path}.{advice}"
     )
 
 
@@ -138,8 +138,8 @@ def _described(function: Any, path: pathlib.Path) -> tuple[str, int]:
             return next(iter(inputs)), output.shape[1]
     raise UsageError(
         f"saved_model must have a signature {_SIGNATURE} from the bytes of image files (strings "
-        "[n]) to `embeddings` [n, d], as experiments.run and keras_dml.export write it. "
-        f"Received: saved_model={path}"
+        f"[n]) to `embeddings` [n, d], but got {path}. experiments.run and keras_dml.export write "
+        "such a signature."
     )
 
 

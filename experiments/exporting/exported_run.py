@@ -77,7 +77,7 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
     with_int8 = sorted(name for name, format in FORMATS.items() if format.int8)
     if export.examples and export.name not in with_int8:
         raise UsageError(
-            f"int8 is for {', '.join(with_int8)}. Received: --int8 with format={export.name}"
+            f"format must be {' or '.join(with_int8)} with --int8, but got {export.name}."
         )
     check_packages(export.name)
     model = _model(run, of_run)

@@ -53,8 +53,8 @@ def load(options: DataOptions) -> Split:
     """Load the dataset that the flags name, or a fold of its training classes."""
     if options.dataset is None:
         raise UsageError(
-            f"dataset must be one of {', '.join(pipelines.DATASETS)} "
-            "(or give a recipe: --flagfile=glyphs.flags). Received: no dataset"
+            f"dataset must be one of {', '.join(pipelines.DATASETS)}, but got none. A recipe sets "
+            "it, too, such as --flagfile=glyphs.flags."
         )
     split = pipelines.load_dataset(
         options.dataset,
@@ -103,17 +103,14 @@ def data(
     if not lines:
         return split, []
     left_out = _places([_name_in(line) for line in lines], data_dir_before, options.data_dir)
-    training_catalog = split.training_catalog
-    left = {side: _without(side, table, left_out) for side, table in split.tables.items()}
+    left = {side: _without(side, table, left_out) for side, table in all_tables(split).items()}
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
-        if training_catalog is not None:
-            training_catalog = training_catalog.select_classes(trained)
         tested = np.unique(
-            np.concatenate([left[side].labels for side in left if side != "training"])
+            np.concatenate([left[side].labels for side in left if "training" not in side])
         )
         left = {
-            side: table.select_classes(trained if side == "training" else tested)
+            side: table.select_classes(trained if "training" in side else tested)
             for side, table in left.items()
         }
     return dataclasses.replace(
@@ -122,8 +119,14 @@ def data(
         test=left["test"],
         gallery=left.get("gallery"),
         catalog=left.get("catalog"),
-        training_catalog=training_catalog,
+        training_catalog=left.get("training catalog"),
     ), lines
+
+
+def all_tables(split: Split) -> dict[str, pipelines.ImageTable]:
+    """Return the tables of a split by name, and the catalog of the training classes."""
+    catalog = split.training_catalog
+    return split.tables | ({} if catalog is None else {"training catalog": catalog})
 
 
 def not_an_image(
@@ -165,17 +168,18 @@ def _bad_images(split: Split, options: BadImageOptions) -> list[str]:
         UsageError: There are bad images, and `--skip_bad_images` has to allow it.
     """
     decode = options.skip_bad_images
+    tables = all_tables(split)
     bad = {
         side: pipelines.find_bad_images(table, decode=decode, max_pixels=options.max_pixels)
-        for side, table in split.tables.items()
+        for side, table in tables.items()
     }
-    most = _MOST_BAD * sum(map(len, split.tables.values())) if options.dataset == "folder" else 0
+    most = _MOST_BAD * sum(map(len, tables.values())) if options.dataset == "folder" else 0
     lines = []
     for side, found in bad.items():
         if not decode and sum(map(len, bad.values())) > most and found:
-            raise UsageError(not_an_image(side, split.tables[side], found))
+            raise UsageError(not_an_image(side, tables[side], found))
         check_still_there(found)
-        names = image_names(side, split.tables[side])
+        names = image_names(side, tables[side])
         lines += [bad_image_line(names[row], reason) for row, _, reason in found]
     for line in lines[:_LINES]:
         name, reason = line.rsplit("\t", 1)
@@ -304,8 +308,10 @@ def relation(options: RelationOptions) -> relations.Relation | None:
     """
     name, given = options.relation, options.of_relations
     if name is None:
-        if given:
-            raise UsageError(f"{RELATION}{next(iter(given))} needs --relation=NAME.")
+        for argument, value in given.items():
+            raise UsageError(
+                f"{RELATION}{argument} must be unset without --relation=NAME, but got {value}."
+            )
         return None
     taken = taken_arguments("relation", relations.RELATIONS, name, given, prefix=RELATION)
     tags = {"encoding": "ids"} if name == "shares_label" else {}
@@ -321,8 +327,8 @@ def paths_of_classes(classes: pipelines.ImageTable | None) -> np.ndarray:
     """
     if classes is None or classes.coarse_ids is None:
         raise UsageError(
-            "relation needs a dataset with coarse classes, such as groceries, sop, or a folder of "
-            "nested class folders (category/product/image.jpg)."
+            "dataset must have coarse classes with --relation, but got none. groceries, sop, and a "
+            "folder of nested class folders (category/product/image.jpg) have them."
         )
     coarse = np.unique(classes.coarse_ids, return_inverse=True)[1]
     return np.stack([coarse, coarse.max() + 1 + np.arange(classes.num_classes)], axis=1)
@@ -341,10 +347,10 @@ def recall_at(options: ScoringOptions, queries: int, gallery: int | None = None)
     """
     most = queries - 1 if gallery is None else gallery
     if gallery == 0:
-        raise UsageError("gallery needs at least 1 image. Received: 0")
+        raise UsageError("The gallery must have at least 1 image, but got 0.")
     if most < 1:
         raise UsageError(
-            f"test needs at least 2 images to find one by the other. Received: {queries}"
+            f"The queries must have at least 2 images, to find one by the other, but got {queries}."
         )
     ks = set(whole_numbers("recall_at", options.recall_at))
     if "recall_at" not in options.given:
@@ -352,8 +358,8 @@ def recall_at(options: ScoringOptions, queries: int, gallery: int | None = None)
     items = "other test images" if gallery is None else "images of the gallery"
     if ks and not 1 <= min(ks) <= max(ks) <= most:
         raise UsageError(
-            f"recall_at must be between 1 and {most}, the {items}. "
-            f"Received: recall_at={','.join(options.recall_at)}"
+            f"recall_at must be from 1 to {most}, the number of {items}, but got "
+            f"{','.join(options.recall_at)}."
         )
     return sorted(ks | {1})
 
@@ -363,9 +369,7 @@ def _resize(text: str | None) -> int | tuple[int, int] | None:
         return None
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() for side in sides):
-        raise UsageError(
-            f"resize must be N or HxW, such as 256 or 256x256. Received: resize={text}"
-        )
+        raise UsageError(f"resize must be N or HxW, such as 256 or 256x256, but got {text}.")
     return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 

@@ -47,8 +47,7 @@ def trained_by(loss: str) -> Callable[..., Any]:
     if found is None:
         names = loss_names()
         raise UsageError(
-            f"loss must be one of {', '.join(names)}.{did_you_mean(loss, names)} "
-            f"Received: loss={loss!r}"
+            f"loss must be one of {', '.join(names)}, but got {loss}.{did_you_mean(loss, names)}"
         )
     model: Callable[..., Any] = import_attribute(found.trained_by) if found.trained_by else found
     return model
@@ -139,14 +138,13 @@ def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name not in taken:
             raise UsageError(
-                f"{name} is not an argument of loss {loss}, which takes "
-                f"{', '.join(taken) or 'none'}. Received: {name}={value}"
+                f"{name} must be unset for loss={loss}, but got {value}. This loss takes "
+                f"{', '.join(taken) or 'no arguments'}."
             )
         choices = taken[name].choices
         if choices and value not in choices:
             raise UsageError(
-                f"{name} must be one of {', '.join(choices)} for loss {loss}. "
-                f"Received: {name}={value}"
+                f"{name} must be one of {', '.join(choices)} for loss={loss}, but got {value}."
             )
     return dict(given)
 

@@ -71,7 +71,7 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
         example = " ".join(
             f"--{each.name}={'|'.join(each.choices or ('...',))}" for each in missing
         )
-        raise UsageError(f"{wanted} must be set: {example}. Received: no {wanted}")
+        raise UsageError(f"{wanted} must be set, but got none. Add {example}.")
     values: dict[str, Any] = {}
     for name, (field, key, flag) in declarations(options).items():
         value = given.get(name, flag.default)
@@ -206,7 +206,8 @@ def _read(
         files = [word for word in left_over if word.endswith(recipes.ENDING)]
         hint = f" Did you mean --flagfile={files[0]}?" if files else ""
         raise UsageError(
-            options.refusal(None, received) or f"flags start with --.{hint} Received: {received}"
+            options.refusal(None, received)
+            or f"Flags must start with --, but got {received}.{hint}"
         )
     return values
 
@@ -238,8 +239,8 @@ def _unknown(options: type[Options], name: str, word: str) -> str:
     of_a_run = name in declarations(RunOptions, registries=options is RunOptions)
     other = f" It is a flag of {RunOptions.command}." if of_a_run else ""
     return (
-        f"{name} is not a flag of {options.command}.{did_you_mean(name, known)}{other} --help "
-        f"lists them. Received: {word}"
+        f"Every flag must belong to {options.command}, but got {word}.{did_you_mean(name, known)}"
+        f"{other} --help lists the flags."
     )
 
 

@@ -138,7 +138,8 @@ def taken_arguments(
     for name, argument in taken.items():
         if argument.required and given.get(name) is None:
             raise UsageError(
-                f"{choice}={chosen} needs --{prefix}{name}=N. Received: {prefix}{name}=None"
+                f"{prefix}{name} must be set for {choice}={chosen}, but got none. Add "
+                f"--{prefix}{name}=N."
             )
     for name in given:
         if name in taken or name in overridable:
@@ -149,7 +150,7 @@ def taken_arguments(
             if name in {argument.name for argument in arguments(maker)}
         ]
         raise UsageError(
-            f"{prefix}{name} is for --{choice}={' or '.join(takers)}. Received: {choice}={chosen}"
+            f"{choice} must be {' or '.join(takers)} with --{prefix}{name}, but got {chosen}."
         )
     return {name: value for name, value in given.items() if name in taken}
 

@@ -23,11 +23,10 @@ def check_together(options: Options) -> None:
 
     for name in sorted(changed):
         flag = flags[name]
+        wanted = f"{name} must be {shown(flag.default) or 'unset'}"
         if flag.needs is not None and not has(flag.needs):
             has_value = "=" in flag.needs or flags[flag.needs].kind is bool
             other = flag.needs if has_value else f"{flag.needs}=..."
-            raise UsageError(f"{name} needs --{other}. Received: {name}={values[name]}")
+            raise UsageError(f"{wanted} without --{other}, but got {values[name]}.")
         for other in filter(has, flag.not_with):
-            raise UsageError(
-                f"{name} must not be set with --{other}. Received: {name}={values[name]}"
-            )
+            raise UsageError(f"{wanted} with --{other}, but got {values[name]}.")

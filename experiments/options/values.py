@@ -27,7 +27,7 @@ def converted(flag: Flag, text: str) -> Any:
         UsageError: The flag cannot have this value.
     """
     if not text and not (flag.kind is tuple and flag.default == () and not flag.repeated):
-        raise UsageError(f"{flag.name} must not be empty. Received: {flag.name}=")
+        raise UsageError(f"{flag.name} must not be empty, but got {flag.name}=.")
     if flag.kind is bool:
         if text.lower() in (*TRUE, *FALSE):
             return text.lower() in TRUE
@@ -78,7 +78,7 @@ def _number(flag: Flag, text: str) -> int | float:
 
 
 def _refused(flag: Flag, wanted: str, text: str, hint: str = "") -> UsageError:
-    return UsageError(f"{flag.name} must be {wanted}.{hint} Received: {flag.name}={text}")
+    return UsageError(f"{flag.name} must be {wanted}, but got {text}.{hint}")
 
 
 def absolute(text: str) -> pathlib.Path:
@@ -102,8 +102,8 @@ def normal_fold(text: str) -> str:
     which, folds = map(int, numbers.groups()) if numbers else (0, 0)
     if not (folds >= 2 and 1 <= which <= folds):
         raise UsageError(
-            "fold must be K/N, such as 1/4: part K of 2 or more of the training classes. "
-            f"Received: fold={text}"
+            f"fold must be K/N, such as 1/4, but got {text}. It is part K of the training classes "
+            "in N parts, with N of at least 2."
         )
     return f"{which}/{folds}"
 
@@ -122,8 +122,8 @@ def import_modules(names: Sequence[str]) -> None:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             raise UsageError(
-                f"import_modules must name modules that can be imported from here ({error}). "
-                f"Received: import_modules={','.join(names)}"
+                f"import_modules must be modules that can be imported from here, but got "
+                f"{','.join(names)} ({error})."
             ) from error
 
 
@@ -132,8 +132,7 @@ def whole_numbers(name: str, words: Sequence[str]) -> tuple[int, ...]:
     # `isdigit` also accepts ².
     if not all(word.strip().isdecimal() for word in words):
         raise UsageError(
-            f"{name} must be whole numbers with commas between them. "
-            f"Received: {name}={','.join(words)}"
+            f"{name} must be whole numbers with commas between them, but got {','.join(words)}."
         )
     return tuple(int(word) for word in words)
 
@@ -146,7 +145,7 @@ def numbers(name: str, words: Sequence[str], how_many: int) -> tuple[float, ...]
         found = ()
     if len(found) != how_many or not all(map(math.isfinite, found)):
         raise UsageError(
-            f"{name} must be {how_many} numbers with commas between them. "
-            f"Received: {name}={','.join(words)}"
+            f"{name} must be {how_many} numbers with commas between them, but got "
+            f"{','.join(words)}."
         )
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 from markupsafe import Markup
@@ -135,27 +135,23 @@ def _others(result: Result) -> dict[str, str]:
 
 def _cells(rows: Rows, keys: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Return the rows of the table; the best cells of each column and search are bold."""
-    columns = []
-    for key in keys:
-        score = score_of(key)
-        best_of = max if score.higher_is_better else min
-        texts = {name: score.text(row.get(key)) for name, row in rows.items()}
-        # Compare the texts: two equal texts are either both bold or both not.
-        best = {}
-        for search in {_search(name) for name in rows}:
-            of_search = [name for name in rows if _search(name) == search and texts[name] != "–"]
-            best[search] = score.text(
-                best_of((rows[name][key] for name in of_search), default=None)
-            )
-        columns.append(
-            [
-                Markup("<strong>{}</strong>").format(text)
-                if text == best[_search(name)] != "–"
-                else text
-                for name, text in texts.items()
-            ]
-        )
-    return [(name, [column[place] for column in columns]) for place, name in enumerate(rows)]
+    cells = []
+    for name, row in rows.items():
+        comparable = [other for each, other in rows.items() if _search(each) == _search(name)]
+        cells.append((name, [_cell(row, key, comparable) for key in keys]))
+    return cells
+
+
+def _cell(row: Mapping[str, float], key: str, comparable: Sequence[Mapping[str, float]]) -> str:
+    """Return the text of a score, bold if it is the best of the comparable rows."""
+    score = score_of(key)
+    text = score.text(row.get(key))
+    if text == "–":
+        return text
+    best_of = max if score.higher_is_better else min
+    best = best_of(other[key] for other in comparable if score.text(other.get(key)) != "–")
+    # Compare the texts: two equal texts are either both bold or both not.
+    return Markup("<strong>{}</strong>").format(text) if text == score.text(best) else text
 
 
 def _search(name: str) -> str:

@@ -53,8 +53,8 @@ def find_recipe(name: str) -> pathlib.Path:
     known = [each.removesuffix(ENDING) for each in [*names(), *neighbors]]
     hint = did_you_mean(name.removesuffix(ENDING), known, ENDING)
     raise RecipeError(
-        f"flagfile must be a file or a recipe.{hint} keras-dml recipes lists the recipes. "
-        f"Received: flagfile={name!r}"
+        f"flagfile must be a file or a recipe, but got {name!r}.{hint} keras-dml recipes lists the "
+        "recipes."
     )
 
 
@@ -140,6 +140,6 @@ def read_recipe(
         else:
             hint = did_you_mean(name, known or ())
             raise RecipeError(
-                f"flagfile {path}, line {number} is not a flag.{hint} Received: {line}"
+                f"flagfile {path} must have a flag in line {number}, but got {line}.{hint}"
             )
     return words

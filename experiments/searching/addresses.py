@@ -58,13 +58,13 @@ def parsed_address(text: str, name: str) -> Address:
     if kind not in _STORES or not place.strip() or not has_table:
         forms = ", ".join(f"{kind}:{form}" for kind, (_, _, form) in _STORES.items())
         raise UsageError(
-            f"{name} must be one of {forms}. #NAME after a store names a table other than {TABLE}, "
-            f"with at most 48 letters, digits, and _. Received: {name}={text}"
+            f"{name} must be one of {forms}, but got {text}. #NAME after a store names a table "
+            f"other than {TABLE}, with at most 48 letters, digits, and _."
         )
     if kind == PARQUET and name == "index":
         raise UsageError(
-            "index must be lancedb, qdrant, or pgvector, because Parquet files are for other "
-            f"programs, but got index={text}."
+            f"index must be lancedb, qdrant, or pgvector, but got {text}. Parquet files are for "
+            "other programs."
         )
     return Address(kind, os.path.expanduser(place), table)
 

@@ -191,7 +191,7 @@ class Columns:
                 return name, text[len(name) + len(separator) :].strip()
         raise UsageError(
             f"where must be COLUMN{separator}VALUE, with a column of {_named(self.names)}, but got "
-            f"where={short(text)}."
+            f"{short(text)}."
         )
 
     def mask(self, where: Where) -> npt.NDArray[np.bool_] | None:

@@ -80,7 +80,7 @@ def read_csv(path: pathlib.Path, normal: Callable[[str], str] = str) -> CsvTable
 
 def _text(path: pathlib.Path) -> str:
     if not path.is_file():
-        raise UsageError(f"columns must be a CSV file, but got columns={path}.")
+        raise UsageError(f"columns must be a CSV file, but got {path}.")
     data = path.read_bytes()
     where = ""
     try:
@@ -88,11 +88,11 @@ def _text(path: pathlib.Path) -> str:
     except UnicodeDecodeError as error:
         text = "\0"
         line = data.count(b"\n", 0, error.start) + 1
-        where = f", which is not, in line {line}"
+        where = f", which has another encoding in line {line}"
     if "\0" in text.partition("\n")[0]:
         raise UsageError(
-            "columns must be a CSV in UTF-8, or in UTF-16 with a byte order mark (spreadsheets "
-            f'save it as "CSV UTF-8"). Received: columns={path}{where}'
+            "columns must be a CSV file in UTF-8, or in UTF-16 with a byte order mark, but got "
+            f'{path}{where}. Spreadsheets save such a file as "CSV UTF-8".'
         )
     return text
 

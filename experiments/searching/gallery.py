@@ -68,7 +68,10 @@ class FolderGallery:
         try:
             self.index = load_index(folder / INDEX)
         except ValueError as error:
-            raise UsageError(f"{error}. Its python -m experiments.index builds it again") from error
+            raise UsageError(
+                f"The index in {folder} cannot be loaded. Its python -m experiments.index command "
+                f"builds it again. {error}"
+            ) from error
         self.description = Description(
             metric=self.index.metric,
             dimensions=self.index.dimensions,

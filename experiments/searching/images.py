@@ -81,7 +81,7 @@ class ImageFolder:
                 for name in names
             ]
         else:
-            raise UsageError(f"images must be a folder, but got images={self.place}.")
+            raise UsageError(f"images must be a folder, but got {self.place}.")
         if found and unread:
             LOGGER.warning("%s: %s", self.place, unread_line(unread))
         if not found:

@@ -57,7 +57,7 @@ def _check_free(folder: pathlib.Path) -> None:
     if not is_free:
         raise UsageError(
             "output_dir must be a new or empty folder, or an index of the same images, but got "
-            f"output_dir={folder}."
+            f"{folder}."
         )
 
 
@@ -88,7 +88,7 @@ def opened_settings(
     if saved["images"] != images:
         raise UsageError(
             f"images must be {saved['images']}, because the index in {folder} has these images, "
-            f"but got images={images}. Use another --output_dir."
+            f"but got {images}. Use another --output_dir."
         )
     if saved["fingerprint"] != fingerprint:
         raise UsageError(

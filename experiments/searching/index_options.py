@@ -96,7 +96,9 @@ def check_index(options: IndexOptions) -> None:
         raise UsageError(f"Set either --saved_model or --backbone, but got {received}.")
     for name in ("image_size", "resize"):
         if options.backbone is None and name in options.on_command_line:
-            raise UsageError(f"{name} needs --backbone.")
+            raise UsageError(
+                f"{name} must be unset without --backbone, but got {getattr(options, name)}."
+            )
     if options.engine == "ray" and options.to is None:
         raise UsageError(
             "to must be set with --engine=ray, which makes no index, as in --to=parquet:FOLDER."

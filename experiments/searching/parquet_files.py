@@ -44,7 +44,7 @@ class ParquetFiles(Target):
         if (self._is_local and not path.parent.is_dir()) or not (is_new or MARKER in names):
             raise UsageError(
                 f"to={PARQUET}:FOLDER must be a new folder in an existing folder, or a folder that "
-                f"the same command has written, but got to={self}."
+                f"the same command has written, but got {self}."
             )
 
     def __str__(self) -> str:

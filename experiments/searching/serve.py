@@ -192,7 +192,7 @@ def _add_search(app: flask.Flask, search: VisualSearch) -> None:
         except StoreError:
             raise
         except ValueError as error:
-            flask.abort(400, f"This file cannot be searched: {error}.")
+            flask.abort(400, f"This file cannot be searched: {str(error).rstrip('.')}.")
         return _json(search, answer)
 
     @app.get("/search")
@@ -254,7 +254,7 @@ def open_server(
         ) from error
     except ValueError as error:
         raise UsageError(
-            f"host must be a name or address of this computer, but got host={host}."
+            f"host must be a name or address of this computer, but got {host}."
         ) from error
 
 
@@ -342,8 +342,7 @@ def _conditions(search: VisualSearch) -> Conditions:
         conditions = Conditions(where, **numbers)
         search.check(conditions)
     except ValueError as error:
-        text = str(error)
-        flask.abort(400, text if text.endswith((".", "?")) else f"{text}.")
+        flask.abort(400, str(error))
     return conditions
 
 

@@ -24,13 +24,13 @@ def flag_files(names: Sequence[str]) -> list[pathlib.Path]:
                 packaged.names(), name if name.endswith(".flags") else f"{name}.flags"
             )
             if not matches:
-                raise UsageError(f"recipes has a pattern that no recipe matches. Received: {name}")
+                raise UsageError(f"recipes must match at least one recipe, but got {name}.")
         files += [packaged.find_recipe(match) for match in matches]
     if not files:
-        raise UsageError("recipes must name at least one recipe. Received: no recipes")
+        raise UsageError("recipes must name at least one recipe, but got none.")
     stems = [path.stem for path in files]
     if len(set(stems)) < len(stems):
-        raise UsageError(f"recipes must differ in name. Received: recipes={','.join(stems)}")
+        raise UsageError(f"recipes must differ in name, but got {','.join(stems)}.")
     return files
 
 

@@ -74,8 +74,8 @@ def read_cluster(strategy: str) -> Cluster:
     if not valid:
         raise UsageError(
             "TF_CONFIG must have the addresses of all workers as HOST:PORT, at most one of them as "
-            "chief, and the task of this process, for --strategy=multi_worker. Example, with "
-            f"a different index on each worker: {_EXAMPLE}. Received: TF_CONFIG={text or 'nothing'}"
+            "chief, and the task of this process, for --strategy=multi_worker, but got "
+            f"{text or 'nothing'}. Example, with a different index on each worker: {_EXAMPLE}"
         )
     _check_free(own, text)
     return Cluster(addresses.index(own), tuple(addresses))

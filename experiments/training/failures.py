@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from experiments.options.command_line import LOST_WORKER, NO_SPACE
-from experiments.options.data import check_still_there, not_an_image
+from experiments.options.data import all_tables, check_still_there, not_an_image
 from experiments.options.errors import RunError, UsageError
 from experiments.training.run_files import CHECKPOINT, DIVERGED, has_checkpoint
 from experiments.training.run_folder import RunFolder
@@ -49,7 +49,7 @@ def explained(folder: RunFolder, data: Split, max_pixels: int = MOST_PIXELS) -> 
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         if type(error).__name__ in LOST_WORKER:
             raise
-        for side, table in data.tables.items():
+        for side, table in all_tables(data).items():
             bad = find_bad_images(table, max_pixels=max_pixels)
             check_still_there(bad, _what_next(folder))
             if bad:

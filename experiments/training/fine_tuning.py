@@ -63,8 +63,8 @@ def check_fine_tuning(options: RunOptions) -> None:
     """
     if options.head_epochs is not None and options.head_epochs >= options.epochs:
         raise UsageError(
-            f"head_epochs must be below epochs={options.epochs} (--freeze_backbone trains only "
-            f"the head). Received: head_epochs={options.head_epochs}"
+            f"head_epochs must be below epochs={options.epochs}, but got {options.head_epochs}. "
+            "--freeze_backbone trains only the head."
         )
     if options.cache_features and options.training_size not in (None, options.image_size):
         raise UsageError(

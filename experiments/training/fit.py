@@ -116,8 +116,8 @@ class Learner:
             return
         flag = "head_epochs" if phase.head_alone else "freeze_backbone"
         raise UsageError(
-            f"{flag} leaves nothing of the embedding that would train: give its head a "
-            "projection, --embedding_size=N. Received: embedding_size=None"
+            f"embedding_size must be set with {flag}, but got none. Otherwise nothing of the "
+            "embedding trains. Add --embedding_size=N, a projection in the head."
         )
 
 

@@ -71,8 +71,8 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
         changes, _ = _changes(before or {}, made_of)
         if changes:
             raise UsageError(
-                f"output_dir {str(folder.path)!r} holds a run that was made of other images: "
-                f"{changes}. Put them back, or give another --output_dir"
+                "output_dir must be new, empty, or a run of the same images, but got "
+                f"{str(folder.path)!r}: {changes}. Put them back, or set another --output_dir."
             )
         return
     if before != made_of:
@@ -125,8 +125,8 @@ def _check_there(options: BadImageOptions) -> None:
         return
     here = "" if os.path.isabs(folder) else f", which is not in {os.getcwd()}"
     raise UsageError(
-        "data_dir must be the folder or file of the run's images: --data_dir=FOLDER names its new "
-        f"place. Received: data_dir={folder}{here}"
+        f"data_dir must be the folder or file of the run's images, but got {folder}{here}. "
+        "--data_dir=FOLDER names its new place."
     )
 
 

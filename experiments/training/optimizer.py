@@ -55,8 +55,8 @@ def optimizer(
     if ema is not None:
         if ema >= 1:
             raise UsageError(
-                "ema must be below 1, with which the average would stay at the weights of the "
-                f"first step. Received: ema={ema}"
+                f"ema must be below 1, but got {ema}. With 1, the average stays at the weights of "
+                "the first step."
             )
         arguments |= {"use_ema": True, "ema_momentum": ema}
     return maker(**arguments, **options.optimizer_arguments)

@@ -130,8 +130,8 @@ def check_validated(options: RunOptions, data: Split) -> None:
     """Raise `UsageError` if the score that patience needs does not exist."""
     if options.patience and np.bincount(data.test.labels).max() < 2:
         raise UsageError(
-            f"patience needs classes of two images or more to validate on, which fold "
-            f"{options.fold} has not. Received: patience={options.patience}"
+            f"patience must be 0 for fold={options.fold}, but got {options.patience}. No class of "
+            "the fold has two images to validate on."
         )
 
 

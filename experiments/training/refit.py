@@ -57,8 +57,8 @@ def check_refit(options: RunOptions) -> None:
     measured(options)
     if options.refit and options.dataset is not None and not takes_split(options.dataset):
         raise UsageError(
-            f"refit needs a dataset whose classes can all train. The files of {options.dataset} "
-            "fix the split. Received: refit=True"
+            f"refit must be false for dataset={options.dataset}, but got true. The files of the "
+            "dataset fix its split, and refit trains on all classes."
         )
 
 
@@ -78,8 +78,8 @@ def measured(options: RunOptions) -> dict[str, Any] | None:
         result = None
     if result is None or of_run.keeps_nothing_back:
         raise UsageError(
-            "measured_in must be the folder of a finished run with test images. "
-            f"Received: measured_in={options.measured_in}"
+            "measured_in must be the folder of a finished run with test images, but got "
+            f"{options.measured_in}."
         )
     return result
 

@@ -41,7 +41,7 @@ def flag_file_of(run: pathlib.Path) -> pathlib.Path:
     flags = run / FLAGS_FILE
     if not flags.is_file():
         raise UsageError(
-            f"run must be the folder of a run, with {FLAGS_FILE} in it. Received: run={run}"
+            f"run must be the folder of a run, with {FLAGS_FILE} in it, but got {run}."
         )
     return flags
 

@@ -84,12 +84,12 @@ class RunFolder:
         except OSError as error:
             raise UsageError(f"output_dir cannot be used: {error}") from error
         if exists and not self.path.is_dir():
-            raise UsageError(f"output_dir must be a folder. Received: output_dir={path!r}")
+            raise UsageError(f"output_dir must be a folder, but got {path!r}.")
         parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            why = "no permission in" if parent.is_dir() else "no folder:"
+            why = "without permission in" if parent.is_dir() else "inside the file"
             raise UsageError(
-                f"output_dir cannot be written, {why} {parent}. Received: output_dir={path!r}"
+                f"output_dir must be a writable folder, but got {path!r}, {why} {parent}."
             )
         if not exists:
             return
@@ -99,18 +99,12 @@ class RunFolder:
         elif not self.file(FLAGS_FILE).is_file() and any(
             not each.name.startswith(".") and each.name != MANIFEST for each in self.path.iterdir()
         ):
-            raise UsageError(
-                "output_dir must be empty, new, or this run's own folder: it holds other "
-                f"files. Received: output_dir={path!r}"
-            )
+            raise self._refused("has other files")
 
     def _check_same(self) -> None:
         saved = self.file(FLAGS_FILE)
         if not saved.is_file():
-            raise UsageError(
-                "output_dir must be empty, new, or this run's own folder: it lacks the run's "
-                f"{FLAGS_FILE}. Received: output_dir={str(self.path)!r}"
-            )
+            raise self._refused(f"lacks the run's {FLAGS_FILE}")
         text = self._manifest.check(FLAGS_FILE, self._advice).read_text()
         there, here = (sorted(flags.splitlines()) for flags in (text, self.flags))
         changes = ", ".join(
@@ -119,10 +113,13 @@ class RunFolder:
             if line[0] in "+-"
         )
         if changes:
-            raise UsageError(
-                f"output_dir {str(self.path)!r} holds a run with other flags ({changes}): give "
-                "another --output_dir, or the same flags"
-            )
+            raise self._refused(f"has a run with other flags ({changes})")
+
+    def _refused(self, why: str) -> UsageError:
+        return UsageError(
+            "output_dir must be new, empty, or the folder of a run with the same flags, but got "
+            f"{str(self.path)!r}, which {why}. Set another --output_dir."
+        )
 
     @property
     def _advice(self) -> str:

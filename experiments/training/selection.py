@@ -30,16 +30,15 @@ def check_selection(options: RunOptions) -> None:
         )
     if not options.patience:
         return
-    received = f"Received: patience={options.patience}"
     if options.schedule == _COUNTS_ON_THE_END:
         raise UsageError(
-            f"patience may end a training before its last step, which schedule={options.schedule} "
-            f"counts on: give --schedule=constant or step. {received}"
+            f"schedule must be constant or step with --patience, but got {options.schedule}, which "
+            f"needs its last step. patience={options.patience} can end a training earlier."
         )
     if 1 < options.eval_every >= options.epochs:
         raise UsageError(
-            f"patience needs more than one evaluation, and eval_every={options.eval_every} makes "
-            f"one of epochs={options.epochs}. {received}"
+            f"eval_every must be below epochs={options.epochs} with patience={options.patience}, "
+            f"but got {options.eval_every}. Patience needs more than one evaluation."
         )
 
 

@@ -63,7 +63,7 @@ class Workers:
         checksums = [number for number in checksums.numpy().tolist() if number]
         if len(set(checksums)) > 1:
             raise UsageError(
-                f"{what} must be the same on all workers. Received: their checksums {checksums}"
+                f"{what} must be the same on all workers, but got the checksums {checksums}."
             )
 
     def _once(self, array: np.ndarray) -> tf.distribute.DistributedValues:

@@ -73,13 +73,11 @@ class RecipeSearch:
         options = self.options
         if options.fold is not None:
             raise UsageError(
-                "fold is chosen by the search, and must not be given. "
-                f"Received: fold={options.fold}"
+                f"fold must be unset with --search, which sets it, but got {options.fold}."
             )
         if options.class_split == "every_class":
             raise UsageError(
-                "class_split must keep classes for the test, which a search ends with. "
-                "Received: class_split=every_class"
+                "class_split must keep classes for the test after a search, but got every_class."
             )
         on_fold = dataclasses.replace(options, fold=f"1/{self.folds}")
         check_together(on_fold)
@@ -142,8 +140,8 @@ class RecipeSearch:
         trials, best = search.trials(), search.best()
         if not best.score:
             raise UsageError(
-                f"search has bounds within which every training of {self.recipe.stem} broke. "
-                f"Received: {' '.join(f'search={parameter.text}' for parameter in self.space)}"
+                f"search must have values with which {self.recipe.stem} trains, but got "
+                f"{' '.join(parameter.text for parameter in self.space)}. Every training broke."
             )
         for trial in trials:
             if trial.number != best.number:
@@ -175,8 +173,8 @@ class RecipeSearch:
             score = read_finished(folder)[0]["scores"].get(_OBJECTIVE)
             if score is None:
                 raise UsageError(
-                    f"folds must have classes of two images or more, which fold {fold} of "
-                    f"{self.recipe.stem} has not. Received: folds={self.folds}"
+                    "folds must leave a class of two images or more in each fold, but got "
+                    f"{self.folds}. Fold {fold} of {self.recipe.stem} has no such class."
                 )
             scores.append(score)
         return scores

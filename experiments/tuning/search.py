@@ -98,8 +98,8 @@ class Search:
         except Exception as error:  # database drivers raise any exception
             why = one_line(error).partition(" (Background on this error")[0]
             raise UsageError(
-                f"{self._argument} has no storage of a study that can be opened ({why[:300]}). "
-                f"Received: {self._argument}={self._shown}"
+                f"{self._argument} must be the storage of a study that can be opened, but got "
+                f"{self._shown} ({why[:300]})."
             ) from error
 
     def _check(self, identity: dict[str, list[str]]) -> None:
@@ -117,9 +117,9 @@ class Search:
             if line[0] in "+-"
         )
         raise UsageError(
-            f"{self._argument} holds another study of the name {self._study.study_name} "
-            f"({shown if stored else 'none of experiments.study'}): give another --output_dir or "
-            f"--storage, or the same flags. Received: {self._argument}={self._shown}"
+            f"{self._argument} must be new, or have a study {self._study.study_name} with these "
+            f"flags, but got {self._shown} ({shown if stored else 'not of experiments.study'}). "
+            "Set another --output_dir or --storage, or the same flags."
         )
 
     def do(self, total: int, run: Callable[[Trial], float]) -> None:
@@ -171,9 +171,9 @@ class Search:
         for each in done:
             if set(each.params) != names:
                 raise UsageError(
-                    f"{self._argument} holds trial {each.number} of other parameters "
-                    f"({', '.join(each.params)}) than the search ({', '.join(names)}): give "
-                    f"another --output_dir or --storage. Received: {self._argument}={self._shown}"
+                    f"{self._argument} must have trials of the parameters {', '.join(names)}, but "
+                    f"got trial {each.number} of {', '.join(each.params)} in {self._shown}. Set "
+                    "another --output_dir or --storage."
                 )
         return [_trial(each, each.params, each.value) for each in done]
 

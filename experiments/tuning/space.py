@@ -83,17 +83,17 @@ def read_space(
     for word in words:
         of, slash, _ = word.partition("=")[0].rpartition("/")
         if slash and of not in recipes:
-            raise _refused(f"must name one of the recipes {', '.join(recipes)} before the /", word)
+            raise _refused(f"name one of the recipes {', '.join(recipes)} before the /", word)
         if slash and of != recipe:
             continue
         name, equals, values = word[len(of) + len(slash) :].partition("=")
         if not (equals and name and values):
-            raise _refused(f"must be {_FORM}", word)
+            raise _refused(f"be {_FORM}", word)
         if name in found:
-            raise _refused(f"must name {name} once", word)
+            raise _refused(f"name {name} once", word)
         found[name] = _parameter(name, values, word, options)
     if not found:
-        raise _refused(f"must name a hyper-parameter of {recipe}", " ".join(words))
+        raise _refused(f"name a hyperparameter of {recipe}", " ".join(words))
     return tuple(found.values())
 
 
@@ -128,39 +128,35 @@ def without_password(url: str) -> str:
     return re.sub(r"//[^/@]*@", "//…@", url)
 
 
-def _refused(problem: str, word: str, hint: str = "") -> UsageError:
-    return UsageError(f"search {problem}.{hint} Received: search={word}")
+def _refused(wanted: str, word: str, hint: str = "") -> UsageError:
+    return UsageError(f"search must {wanted}, but got {word}.{hint}")
 
 
 def _parameter(name: str, values: str, word: str, options: RunOptions) -> Parameter:
     declared = declarations(RunOptions)
     if name not in declared:
-        hint = did_you_mean(name, declared)
-        raise _refused(f"must name a flag of experiments.run, which {name} is not", word, hint)
+        raise _refused("name a flag of experiments.run", word, did_you_mean(name, declared))
     field, _, flag = declared[name]
     if flag.group in _FIXED or name in ("loss", "flagfile", "debug", "help"):
-        raise _refused(
-            f"is for settings of the training, not for the data or the evaluation, such as {name}",
-            word,
-        )
+        raise _refused("name a setting of the training, not of the data or the evaluation", word)
     if name in options.on_command_line:
-        raise _refused(f"must not name {name}, which is given too", word)
+        raise _refused(f"not name {name}, which is also set", word)
     taken = taken_by(options.loss)
     if field == "given_for_loss":
         if name not in taken:
             raise _refused(
-                f"must name arguments of loss {options.loss}, which takes "
-                f"{', '.join(taken) or 'none'}",
+                f"name an argument of loss={options.loss}",
                 word,
+                f" This loss takes {', '.join(taken) or 'no arguments'}.",
             )
         flag = dataclasses.replace(flag, words=taken[name].choices)
     if flag.kind is tuple:
-        raise _refused(f"is for flags of one value, not for {name}", word)
+        raise _refused("name a flag of one value", word)
     if ":" in values and flag.kind in (int, float):
         return _range(flag, values, word)
     choices = tuple(values.split(","))
     if "" in choices or len(set(choices)) != len(choices) or len(choices) < 2:
-        raise _refused(f"must be {_FORM}, two different words or more", word)
+        raise _refused(f"be {_FORM}, with two different words or more", word)
     for choice in choices:
         _value(flag, choice, word)
     return Parameter(name, choices=choices)
@@ -169,12 +165,12 @@ def _parameter(name: str, values: str, word: str, options: RunOptions) -> Parame
 def _range(flag: Flag, values: str, word: str) -> Parameter:
     low_text, high_text, *more = values.split(":")
     if more not in ([], ["log"]):
-        raise _refused(f"must be {_FORM}", word)
+        raise _refused(f"be {_FORM}", word)
     low, high = _value(flag, low_text, word), _value(flag, high_text, word)
     if low >= high:
-        raise _refused(f"must have the lower bound of {flag.name} before the higher", word)
+        raise _refused("have the lower bound before the higher bound", word)
     if more and low <= 0:
-        raise _refused("must have bounds above 0 for log", word)
+        raise _refused("have bounds above 0 for log", word)
     return Parameter(flag.name, low, high, bool(more), flag.kind is int)
 
 
@@ -183,5 +179,5 @@ def _value(flag: Flag, text: str, word: str) -> float:
     try:
         value: float = converted(flag, text)
     except UsageError as error:
-        raise _refused(f"must have values of the flag: {error}", word) from error
+        raise _refused("have values that the flag takes", word, f" {error}") from error
     return value

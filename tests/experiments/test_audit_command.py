@@ -210,7 +210,7 @@ def test_invalid_flags(arguments, message, file, capsys):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"embeddings": EMBEDDINGS * np.nan}, "embeddings must be finite. Received: NaN"),
+        ({"embeddings": EMBEDDINGS * np.nan}, "embeddings must be finite"),
         ({"labels": LABELS[:5]}, "labels shape [n]"),
         ({"embeddings": np.zeros((0, 4)), "labels": LABELS[:0]}, "The sets must have an image"),
         ({"train_embeddings": EMBEDDINGS}, "must have the array train_labels"),
@@ -220,7 +220,7 @@ def test_invalid_flags(arguments, message, file, capsys):
         ),
         (
             {"train_embeddings": EMBEDDINGS, "train_labels": np.arange(90)},
-            "train labels and test labels must be of one kind. Received: int64 and <U7",
+            "train labels and test labels must be of one kind",
         ),
     ],
 )

@@ -165,8 +165,8 @@ def test_the_information_benchmark_prints_the_bias_and_the_time(capsys):
     [
         (["speed"], r"must be a benchmark \(losses, .*\), but got speed"),
         ([], "but got nothing"),
-        (["pipeline", "--skip_bad_images"], "Received: --skip_bad_images"),
-        (["pipeline", "--dataset=digits"], "image files.*dataset=digits"),
+        (["pipeline", "--skip_bad_images"], "--skip_bad_images"),
+        (["pipeline", "--dataset=digits"], "dataset must have image files.*digits"),
         (["losses", "--losses=hinge"], "losses must be .*hinge"),
         (["losses", "--sizes=1"], "sizes must be at least 2"),
     ],

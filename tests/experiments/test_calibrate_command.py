@@ -136,7 +136,7 @@ def test_invalid_runs(tmp_path, capsys):
         ([], "--embeddings, but got none"),
         ([f"--run={tmp_path}"], "run must be the folder of a finished run"),
         (["--embeddings=/no.npz"], "embeddings must be a .npz file"),
-        ([f"--run={tmp_path}", "--saved_model=x"], "saved_model needs --embeddings"),
+        ([f"--run={tmp_path}", "--saved_model=x"], "saved_model must be unset without"),
     ]:
         assert command(*arguments) == 2
         err = capsys.readouterr().err

@@ -65,9 +65,9 @@ def test_a_run_is_exported_with_its_card(run, capsys):
     ("words", "message"),
     [
         ([], "run and format must be set"),
-        (["--run=/nowhere", "--format=onnx"], "with flags.txt in it. Received: run=/nowhere"),
-        (["--run={run}", "--format=saved_model", "--int8"], "int8 is for litert, onnx, openvino"),
-        (["--run={run}", "--format=onnx", "--examples=9"], "examples needs --int8"),
+        (["--run=/nowhere", "--format=onnx"], "with flags.txt in it, but got /nowhere"),
+        (["--run={run}", "--format=saved_model", "--int8"], "format must be litert or onnx"),
+        (["--run={run}", "--format=onnx", "--examples=9"], "examples must be 200 without --int8"),
         (["--run={run}", "--format=saved_model"], "run must be the folder of a run"),
     ],
 )

@@ -232,15 +232,15 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--images=/no/where"], "images must be a folder, but got images=/no/where"),
+        (["--images=/no/where"], "images must be a folder, but got /no/where"),
         (["--images={empty}"], "which holds none"),
         (["--images={phone}"], "holds none, but 1 file is not read: 1 .heic; convert it to JPEG"),
         (["--images={bad}"], "none of the 1 images can be embedded. The first, x.jpg: not a JPEG"),
         (["--saved_model=/no/where"], "saved_model must be the folder of a SavedModel"),
-        (["--saved_model={run}"], "did you mean {run}/saved_model?"),
+        (["--saved_model={run}"], "Did you mean {run}/saved_model?"),
         (["--output={photos}"], "output_dir must be a new or empty folder, or an index"),
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
-        (["--prefix=2", "--target_recall=0.8"], "prefix must not be set with --target_recall"),
+        (["--prefix=2", "--target_recall=0.8"], "prefix must be unset with --target_recall"),
         (["--backbone=x"], "Set either --saved_model or --backbone, but got both"),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_damaged_model_is_refused_before_it_is_loaded(tmp_path, model, command
     graph[len(graph) // 2] ^= 1
     (damaged / "saved_model.pb").write_bytes(graph)
     assert command(f"--saved_model={damaged}") == 2
-    assert "saved_model is damaged: saved_model.pb has changed since" in capsys.readouterr().err
+    assert "saved_model.pb has changed since" in capsys.readouterr().err
 
 
 def test_a_model_with_another_signature(tmp_path, command, capsys):

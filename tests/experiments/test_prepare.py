@@ -222,7 +222,7 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "dataset and data_dir must be set: --dataset=cub|cars|sop|groceries|inshop"),
+        ([], "Add --dataset=cub|cars|sop|groceries|inshop"),
         (["--dataset=birds", "--data_dir=x"], "dataset must be one of cub, cars, sop, groceries"),
     ],
 )

@@ -129,22 +129,16 @@ def test_every_recipe_has_a_description_and_parses(recipe, tmp_path):
 
 
 BAD = [
-    (
-        ["--flagfile=glyph.flags"],
-        "Did you mean glyphs.flags or .*keras-dml recipes lists .*Received:",
-    ),
-    (
-        ["--epoch=3"],
-        "epoch is not a flag of experiments.run. Did you mean epochs.*Received: --epoch=3",
-    ),
-    (["--optimizer=adma"], r"of sgd, adam, adamw, rmsprop. Did you mean adam .*: optimizer=adma"),
-    (["--dataset=glyph"], r"tfds:NAME. Did you mean glyphs\? Received: dataset=glyph"),
-    (["--loss=tripplet"], r"Did you mean triplet\b.* Received: loss='tripplet'"),
+    (["--flagfile=glyph.flags"], "glyph.flags.*Did you mean glyphs.flags or .*keras-dml recipes"),
+    (["--epoch=3"], "experiments.run.*--epoch=3.*Did you mean epochs"),
+    (["--optimizer=adma"], "optimizer must be .*sgd, adam, .*adma.*Did you mean adam "),
+    (["--dataset=glyph"], r"dataset must be .*tfds:NAME.*Did you mean glyphs\?"),
+    (["--loss=tripplet"], r"loss must be .*tripplet.*Did you mean triplet\b"),
     ([], "dataset must be one of"),
     (["--dataset=birds"], "birds.*cub|cub.*birds"),
     (["--dataset=cub"], "data_dir"),
     (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
-    (["--flagfile=@recipe"], "line 2 is not a flag. Did you mean epochs.* Received: --epoch=3"),
+    (["--flagfile=@recipe"], "line 2.*--epoch=3.*Did you mean epochs"),
     (["--flagfile=@circle"], "circle.flags names itself"),
     (["--flagfile=@utf16"], "utf16.flags cannot be read"),
 ]
@@ -161,10 +155,7 @@ def test_bad_command_lines(arguments, message, tmp_path, capsys):
 
 BAD_FOR_TINY = [
     (["--loss=hinge"], "loss must be one of.*hinge"),
-    (
-        ["--loss=ce", "--margin=1"],
-        "margin is not an argument of loss ce, which takes label_smoothing",
-    ),
+    (["--loss=ce", "--margin=1"], "margin must be unset for loss=ce.* takes label_smoothing"),
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
     (["--train_classes=10"], "10"),
@@ -173,19 +164,16 @@ BAD_FOR_TINY = [
     (["--resize=12by12"], "resize must be N or HxW"),
     (["--crop_area=a,b"], "crop_area must be 2 numbers"),
     (["--jitter=1,2"], "jitter must be 4 numbers"),
-    (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
+    (["--recall_at=50"], "recall_at must be from 1 to 19.*50"),
     (["--crop_area=1,0.5", "--crop=area"], "crop_area"),
-    (["--dropout=0.5"], "dropout.*ce"),
+    (["--dropout=0.5"], "ce, .*dropout"),
     (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
-    (
-        ["--filters=8,0"],
-        "filters must be one or more whole numbers from 1 to 2147483647. Received: filters=",
-    ),
-    (["--momentum=0.9"], "momentum.*sgd"),
+    (["--filters=8,0"], "filters must be one or more whole numbers from 1 to 2147483647"),
+    (["--momentum=0.9"], "sgd .*momentum"),
     (["--momentum=2", "--optimizer=sgd"], "momentum"),
-    (["--velocity=torch"], "velocity is for --optimizer=sgd"),
-    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
-    (["--logical_devices=2"], "logical_devices needs --strategy=mirrored"),
+    (["--velocity=torch"], "optimizer must be sgd with --velocity"),
+    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*16"),
+    (["--logical_devices=2"], "logical_devices .*without --strategy=mirrored"),
     (["--learning_rate=0"], "learning_rate must be a number above 0"),
 ]
 
@@ -211,8 +199,8 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
     (tmp_path / "mine" / "thesis.tex").write_text("")
     for folder, message in [
         (tmp_path / "file", "output_dir must be a folder"),
-        (tmp_path / "file" / "run", "output_dir cannot be written"),
-        (tmp_path / "mine", "holds other files"),
+        (tmp_path / "file" / "run", "output_dir must be a writable folder"),
+        (tmp_path / "mine", "has other files"),
     ]:
         assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
         assert message in capsys.readouterr().err

@@ -18,7 +18,7 @@ TRIALS = {
 }
 # Messages of the refused command.
 IN_USE = ("in use by another", "being written by another", "being prepared by another")
-OTHER_FLAGS = "holds a run with other flags"
+OTHER_FLAGS = "has a run with other flags"
 
 
 def undisturbed(command, commands, folder, words):

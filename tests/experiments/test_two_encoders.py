@@ -64,12 +64,15 @@ def test_invalid_candidate_models_are_refused(groceries, tmp_path, capsys):
     longer = f"--candidate_model={tmp_path / 'longer.keras'}"
     for arguments, message in (
         ([*given, longer], "candidate_model must give embeddings of length 4"),
-        ([*given, longer, "--split=train"], "candidate_model.* need a dataset with a gallery"),
-        ([longer, f"--saved_model={tmp_path}"], "candidate_model needs --model"),
+        (
+            [*given, longer, "--split=train"],
+            "candidate_model and candidate_saved_model must come with",
+        ),
+        ([longer, f"--saved_model={tmp_path}"], "candidate_model must be unset without --model"),
     ):
         assert evaluate_command(*arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        assert message.replace(".*", " and candidate_saved_model") in error
+        assert message in error
 
 
 class Words(tf.Module):
@@ -121,7 +124,7 @@ def test_an_image_is_embedded_by_the_model_of_the_queries(index, tmp_path, capsy
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--query_text=red"], "query_text needs --query_model"),
+        (["--query_text=red"], "query_text must be unset without --query_model"),
         (["--query_text=", "--query_model={short}"], "query_text must not be empty"),
         (
             ["--query_text=1", "--query_model={short}"],
@@ -130,9 +133,9 @@ def test_an_image_is_embedded_by_the_model_of_the_queries(index, tmp_path, capsy
         (["--query_text=red", "--query_model={images}"], "query_model must take text"),
         (
             ["--query_text=1", "--query_model={short}", "--saved_model={images}"],
-            "query_model must not be set with --saved_model",
+            "query_model must be unset with --saved_model",
         ),
-        (["--serve", "--query_model={images}"], "query_model must not be set with --serve"),
+        (["--serve", "--query_model={images}"], "query_model must be unset with --serve"),
     ],
 )
 def test_invalid_models_of_queries_are_refused(index, tmp_path, flags, message, capsys):

@@ -73,17 +73,17 @@ def objective_of(options: RunOptions) -> Objective:
             continue
         takers = [each for each, taker in losses.LOSSES.items() if rule(taker, KINDS[taker.kind])]
         raise UsageError(
-            f"{name} is only for losses {', '.join(takers)}. "
-            f"Received: {name}={shown(value)}, loss={options.loss}"
+            f"loss must be one of {', '.join(takers)} with {name}={shown(value)}, but got "
+            f"{options.loss}."
         )
     if options.memory and "size" not in options.memory:
         name, value = next(iter(options.memory.items()))
-        name = f"{loss_flags.MEMORY}{name}"
-        raise UsageError(f"{name} is for --memory_size=N. Received: {name}={value}")
+        raise UsageError(
+            f"{loss_flags.MEMORY}{name} must be unset without --memory_size=N, but got {value}."
+        )
     if options.mining is not None and not set(options.mining) <= set(mining.STRATEGIES):
         raise UsageError(
-            f"mining must be of {', '.join(mining.STRATEGIES)}. "
-            f"Received: mining={shown(options.mining)}"
+            f"mining must be of {', '.join(mining.STRATEGIES)}, but got {shown(options.mining)}."
         )
     if options.candidates == "catalog":
         kind = OverCatalog

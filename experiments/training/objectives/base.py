@@ -109,7 +109,8 @@ class Objective(abc.ABC):
                 chunked.check_layers()
             except ArgumentError as error:
                 raise UsageError(
-                    f"chunk_size needs --frozen_batch_norm or --chunk_statistics: {error}"
+                    "chunk_size must be unset without --frozen_batch_norm or --chunk_statistics, "
+                    f"but got {options.chunk_size}. {error}"
                 ) from error
         return chunked
 
@@ -231,12 +232,15 @@ class Objective(abc.ABC):
         if options.matryoshka is None:
             return ()
         prefixes = whole_numbers("matryoshka", options.matryoshka)
-        given = f"Received: matryoshka={','.join(options.matryoshka)}"
+        given = ",".join(options.matryoshka)
         if list(prefixes) != sorted(set(prefixes)) or prefixes[0] < 1:
-            raise UsageError(f"matryoshka must be increasing lengths, each at least 1. {given}")
+            raise UsageError(
+                f"matryoshka must be increasing lengths, each at least 1, but got {given}."
+            )
         if options.embedding_size is not None and prefixes[-1:] != (options.embedding_size,):
             raise UsageError(
-                f"matryoshka must end with embedding_size, {options.embedding_size}. {given}"
+                f"matryoshka must end with embedding_size={options.embedding_size}, but got "
+                f"{given}."
             )
         return prefixes
 
@@ -248,8 +252,8 @@ class Objective(abc.ABC):
         prefixes = self.prefixes()
         if prefixes and prefixes[-1] != dimensions:
             raise UsageError(
-                f"matryoshka must end with {dimensions}, the length of the embeddings, or with "
-                f"--embedding_size=N. Received: matryoshka={','.join(map(str, prefixes))}"
+                f"matryoshka must end with {dimensions}, the length of the embeddings, but got "
+                f"{','.join(map(str, prefixes))}. --embedding_size=N sets another length."
             )
 
 

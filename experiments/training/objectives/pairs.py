@@ -54,13 +54,13 @@ class OverPairs(Objective):
         size = given.pop("size")
         if self.outputs():
             raise UsageError(
-                "memory_size must not be given with levels, which are compared separately. "
-                f"Received: memory_size={size}"
+                f"memory_size must be unset with --levels, but got {size}. Levels are compared "
+                "separately."
             )
         if size < self.options.batch_size:
             raise UsageError(
-                f"memory_size must be at least batch_size, {self.options.batch_size}. "
-                f"Received: memory_size={size}"
+                f"memory_size must be at least batch_size={self.options.batch_size}, but got "
+                f"{size}."
             )
         self.loss().check_memory()
         label_shape = () if self.options.relation is None else (2,)
@@ -73,8 +73,8 @@ class OverPairs(Objective):
         start = memory.get("start_step", _MEMORY_STARTS)
         if memory and start >= steps:
             raise UsageError(
-                f"{MEMORY}start_step must be below the {steps:,} steps of this training, or the "
-                f"memory is never used. Received: {MEMORY}start_step={start}"
+                f"{MEMORY}start_step must be below the {steps:,} steps of this training, but got "
+                f"{start}. Otherwise the memory is never used."
             )
 
     def _with_boundaries(
@@ -86,8 +86,8 @@ class OverPairs(Objective):
             return output
         if boundaries not in (1, num_classes):
             raise UsageError(
-                f"boundaries must be 1, or {num_classes}, one for each training class. "
-                f"Received: boundaries={boundaries}"
+                f"boundaries must be 1, or {num_classes}, one for each training class, but got "
+                f"{boundaries}."
             )
         return models.Boundary(None if boundaries == 1 else num_classes, name=name)(output)
 
@@ -117,8 +117,8 @@ class OverCatalog(OverPairs):
         loss = losses.LOSSES[self.options.loss]
         if loss.kind != "pairs" or not loss.takes_memory:
             raise UsageError(
-                "candidates must be batch for a loss that cannot compare two sets. "
-                f"Received: candidates=catalog, loss={self.options.loss}"
+                f"candidates must be batch for loss={self.options.loss}, but got catalog. The loss "
+                "cannot compare two sets."
             )
 
     def check_data(self, data: Split) -> None:

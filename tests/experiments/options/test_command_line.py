@@ -32,14 +32,14 @@ def _temporary(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "error",
     [
-        ArgumentTypeError("margin must be above 0.\nReceived: margin=-1"),
-        UsageError("margin must be above 0. Received: margin=-1"),
-        RecipeError("margin must be above 0. Received: margin=-1"),
+        ArgumentTypeError("margin must be above 0,\nbut got -1."),
+        UsageError("margin must be above 0, but got -1."),
+        RecipeError("margin must be above 0, but got -1."),
     ],
     ids=lambda error: f"{type(error).__module__}.{type(error).__name__}",
 )
 def test_a_refusal_is_one_line(error, capsys, tmp_path):
-    expected = "error: margin must be above 0. Received: margin=-1\n"
+    expected = "error: margin must be above 0, but got -1.\n"
     assert ended(error, capsys) == (2, expected)
     assert not list(tmp_path.iterdir())
 

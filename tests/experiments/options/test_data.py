@@ -4,7 +4,7 @@ import io
 import re
 
 import pytest
-from official_layouts import write_inshop
+from official_layouts import write_groceries, write_inshop
 from photo_search import write_photos
 from PIL import Image
 
@@ -100,9 +100,27 @@ def test_a_fold_never_reads_a_test_image(tmp_path):
             assert not lines
 
 
+def test_bad_pictures_of_the_training_catalog_are_found_before_training(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (9, 8), "teal").save(file, "JPEG")
+    folder = write_groceries(tmp_path, content=file.getvalue())
+    (bad,) = folder.rglob("Kind_1_Iconic.jpg")
+    bad.write_bytes(b"no image")
+    words = ["run", "--dataset=groceries", f"--data_dir={folder}", "--candidates=catalog"]
+    with pytest.raises(UsageError, match="not an image.*Kind_1_Iconic"):
+        described.data(parse(RunOptions, words))
+    options = parse(RunOptions, [*words, "--skip_bad_images"])
+    split, lines = described.data(options)
+    assert [line.partition("\t")[0] for line in lines] == [str(bad)]
+    assert split.train.class_names == split.training_catalog.class_names
+    assert split.train.num_classes == 2 and split.training_catalog.labels.tolist() == [0]
+    again, _ = described.data(options, lines)
+    assert again.training_catalog.labels.tolist() == [0]
+
+
 @pytest.mark.parametrize("fold", ["1", "0/2", "3/2", "1/1", "1/0", "a/b", "-1/2", "1/2/3", "²/3"])
 def test_invalid_folds(fold):
-    with pytest.raises(UsageError, match=f"fold must be K/N.*Received: fold={fold}"):
+    with pytest.raises(UsageError, match=f"fold must be K/N.* got {fold}"):
         parse(RunOptions, ["run", f"--fold={fold}"])
 
 

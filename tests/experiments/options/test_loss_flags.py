@@ -33,13 +33,9 @@ def test_a_flag_of_another_loss_is_refused_with_the_valid_flags(loss):
         if flag.name not in taken_by(loss):
             value = {bool: True, int: 3, float: 0.5, str: "all"}[flag.kind]
             given = options(f"--loss={loss}", f"--{flag.name}={value}")
-            takes = ", ".join(taken_by(loss)) or "none"
-            with pytest.raises(UsageError) as refused:
+            takes = ", ".join(taken_by(loss)) or "no arguments"
+            with pytest.raises(UsageError, match=f"{flag.name} .*{loss}.* {value}.* {takes}"):
                 _ = given.loss_arguments
-            assert str(refused.value) == (
-                f"{flag.name} is not an argument of loss {loss}, which takes {takes}. "
-                f"Received: {flag.name}={value}"
-            )
 
 
 def test_the_help_describes_a_shared_flag_for_each_loss():
@@ -52,9 +48,7 @@ def test_the_help_describes_a_shared_flag_for_each_loss():
 
 
 def test_choices_are_refused_before_anything_is_built():
-    with pytest.raises(
-        UsageError, match="triplets must be one of all, semihard, hard .*triplets=best"
-    ):
+    with pytest.raises(UsageError, match="triplets must be one of all, semihard, hard .*best"):
         _ = options("--loss=triplet", "--triplets=best").loss_arguments
 
 

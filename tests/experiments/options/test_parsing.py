@@ -80,18 +80,15 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
     [
         (["--number=2"], "number"),
         (["--number=x"], "number"),
-        (["--nummer=1"], r"nummer is not a flag of .*Did you mean number\? --help lists"),
+        (["--nummer=1"], r"--nummer=1.*Did you mean number\? --help"),
         (["--undefok=nummer", "--nummer=1"], "undefok"),
-        (["word"], "flags start with --. Received: word"),
-        (["a.flags"], "Did you mean --flagfile=a.flags. Received: a.flags"),
+        (["word"], "start with --.*word"),
+        (["a.flags"], "start with --.*Did you mean --flagfile=a.flags"),
         (["--flagfile=helpp"], r"Did you mean help\.flags\?"),
         (["--where"], "where"),
-        (["--flagfile=gone.flags"], "Received: flagfile='gone.flags'"),
-        (["--flagfile=help.flags"], "line 1 is not a flag. Received: --help"),
-        (
-            ["--flagfile=glyphs.flags"],
-            "glyphs.flags, line 5 is not a flag. Received: --dataset=glyphs",
-        ),
+        (["--flagfile=gone.flags"], "flagfile must be a file.*gone.flags"),
+        (["--flagfile=help.flags"], "flagfile .*help.flags .*line 1.*--help"),
+        (["--flagfile=glyphs.flags"], "flagfile .*glyphs.flags .*line 5.*--dataset=glyphs"),
     ],
 )
 def test_invalid_command_lines(words, message, tmp_path, monkeypatch):
@@ -127,7 +124,7 @@ class Needy(Options):
 
 
 def test_a_required_option(tmp_path):
-    with pytest.raises(UsageError, match="output_dir must be set: --output_dir="):
+    with pytest.raises(UsageError, match="output_dir must be set.*--output_dir="):
         parse(Needy, ["needy"])
     assert parse(Needy, ["needy", f"--output_dir={tmp_path}"]).output_dir == tmp_path
 
@@ -150,7 +147,7 @@ def test_a_flag_of_a_recipe_can_be_unset(tmp_path):
     assert "embedding_size" not in resolved(unset)
     assert given_words(unset, ["embedding_size"]) == ["--embedding_size=none"]
     assert options("--weights=none").weights == "none"  # "none" is a value of this flag
-    with pytest.raises(UsageError, match="epochs must be a whole number.*Received: epochs=none"):
+    with pytest.raises(UsageError, match="epochs must be a whole number.*none"):
         options("--epochs=none")
 
 

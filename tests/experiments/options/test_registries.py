@@ -116,7 +116,7 @@ def test_an_argument_of_another_entry_is_refused():
     for name, given in (("sampler", "--images_per_class=2"), ("optimizer", "--momentum=0.5")):
         chosen = {"sampler": "random", "optimizer": "adam"}[name]
         flag = given.partition("=")[0].strip("-")
-        with pytest.raises(UsageError, match=f"{flag} is for --{name}=.*Received: {name}={chosen}"):
+        with pytest.raises(UsageError, match=f"{name} must be .*--{flag}.*{chosen}"):
             getattr(options(f"--{name}={chosen}", given), f"{name}_arguments")
 
 
@@ -126,7 +126,7 @@ def test_an_argument_of_the_recipe_is_dropped_with_its_choice(tmp_path):
     flagfile = f"--flagfile={recipe}"
     assert options(flagfile).sampler_arguments == {"images_per_class": 8}
     assert options(flagfile, "--sampler=random").sampler_arguments == {}
-    with pytest.raises(UsageError, match="images_per_class is for --sampler=balanced"):
+    with pytest.raises(UsageError, match="sampler must be balanced with --images_per_class"):
         _ = options(flagfile, "--sampler=random", "--images_per_class=4").sampler_arguments
 
 

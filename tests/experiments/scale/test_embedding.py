@@ -164,8 +164,8 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
     ("more", "said"),
     [
         (["--engine=ray"], "to must be set with --engine=ray"),
-        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "prefix must not be set with"),
-        (["--workers=2"], "workers needs --engine=ray"),
+        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "prefix must be unset with"),
+        (["--workers=2"], "workers must be unset without --engine=ray"),
         (["--images=s3://bucket/photos"], "images must be a folder"),
     ],
 )

@@ -64,7 +64,7 @@ def test_conditions_as_text():
     assert known.parsed("brand: Arla ", ":") == ("brand", "Arla")
     for text, message in [
         ("class", "where must be COLUMN=VALUE, with a column of class, folder, brand, a=b"),
-        ("color=red", "with a column of class, folder, brand, a=b, but got where=color=red"),
+        ("color=red", "with a column of class, folder, brand, a=b, but got color=red"),
         ("x" * 10_000, "x{100}….$"),
     ]:
         with pytest.raises(ValueError, match=message) as error:

@@ -215,7 +215,7 @@ def test_addresses(text, parts):
     "text", ["", "lancedb:", "x:y", "lancedb:a#1", "parquet:a#b", f"lancedb:a#{'b' * 49}"]
 )  # fmt: skip
 def test_invalid_addresses(text):
-    with pytest.raises(UsageError, match=f"Received: to={text}"):
+    with pytest.raises(UsageError, match=f"to must be .* got {text}"):
         parsed_address(text, "to")
 
 

@@ -52,6 +52,15 @@ def test_the_message_depends_on_the_checkpoint(error, tmp_path):
         folder.file(CHECKPOINT).touch()
 
 
+def test_a_bad_picture_of_the_training_catalog_is_named(tmp_path):
+    bad = split(tmp_path / "data").train
+    table = ImageTable.from_arrays(np.zeros((2, 8, 8, 3), "uint8"), bad.labels, bad.class_names)
+    data = Split(table, table, training_catalog=bad)
+    folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
+    with pytest.raises(UsageError, match="a.png"), explained(folder, data):
+        raise tf.errors.InvalidArgumentError(None, None, "broken")
+
+
 def test_a_lost_mount_is_not_an_image_to_skip(tmp_path):
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     data = split(tmp_path / "data")

@@ -28,7 +28,7 @@ def options(*words):
 
 
 REFUSED = [
-    (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3.*head_epochs=3"),
+    (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3"),
     (
         ["--freeze_backbone", "--cache_features", "--training_size=192"],
         "training_size must be image_size=224 with cache_features, but got 192",
@@ -79,9 +79,9 @@ STEP = {"step": ["--decay_steps=4", "--decay_factor=0.5"]}
 def test_the_step_schedule():
     rate = scheduled(options("--schedule=step", *STEP["step"]), 0.8, 10)
     assert [float(rate(i)) for i in (0, 3, 4, 7, 8)] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2])
-    with pytest.raises(UsageError, match="schedule=step needs --decay_steps=N"):
+    with pytest.raises(UsageError, match="decay_steps must be set for schedule=step"):
         scheduled(options("--schedule=step"), 0.8, 10)
-    with pytest.raises(UsageError, match="decay_steps is for --schedule=step"):
+    with pytest.raises(UsageError, match="schedule must be step with --decay_steps"):
         scheduled(options("--decay_steps=3"), 0.8, 10)
 
 
@@ -96,7 +96,7 @@ def test_layer_decay_is_multiplied_by_pretrained_factor():
 @pytest.mark.parametrize("words", ["--layer_decay=0", "--ema=1"])
 def test_values_that_would_prevent_training_are_refused(words):
     name, value = words.removeprefix("--").split("=")
-    with pytest.raises(ValueError, match=rf"^{name} must be .*Received: {name}={value}\.0"):
+    with pytest.raises(ValueError, match=rf"^{name} must be .*{value}\.0"):
         backbone_optimizer(options(words), [tiny_transformer()], 0.1)
 
 

@@ -107,9 +107,9 @@ def test_a_kill_in_either_phase_does_not_change_the_result(photos, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--refit", "--dataset=sop"], "The files of sop fix the split"),
+        (["--refit", "--dataset=sop"], "refit must be false for dataset=sop"),
         (["--measured_in={run}", "--class_split=every_class"], "the folder of a finished run"),
-        (["--measured_in=/nowhere", "--class_split=every_class"], "measured_in=/nowhere"),
+        (["--measured_in=/nowhere", "--class_split=every_class"], "measured_in must be"),
     ],
 )
 def test_invalid_refits(words, message, tmp_path, capsys):
@@ -117,4 +117,4 @@ def test_invalid_refits(words, message, tmp_path, capsys):
     words = [word.format(run=tmp_path) for word in words]
     assert command(*TINY, f"--output_dir={tmp_path / 'run'}", *words) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert message in line and "Received: " in line
+    assert message in line

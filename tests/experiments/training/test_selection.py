@@ -162,17 +162,17 @@ def split(labels):
 def test_a_fold_of_single_images_has_no_score_to_watch():
     check_validated(options(FOLD, "--patience=2"), split([0, 0, 1]))
     check_validated(options(FOLD), split([0, 1]))
-    with pytest.raises(UsageError, match="patience needs classes of two images or more.*1/4"):
+    with pytest.raises(UsageError, match="patience must be 0 for fold=1/4"):
         check_validated(options(FOLD, "--patience=2"), split([0, 1]))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--schedule=constant"], "patience needs --fold=.*patience=2"),
+        (["--schedule=constant"], "patience must be 0 without --fold=.*2"),
         (["--patience=0", "--keep=best_fold"], "keep must be last or best_test without --fold"),
-        (["--fold=1/2"], "last step, which schedule=warm_cosine counts on: give --schedule="),
-        (["--fold=1/2", "--schedule=step", "--eval_every=2"], "more than one evaluation"),
+        (["--fold=1/2"], "schedule must be constant or step with --patience.*warm_cosine"),
+        (["--fold=1/2", "--schedule=step", "--eval_every=2"], "eval_every must be .*patience=2"),
         (["--fold=1/2", "--patience=-1"], "patience"),
     ],
 )

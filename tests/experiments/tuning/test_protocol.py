@@ -62,7 +62,7 @@ def test_patience_is_checked_before_the_first_trial(monkeypatch):
     # Do not load the dataset.
     monkeypatch.setattr(RecipeSearch, "one_fold", lambda search: None)
     search_of("--patience=3").check()  # the search adds --fold
-    with pytest.raises(UsageError, match="last step, which schedule=warm_cosine counts on"):
+    with pytest.raises(UsageError, match="schedule must be .*--patience.*warm_cosine"):
         search_of("--patience=3", "--schedule=warm_cosine").check()
 
 

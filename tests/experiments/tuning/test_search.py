@@ -121,8 +121,7 @@ def test_a_storage_of_another_study_is_refused(storage, tmp_path):
     argument = "storage" if storage else "output_dir"
     with pytest.raises(
         UsageError,
-        match=rf"{argument} holds another study of the name one \(there --folds=2, now --folds=3\)"
-        f".*Received: {argument}=",
+        match=rf"{argument} must .* study one .*\(there --folds=2, now --folds=3\)",
     ):
         opened(tmp_path / "one", storage=storage, folds=3)
 
@@ -140,7 +139,7 @@ def test_machine_specific_flags_are_not_part_of_the_study(tmp_path):
 @pytest.mark.parametrize("storage", ["nothing://x/y", "sqlite:////proc/nothing/here.db", "x://"])
 def test_an_unreachable_storage_is_one_line_without_its_password(storage, tmp_path):
     storage = storage.replace("//x", "//me:secret@x")
-    with pytest.raises(UsageError, match="storage has no storage of a study") as refused:
+    with pytest.raises(UsageError, match="storage must be the storage of a study") as refused:
         opened(tmp_path, storage=storage)
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -148,7 +147,7 @@ def test_an_unreachable_storage_is_one_line_without_its_password(storage, tmp_pa
 
 def test_an_invalid_storage_file(tmp_path):
     (tmp_path / searching.FILE).write_text("thesis")
-    with pytest.raises(UsageError, match="output_dir has no storage of a study.*not a database"):
+    with pytest.raises(UsageError, match="output_dir must be the storage.*not a database"):
         opened(tmp_path)
     assert (tmp_path / searching.FILE).read_text() == "thesis"
 

@@ -61,8 +61,8 @@ def test_values_of_a_recipe_within_the_bounds(tmp_path):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("scale=1:2", "must name arguments of loss contrastive, which takes .*margin"),
-        ("learning_rate=1e-3:1e-5", "must have the lower bound of learning_rate before the higher"),
+        ("scale=1:2", "must name an argument of loss=contrastive.*margin"),
+        ("learning_rate=1e-3:1e-5", "must have the lower bound before the higher"),
         ("learning_rate=0:1:log", "must have bounds above 0 for log"),
         ("learning_rate=0:1:lin", "must be NAME=LOW:HIGH"),
         ("learning_rate=0.1", "two different words or more"),
@@ -73,22 +73,22 @@ def test_values_of_a_recipe_within_the_bounds(tmp_path):
         ("batch_size=1.5:3", "batch_size must be a whole number"),
         ("optimizer=adam,adam", "two different words"),
         ("optimizer=adam,addam", "optimizer must be one of "),
-        ("train_classes=1:5", "not for the data or the evaluation"),
-        ("eval_every=1:2", "not for the data or the evaluation"),
-        ("loss=ce,contrastive", "not for the data or the evaluation"),
-        ("jitter=0,1", "flags of one value"),
-        ("learning_rat=1:2", "which learning_rat is not. Did you mean learning_rate"),
-        ("another/learning_rate=1:2", "must name a hyper-parameter of one"),
+        ("train_classes=1:5", "not of the data or the evaluation"),
+        ("eval_every=1:2", "not of the data or the evaluation"),
+        ("loss=ce,contrastive", "not of the data or the evaluation"),
+        ("jitter=0,1", "must name a flag of one value"),
+        ("learning_rat=1:2", "must name a flag of experiments.run.*Did you mean learning_rate"),
+        ("another/learning_rate=1:2", "must name a hyperparameter of one"),
         ("two/margin=1:2", "must name one of the recipes one, another before the /"),
     ],
 )
 def test_bad_input(word, message):
-    with pytest.raises(UsageError, match=f"^search .*{message}.* Received: search="):
+    with pytest.raises(UsageError, match=f"^search .*{message}"):
         read(word)
 
 
 def test_a_parameter_that_is_also_a_flag_or_is_named_twice():
-    with pytest.raises(UsageError, match="must not name learning_rate, which is given too"):
+    with pytest.raises(UsageError, match="must not name learning_rate, which is also set"):
         read("learning_rate=1e-5:1e-3", given=["--learning_rate=0.1"])
     with pytest.raises(UsageError, match="must name learning_rate once"):
         read("learning_rate=1e-5:1e-3", "one/learning_rate=1e-5:1e-3")

@@ -57,6 +57,6 @@ def test_a_new_pair_loss_trains_without_other_changes(monkeypatch, tiny, level_n
 
 @pytest.mark.parametrize("name", ["snca", "rankmi"])
 def test_dropout_needs_a_classifier(name, objective):
-    with pytest.raises(ValueError, match=r"dropout .* losses ce, center. Received: dropout=0\.5"):
+    with pytest.raises(ValueError, match="loss must be one of ce, center with dropout"):
         objective(f"--loss={name}", "--dropout=0.5")
     assert objective("--loss=center", "--dropout=0.5").options.dropout == 0.5

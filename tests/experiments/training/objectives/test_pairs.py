@@ -69,11 +69,11 @@ def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--memory_weight=2"], r"memory_weight is for --memory_size=N. Received: memory_weight=2"),
-        (["--memory_size=100"], r"memory_size must be at least batch_size, 128.*memory_size=100"),
-        (["--memory_size=500", "--loss=n_pairs"], "memory_size is only for losses .*loss=n_pairs"),
+        (["--memory_weight=2"], "memory_weight must be unset without --memory_size=N.*2"),
+        (["--memory_size=100"], "memory_size must be at least batch_size=128.*100"),
+        (["--memory_size=500", "--loss=n_pairs"], "loss must be one of .*memory_size.*n_pairs"),
         (["--memory_size=500", "--loss=ice"], "anchor_gradient must be True"),
-        (["--memory_size=500", "--loss=arcface"], "memory_size is only for losses .*loss=arcface"),
+        (["--memory_size=500", "--loss=arcface"], "loss must be one of .*memory_size.*arcface"),
         (["--memory_size=0"], "memory_size must be"),
         (
             ["--memory_size=500", "--memory_batch_term=false"],
@@ -87,12 +87,12 @@ def test_an_invalid_memory_is_refused(tiny, flags, message):
 
 
 def test_a_memory_with_levels_is_refused(tiny):
-    with pytest.raises(ValueError, match="memory_size must not be given with levels"):
+    with pytest.raises(ValueError, match="memory_size must be unset with --levels"):
         tiny("--loss=snca", "--memory_size=500")
 
 
 def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
-    message = r"memory_start_step must be below the 1,000 steps.*memory_start_step=1000"
+    message = "memory_start_step must be below the 1,000 steps.*1000"
     with pytest.raises(UsageError, match=message):
         objective("--memory_size=500").check_steps(1000)
     objective("--memory_size=500").check_steps(1001)
@@ -103,8 +103,8 @@ def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--chunk_size=3"], r"chunk_size needs --frozen_batch_norm or --chunk_statistics: .*norm"),
-        (["--chunk_size=3", "--loss=rankmi"], "chunk_size is only for losses .*loss=rankmi"),
+        (["--chunk_size=3"], "chunk_size must be unset without --frozen_batch_norm .*3"),
+        (["--chunk_size=3", "--loss=rankmi"], "loss must be one of .*chunk_size.*rankmi"),
     ],
 )
 def test_invalid_chunks_are_refused(tiny, flags, message):
@@ -161,10 +161,10 @@ def test_miners_are_applied_in_order(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--mining=hardest"], "mining must be of hard, semi_hard, .*Received: mining=hardest"),
-        (["--mining="], "mining must not be empty. Received: mining="),
-        (["--mining=hard", "--loss=arcface"], "mining is only for losses .*loss=arcface"),
-        (["--mining=hard", "--loss=rankmi"], "mining is only for losses .*loss=rankmi"),
+        (["--mining=hardest"], "mining must be of hard, semi_hard, .*hardest"),
+        (["--mining="], "mining must not be empty"),
+        (["--mining=hard", "--loss=arcface"], "loss must be one of .*mining=hard.*arcface"),
+        (["--mining=hard", "--loss=rankmi"], "loss must be one of .*mining=hard.*rankmi"),
     ],
 )
 def test_invalid_mining_is_refused(objective, flags, message):

@@ -49,8 +49,8 @@ def test_recall_of_prefixes():
         ),
         (["--loss=snca", "--matryoshka=8,4,8", "--embedding_size=8"], "must be increasing lengths"),
         (["--loss=snca", "--matryoshka=0,8", "--embedding_size=8"], "each at least 1"),
-        (["--loss=arcface", "--matryoshka=4,8"], "matryoshka is only for losses .*loss=arcface"),
-        (["--loss=rankmi", "--matryoshka=4,8"], "matryoshka is only for losses .*loss=rankmi"),
+        (["--loss=arcface", "--matryoshka=4,8"], "loss must be one of .*matryoshka.*arcface"),
+        (["--loss=rankmi", "--matryoshka=4,8"], "loss must be one of .*matryoshka.*rankmi"),
     ],
 )
 def test_invalid_prefixes(words, message, objective):
@@ -61,6 +61,6 @@ def test_invalid_prefixes(words, message, objective):
 def test_prefixes_of_backbone_features_end_with_their_length(objective):
     one = objective("--loss=snca", "--matryoshka=4,8")
     one.check_dimensions(8)
-    with pytest.raises(UsageError, match=r"matryoshka must end with 16.*matryoshka=4,8"):
+    with pytest.raises(UsageError, match="matryoshka must end with 16.*4,8"):
         one.check_dimensions(16)
     objective("--loss=snca").check_dimensions(16)

@@ -41,7 +41,7 @@ def test_proxies_can_have_a_separate_learning_rate(tiny):
 
 @pytest.mark.parametrize("word", ["--proxies_centers=2", "--proxies_factor=2"])
 def test_losses_without_proxies_refuse_proxy_flags(word, objective):
-    with pytest.raises(ValueError, match=r"proxies_.* losses arcface, .*soft_triple.* loss=snca"):
+    with pytest.raises(ValueError, match="loss must be one of arcface, .*proxies_.*snca"):
         objective("--loss=snca", word)
 
 
@@ -56,5 +56,5 @@ def test_the_margin_loss_can_learn_its_boundaries(boundaries, tiny, level_names)
 
 
 def test_boundaries_must_be_one_or_one_per_class(tiny):
-    with pytest.raises(ValueError, match="boundaries must be 1, or 4, .*boundaries=3"):
+    with pytest.raises(ValueError, match="boundaries must be 1, or 4, .*3"):
         tiny("--loss=margin", "--boundaries=3")

@@ -69,14 +69,14 @@ def test_a_step_with_a_relation_has_the_loss_of_the_relation(tiny, more):
     ("flags", "message"),
     [
         (["--relation=cousins"], "relation.*hierarchy.*cousins"),
-        (["--relation=hierarchy", "--loss=arcface"], "relation is only for losses .*loss=arcface"),
+        (["--relation=hierarchy", "--loss=arcface"], "loss must be .*relation=.*arcface"),
         (
             ["--relation=hierarchy", "--relation_min_overlap=0.5"],
-            "relation_min_overlap is for --relation=shares_label",
+            "relation must be shares_label with --relation_min_overlap",
         ),
-        (["--relation_min_overlap=0.5"], "relation_min_overlap needs --relation"),
+        (["--relation_min_overlap=0.5"], "relation_min_overlap must be unset without --relation"),
         (["--relation=hierarchy", "--relation_positives=shelf"], "relation_positives must be"),
-        (["--relation=hierarchy", "--also=tcm"], "relation must not be set with --also"),
+        (["--relation=hierarchy", "--also=tcm"], "relation must be unset with --also"),
     ],
 )
 def test_invalid_relations_are_refused(objective, flags, message):
@@ -86,5 +86,5 @@ def test_invalid_relations_are_refused(objective, flags, message):
 
 
 def test_a_dataset_without_coarse_classes_is_refused():
-    with pytest.raises(UsageError, match="relation needs a dataset with coarse classes"):
+    with pytest.raises(UsageError, match="dataset must have coarse classes with --relation"):
         paths_of_classes(ImageTable.from_arrays(np.zeros((4, 2)), np.arange(4)))
