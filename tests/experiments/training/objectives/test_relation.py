@@ -69,7 +69,6 @@ def test_a_step_with_a_relation_has_the_loss_of_the_relation(tiny, more):
     ("flags", "message"),
     [
         (["--relation=cousins"], "relation.*hierarchy.*cousins"),
-        (["--relation=hierarchy", "--loss=arcface"], "relation is only for losses .*loss=arcface"),
         (
             ["--relation=hierarchy", "--relation_min_overlap=0.5"],
             "relation_min_overlap is for --relation=shares_label",
