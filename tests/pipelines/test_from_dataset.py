@@ -176,13 +176,6 @@ def test_images_in_files_need_a_transform():
             batches()
 
 
-def test_sampler_accepts_class_names():
-    names = np.array([f"class {n}" for n in LABELS])
-    for labels in (names, list(names), names.astype(object)):
-        sampler = BalancedSampler(labels, 3, 2, seed=1)
-        assert all((sampler(n) == BalancedSampler(LABELS, 3, 2, seed=1)(n)).all() for n in range(9))
-
-
 def test_names_that_are_not_utf_8_stay_different_classes():
     names = [b"\xff", b"\xfe", b"a", b"\xff"]
     table = table_from_dataset(tf.data.Dataset.from_tensor_slices((np.eye(4), names)))

@@ -5,7 +5,6 @@ import math
 import os
 import pathlib
 import re
-import shutil
 import time
 
 import numpy as np
@@ -197,96 +196,3 @@ def test_other_entries_in_the_list_of_cars(count, tmp_path, monkeypatch, caplog,
 @tiers.parametrize("count", [3, 80], [3], pytest.mark.thorough)
 def test_damaged_matlab_files(count, tmp_path, monkeypatch, caplog, capsys):
     fuzz_cars(mutated_matlab, count, tmp_path, monkeypatch, caplog).check(capsys)
-
-
-NAMES = [
-    b"a", b"B", b"a b", b"a\nb", b"\xff\xfe", b".hidden", b"__MACOSX", b"...", b"-rf", b"%s{}",
-    "ü".encode(), "u\u0308".encode(), "\u202e".encode(), b"x" * 200, b"a\\b", b"\x1b[31m", b"'\"",
-    b"*", b"~", b"a.jpg",
-]  # fmt: skip
-ENDINGS = [b".jpg", b".JPG", b".jpeg", b".png", b".gif", b".txt", b"", b".jpg.part", b".jpg "]
-SHOWN_ENDINGS = (b".jpg", b".jpeg", b".png", b".gif")
-
-
-def grow(folder, rng, depth=0):
-    """Create files, folders, links, and pipes with random names."""
-    for _ in range(rng.integers(0, 7)):
-        name = NAMES[rng.integers(len(NAMES))]
-        kind = rng.choice(["file", "folder", "link", "lost link", "pipe", "outside"],
-                          p=[0.5, 0.3, 0.06, 0.05, 0.05, 0.04])  # fmt: skip
-        path = os.path.join(folder, name)
-        if kind in ("file", "pipe", "lost link"):
-            path += ENDINGS[rng.integers(len(ENDINGS))]
-        if os.path.lexists(path):
-            continue
-        if kind == "file":
-            pathlib.Path(os.fsdecode(path)).write_bytes(b"x")
-        elif kind == "pipe":
-            os.mkfifo(path)
-        elif kind == "lost link":
-            os.symlink(b"gone", path)
-        elif kind == "link":
-            os.symlink(b".." if rng.integers(2) else b".", path)
-        elif kind == "outside":
-            os.symlink(os.path.dirname(os.path.abspath(folder)), path)
-        elif depth < 3:
-            os.mkdir(path)
-            grow(path, rng, depth + 1)
-
-
-def shown_images(root):
-    """Return the expected images of the classes: regular files with valid, visible names."""
-    found, others = set(), 0
-    for path, folders, files in os.walk(root):
-        folders[:] = [n for n in folders if not n.startswith(b".") and n != b"__MACOSX"]
-        for name in files:
-            file = os.path.join(path, name)
-            if name.startswith(b".") or not name.lower().endswith(SHOWN_ENDINGS):
-                continue
-            try:
-                file.decode()
-                named = path != root and (os.path.isfile(file) or not os.path.exists(file))
-            except UnicodeDecodeError:
-                named = False
-            found |= {os.fsdecode(file)} if named else set()
-            others += not named
-    return found, others
-
-
-# One line that names the value.
-REFUSAL = re.compile(r"^[^\n]*(Received: |but got )[^\n]*$")
-
-
-def fuzz_folders(count, tmp_path, caplog):
-    tally = Tally("folders of strange names")
-    for seed in seeds(count):
-        root = tmp_path / str(seed)
-        root.mkdir()
-        grow(os.fsencode(root), np.random.default_rng([seed, 17]))
-        expected, others = shown_images(os.fsencode(root))
-        caplog.clear()
-        try:
-            split = load_dataset("folder", root)
-        except ArgumentError as error:
-            classes = {os.path.dirname(path) for path in expected}
-            if len(classes) > 1 or not REFUSAL.search(str(error)) or len(str(error)) > 4000:
-                tally.fail(seed, f"{len(classes)} classes, but: {str(error)[:300]}")
-            else:
-                tally.add("refused")
-        except Exception as error:
-            tally.fail(seed, f"{type(error).__name__}: {error}")
-        else:
-            paths = {path for table in split.tables.values() for path in table.paths}
-            if not expected <= paths:
-                tally.fail(seed, f"left out {sorted(expected - paths)[:3]}")
-            elif others and not caplog.records:
-                tally.fail(seed, f"left out {others} files without a word")
-            else:
-                tally.add("a table")
-        shutil.rmtree(root)
-    return tally
-
-
-@tiers.parametrize("count", [60, 2000], [60], tiers.THOROUGH)
-def test_folders_of_strange_names(count, tmp_path, caplog, capsys):
-    fuzz_folders(count, tmp_path, caplog).check(capsys)
