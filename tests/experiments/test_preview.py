@@ -71,7 +71,6 @@ def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--crops=0"], "crops must be a whole number of at least 1"),
-        (["--output=/no/where/sheet.png"], "No such file or directory"),
         (["--resize=20"], "resize must be at least image_size"),
     ],
 )
