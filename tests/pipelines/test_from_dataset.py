@@ -151,21 +151,6 @@ def test_invalid_datasets_are_refused(dataset, kind, said):
         balanced(dataset, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "kind", "said"),
-    [
-        (np.zeros((3, 4), int), ArgumentTypeError, "dtype int64.*astype"),
-        (np.zeros((3, 4), np.uint8), ArgumentError, r"uint8 arrays of shape \(3, 4\)"),
-        (np.zeros(3), ArgumentError, r"float64 arrays of shape \(3,\)"),
-        (np.zeros((3, 0)), ArgumentError, r"float64 arrays of shape \(3, 0\)"),
-        (np.zeros((3, 4), complex), ArgumentTypeError, "dtype complex128$"),
-    ],
-)
-def test_invalid_arrays_are_refused(arrays, kind, said):
-    with pytest.raises(kind, match=said):
-        ImageTable.from_arrays(arrays, [0, 0, 1])
-
-
 def test_images_in_files_need_a_transform():
     table = ImageTable.from_paths(["a.png", "b.png"], ["a", "b"])
     for batches in (
