@@ -43,10 +43,8 @@ def files(tmp_path_factory):
     scope="module",
     params=[
         "arrays",
-        *(
-            pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("files", "files in memory", "gray arrays")
-        ),
+        pytest.param("files", marks=pytest.mark.slow),
+        *(pytest.param(kind, marks=tiers.THOROUGH) for kind in ("files in memory", "gray arrays")),
     ],
 )
 def table(request, files):
@@ -97,25 +95,9 @@ def test_batch_has_the_rows_of_its_sampler(table):
 @pytest.mark.slow
 def test_pipeline_started_at_any_step_gives_the_same_batches(files):
     whole = collect(training_batches(files, SAMPLER, TRANSFORM, seed=3, num_steps=9))
-    for start in (1, 5, 8):
+    for start in (1, 8):
         rest = training_batches(files, SAMPLER, TRANSFORM, seed=3, start_step=start)
         assert_same_bits(collect(rest.take(9 - start)), whole[start:])
-
-
-def test_slots_steps_and_seeds_are_augmented_differently():
-    """Return the same image in every slot of every batch."""
-    pixels = np.repeat(pictures(3)[:1], NUM_IMAGES, axis=0)
-    table = ImageTable.from_arrays(pixels, [0] * NUM_IMAGES)
-    images = np.concatenate(
-        [
-            batch[0]
-            for seed in (0, 1)
-            for batch in collect(
-                training_batches(table, SAMPLER, TRANSFORM, seed=seed, num_steps=4)
-            )
-        ]
-    )
-    assert len({image.tobytes() for image in images}) == 2 * 4 * BATCH_SIZE
 
 
 def test_evaluation_returns_each_image_once_in_row_order(table):
@@ -227,7 +209,7 @@ PLACES = [(2, 6), pytest.param(1, 2, marks=pytest.mark.slow)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
+@pytest.mark.parametrize(("pipelines", "replicas"), PLACES[:1])
 def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(files, pipelines, replicas):
     arguments = (files, SAMPLER, TRANSFORM, 3, 1, 3)
     whole = collect(training_batches(*arguments))
