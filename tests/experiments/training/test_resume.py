@@ -42,7 +42,7 @@ def words_of(loss, photos, folder):
 @pytest.mark.slow
 def test_a_killed_run_resumes_identically(photos, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(start("experiments.run", *words_of("ce", photos, whole)))
+    assert command(*words_of("ce", photos, whole)) == 0
     checkpoint = killed / "checkpoint.npz"
 
     def ready():
