@@ -280,7 +280,7 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     assert recall["embedding, l2"]["1"] == found[1]
     assert 0 <= recall["raw pixels, l2"]["1"] <= recall["raw pixels, l2"]["2"] <= 1
     page = (folder / "report.html").read_text()
-    assert "<dt>Gallery</dt><dd>12 images of the same</dd>" in page
+    assert "<dt>Gallery</dt><dd>12 images of the same classes</dd>" in page
     printed = page.partition("paper, cosine")[2].partition("</tr>")[0]
     assert re.findall(r"\d+\.\d", printed) == ["90.6", "98.0", "98.6", "98.9", "99.1", "99.2"]
     # Four queries with their five nearest neighbors in the gallery, like in the next two grids.
