@@ -8,6 +8,7 @@ gradient can vanish, or labels can merge.
 import keras
 import numpy as np
 import pytest
+import tiers
 from synthetic_photographs import SIDE, catalog, catalog_pictures, photographs
 
 import keras_dml
@@ -126,7 +127,7 @@ def after(name, program, seed=0):
     return before, scores(fine_tuned(name, net, images, numbers, seed), unseen, seed + 50)
 
 
-@pytest.mark.parametrize("name", STEPS)
+@tiers.parametrize("name", STEPS, ["multi_similarity"], pytest.mark.thorough)
 def test_fine_tuning_improves_retrieval_of_unseen_classes(name, program):
     """Seeds 0 to 3: MAP@R from 0.04–0.06 to 0.21–0.30, and R@1 from 0.11–0.16 to 0.35–0.49."""
     (precision, recall), (found_precision, found_recall) = after(name, program)

@@ -9,16 +9,10 @@ import sys
 import zipfile
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from without import ROOT, run_in, run_without
 
 import keras_dml
 
-TOP_LEVEL = {
-    "setup.cfg", "pyproject.toml", "keras_dml", "pipelines", "experiments", "tests", "docs",
-    "README.md", "BUILD.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE",
-}  # fmt: skip
 OURS = ("keras_dml", "pipelines", "experiments")
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
@@ -69,15 +63,6 @@ def test_the_wheel_contains_every_file_of_the_packages(tmp_path):
     ]  # fmt: skip
 
 
-def test_the_top_level_contains_only_known_files():
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.splitlines()
-    if not listed:
-        pytest.skip("no checkout")
-    assert {line.split("/")[0] for line in listed if not line.startswith(".")} == TOP_LEVEL
-
-
 def test_the_version_is_defined_once():
     assert SETUP["metadata"]["version"] == "attr: keras_dml.__version__"
     # A literal, which the build reads without importing Keras.
@@ -109,12 +94,6 @@ def test_help_lists_the_commands(project):
     assert "`" not in "".join(listed.values())
 
 
-def test_without_a_command_the_overview_is_printed(project):
-    done = run_in(project, SCRIPT)
-    assert done.returncode == 0, done.stderr
-    assert "keras-dml run --flagfile=glyphs.flags" in done.stdout and "  recipes " in done.stdout
-
-
 def test_the_list_of_recipes_shows_their_scores(project):
     done = run_in(project, [*SCRIPT, "recipes", "glyphs"])
     assert done.returncode == 0, done.stderr
@@ -128,9 +107,8 @@ def test_the_list_of_recipes_shows_their_scores(project):
 @pytest.mark.parametrize(
     "words,said",
     [
-        (["rnu"], "Did you mean run?"),
-        (["--flagfile=glyphs.flags"], "got --flagfile=glyphs.flags"),
-        (["run", "--no_such_flag=1"], "no_such_flag"),
+        (["rnu"], "Did you mean run? Received: rnu"),
+        (["--flagfile=glyphs.flags"], "Received: --flagfile=glyphs.flags"),
     ],
 )
 def test_a_user_error_is_one_line(project, words, said):
@@ -140,27 +118,11 @@ def test_a_user_error_is_one_line(project, words, said):
     assert line.startswith("error: ") and said in line
 
 
-@pytest.mark.parametrize("words", [[*SCRIPT, "run"], ["-m", "experiments.run"]])
-def test_a_command_without_the_extra_run_prints_one_line(tmp_path, words):
-    done = run_without(("PIL", "tqdm"), [*words, "--flagfile=glyphs.flags"], tmp_path)
+def test_a_command_without_the_extra_run_prints_one_line(tmp_path):
+    words = ["-m", "experiments.run", "--flagfile=glyphs.flags"]
+    done = run_without(("PIL", "tqdm"), words, tmp_path)
     assert done.returncode == 2
     assert done.stderr == "error: the commands need PIL, tqdm: pip install 'keras-dml[run]'\n"
-
-
-DIGITS = ["--dataset=digits", "--weights=none", "--backbone=small_convnet", "--image_size=8"]
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_dataset_that_lacks_its_package_prints_one_line(tmp_path):
-    # Importable when the command starts, but it fails to load.
-    words = ["-c", "import sys; sys.modules['sklearn.datasets'] = None; sys.argv = sys.argv[1:]; "
-             "from experiments import run; from experiments.options.command_line import "
-             "run_command; sys.exit(run_command(run.main))", "run", *DIGITS]  # fmt: skip
-    done = run_in(tmp_path / "project", words)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: the dataset digits needs sklearn")
-    assert done.stderr.endswith(": pip install 'keras-dml[run]'\n")
 
 
 @pytest.mark.slow
@@ -175,40 +137,15 @@ def test_keras_dml_works_in_a_project_with_packages_of_the_same_names(project):
     assert done.stdout.splitlines()[-1] == "export_saved_model keras_dml.addons"
 
 
-@pytest.mark.parametrize("on_path", [True, False])
-def test_benchmarks_start_our_package(project, on_path):
+def test_benchmarks_start_our_package(project):
     # A checkout may be importable through the parent's path only.
-    find = (
-        ""
-        if on_path
-        else f"import os; del os.environ['PYTHONPATH']; sys.path.insert(0, {str(ROOT)!r}); "
-    )
+    find = f"import os; del os.environ['PYTHONPATH']; sys.path.insert(0, {str(ROOT)!r})"
     program = (
-        f"import sys; {find}from experiments.benchmarks.measuring import child_rows; "
+        f"import sys; {find}; from experiments.benchmarks.measuring import child_rows; "
         "print(list(child_rows(list, 'ab')))"
     )
     done = run_in(project, ["-P", "-c", program])
     assert (done.returncode, done.stdout) == (0, "['a', 'b']\n"), done.stderr
-
-
-def test_the_gate_installs_versions_that_setup_cfg_allows():
-    """Otherwise the gate cannot resolve them, or another package's release decides its versions."""
-    pinned = {}
-    for line in (ROOT / ".ci" / "constraints.txt").read_text().splitlines():
-        if not line.startswith("#"):
-            name, version = line.split("==")
-            pinned[canonicalize_name(name)] = version
-    extras = SETUP["options.extras_require"]
-    installed = [SETUP["options"]["install_requires"]]
-    names = ("tensorflow", "search", "commands", "test", "docs", "torch", "jax", "serve", "hub")
-    installed += [extras[name] for name in names]
-    asked = [Requirement(line) for text in installed for line in text.split("\n") if line.strip()]
-    others = [requirement for requirement in asked if requirement.name != "keras-dml"]
-    assert len(others) > 20
-    for requirement in others:
-        version = pinned[canonicalize_name(requirement.name)]
-        assert requirement.specifier.contains(version), f"{requirement} and {version}"
-    assert "constraints.txt" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_help_ends_quietly_if_its_reader_ends():

@@ -67,7 +67,8 @@ def test_the_blocks_run_in_reading_order(path, readers_folder):
     keras.utils.set_random_seed(0)
     namespace = {}
     for block in blocks(path, "python"):
-        exec(block, namespace)
+        # Two steps or epochs, because a step in float16 takes a second without a GPU.
+        exec(re.sub(r"\b(num_steps|epochs)=\d\d+", r"\1=2", block), namespace)
 
 
 @pytest.mark.slow
@@ -132,13 +133,6 @@ def test_names_in_the_guides_exist():
         assert hasattr(importlib.import_module(module), name), f"{package}.{name}"
 
 
-def test_the_readme_starts_with_two_commands():
-    commands = [line for line in README.splitlines() if line.startswith("python3 -m venv")]
-    assert len(commands) == 2
-    assert commands[0].endswith("-m experiments.run --flagfile=glyphs.flags")
-    assert commands[1].endswith("-m pytest")
-
-
 @pytest.mark.slow
 def test_the_import_is_fast():
     program = (
@@ -157,14 +151,6 @@ def test_the_import_is_fast():
     # The import takes 0.3 s, and Keras with TensorFlow 4 s. The limit is a share of that, because
     # seconds depend on the machine and on tests that run at the same time.
     assert float(share) < 0.075
-
-
-def test_modules_that_need_tensorflow_declare_it_in_their_first_line():
-    for package in ("keras_dml", "pipelines"):
-        for path in (ROOT / package).rglob("*.py"):
-            text = path.read_text()
-            if re.search(r"^import tensorflow", text, re.MULTILINE):
-                assert "TensorFlow" in text.splitlines()[0], path
 
 
 def test_the_table_of_losses_matches_the_source():

@@ -3,10 +3,13 @@
 import pathlib
 import re
 
+import pytest
+
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "pages" / "guides" / "theory.md"
 CELL = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_every_cell_prints_its_output(capsys):
     cells = CELL.findall(PAGE.read_text("utf-8"))
     assert len(cells) == PAGE.read_text("utf-8").count("```python") == 5

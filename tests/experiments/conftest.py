@@ -8,7 +8,7 @@ from small_commands import small_commands
 from tiny_run import finished_run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def photos(tmp_path_factory):
     """10 classes of 4 small pictures with one color per class, noise, and random sizes."""
     root = tmp_path_factory.mktemp("photos")
@@ -38,6 +38,6 @@ def small(photos, tmp_path_factory):
     return small_commands(photos, tmp_path_factory.mktemp("read"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(photos, tmp_path_factory):
     return finished_run(tmp_path_factory.mktemp("runs") / "tiny", photos, "--raw_pixels")

@@ -8,12 +8,10 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from PIL import Image
 
 from experiments import benchmark
 from experiments.benchmarks import end_to_end, measuring, retrieval
 from experiments.benchmarks import losses as benchmark_losses
-from experiments.benchmarks import pipeline as benchmark_pipeline
 from experiments.benchmarks import relations as benchmark_relations
 from experiments.options.command_line import RunError, run_command
 from keras_dml import metrics, relations
@@ -87,51 +85,6 @@ def test_every_loss_can_be_measured(name, monkeypatch):
     times |= {"XLA"} if on_tensorflow else set()
     assert set(row) - {"peer"} == {"loss", "n", "MB", "device", *times}
     assert all(row[name] > 0 for name in times)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    for number in range(12):
-        noise = np.random.default_rng(number).integers(0, 256, (5, 4, 3), dtype=np.uint8)
-        path = folder / f"class {number % 3}" / f"{number}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(noise).resize((60, 50), Image.Resampling.BICUBIC).save(path)
-    return folder
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_the_pipeline_benchmark_prints_every_pipeline(photos, monkeypatch, capsys):
-    monkeypatch.setattr(benchmark_pipeline, "ROUNDS", 1)
-    monkeypatch.setattr(benchmark_pipeline, "IMAGES_PER_ROUND", 4)
-    arguments = ["--dataset=folder", f"--data_dir={photos}", "--noflip", "--jitter=0.2,0,0,0"]
-    arguments += ["--image_size=16", "--resize=20", "--batch_size=4", "--train_classes=2"]
-    first, columns, *rows = table(capsys, "pipeline", *arguments)
-    assert first == "2 classes, 8 images, batches of 4"
-    assert columns.split() == ["images/s", "/", "decoding"]
-    names = ["decoding the crops", "pipeline", "pipeline, jitter"]
-    assert [row[:28].strip() for row in rows] == names
-    values = [[float(word.replace(",", "")) for word in row[28:].split()] for row in rows]
-    assert [len(row) for row in values] == [2, 2, 2]
-    assert values[0][1] == 1.0
-    assert min(map(min, values)) > 0
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_the_retrieval_benchmark_prints_two_tables(monkeypatch, capsys):
-    pytest.importorskip("faiss")
-    monkeypatch.setattr(retrieval, "SOP", (600, 60, 8))
-    monkeypatch.setattr(retrieval, "MILLION", (6_000, 600, 8))
-    monkeypatch.setattr(retrieval, "QUERIES", 20)
-    monkeypatch.setattr(retrieval, "EFFORTS", {"ScannIndex": [], "HNSW8,Flat": ["efSearch=512"]})
-    rows = [
-        row for size in ("sop", "million") for row in table(capsys, "retrieval", f"--size={size}")
-    ]
-    assert rows[0].split() == ["600", "x", "8", "s"] and "of faiss" in rows[2]
-    assert rows[6].split()[:3] == ["6,000", "x", "8"]
-    assert all(float(row.split()[-2]) > 0.5 for row in rows[7:])
 
 
 @pytest.mark.thorough

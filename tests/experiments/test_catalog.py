@@ -72,6 +72,7 @@ def arrays(run):
         return dict(saved)
 
 
+@pytest.mark.slow
 def test_each_encoder_embeds_and_serves_its_images(run, arrays):
     assert arrays["catalog_paths"][0].endswith("Kind_41_Iconic.jpg")
     assert_serves_its_embeddings(run)
@@ -88,6 +89,7 @@ def test_each_encoder_embeds_and_serves_its_images(run, arrays):
     assert "Candidate backbone" in card and "<h2>Retrieval in the catalog</h2>" in card
 
 
+@pytest.mark.slow
 def test_the_scores_compare_photos_with_the_catalog_in_both_directions(run, data, arrays):
     result = json.loads((run / "result.json").read_text())
     photos = arrays["embeddings"], arrays["labels"]
@@ -140,6 +142,7 @@ def test_evaluations_of_the_run_have_its_scores(run, data, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_stopped_run_resumes_identically(words, run, tmp_path):
     with stopping_after_a_checkpoint():
         assert command(*words, f"--output_dir={tmp_path / 'run'}") == 130
@@ -176,6 +179,7 @@ def test_invalid_candidates_are_refused(data, photos, flags, message, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_relation_needs_coarse_classes(run, photos, tmp_path, capsys):
     file = f"--embeddings={run / 'test_embeddings.npz'}"
     others = [f"--saved_model={run / SERVED}", f"--data_dir={photos}"]

@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import pytest
+import tiny_run
 from tiny_run import TINY
 
 from experiments import compare
@@ -18,23 +19,20 @@ def command(*arguments):
     return run_command(compare.main, ["compare", *map(str, arguments)])
 
 
-@pytest.fixture(scope="module")
-def compared(photos, tmp_path_factory):
-    root = tmp_path_factory.mktemp("compare")
-    for name in ("contrastive", "multi_similarity"):
-        lines = [*TINY, f"--data_dir={photos}", f"--loss={name}"]
-        (root / f"tiny_{name}.flags").write_text("\n".join(lines) + "\n")
-    recipes = [root / "tiny_contrastive.flags", root / "tiny_multi_similarity.flags"]
-    arguments = [f"--recipes={','.join(map(str, recipes))}", f"--output_dir={root / 'out'}"]
-    assert command(*arguments, "--seed=3") == 0
-    return root / "out", [*arguments, "--seed=3"]
-
-
 @pytest.mark.slow
-def test_table_page_and_best_recipe(compared, capsys):
-    output, arguments = compared
-    assert command(*arguments) == 0
-    printed = capsys.readouterr().out
+def test_table_page_and_best_recipe_of_finished_runs(photos, tmp_path, capfd):
+    output, recipes = tmp_path / "out", []
+    for name in ("tiny_contrastive", "tiny_multi_similarity"):
+        recipes.append(tmp_path / f"{name}.flags")
+        loss = name.removeprefix("tiny_")
+        recipes[-1].write_text("\n".join([*TINY, f"--data_dir={photos}", f"--loss={loss}"]))
+        words = [f"--flagfile={recipes[-1]}", "--seed=3", f"--output_dir={output / name}"]
+        assert tiny_run.command(*words) == 0
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")}
+    names = ",".join(map(str, recipes))
+    assert command(f"--recipes={names}", f"--output_dir={output}", "--seed=3") == 0
+    printed = capfd.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")} != {}
     recalls = {}
     for name in ("tiny_contrastive", "tiny_multi_similarity"):
         result = json.loads((output / name / "result.json").read_text())
@@ -53,15 +51,6 @@ def test_table_page_and_best_recipe(compared, capsys):
         assert page.count(f"</span>{name}</figcaption>") == 4  # one row per query
     raw = result["recall"].get("raw pixels, cosine")
     assert (raw is None) == ("| raw pixels " not in printed)
-
-
-@pytest.mark.slow
-def test_finished_runs_are_not_repeated(compared):
-    output, arguments = compared
-    before = {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")}
-    assert before
-    assert command(*arguments) == 0
-    assert {path: path.stat().st_mtime_ns for path in output.rglob("*.keras")} == before
 
 
 @pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, 1)])

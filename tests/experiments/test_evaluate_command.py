@@ -9,8 +9,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from PIL import Image
-from tiny_run import TINY
+from tiny_run import small_encoder, write_run
 
 import pipelines
 from experiments import evaluate
@@ -21,9 +20,7 @@ from experiments.options import parse
 from experiments.options.command_line import run_command
 from experiments.pages import report
 from experiments.pages.retrieval import Shown
-from experiments.training.manifest import Manifest
 from keras_dml import metrics
-from keras_dml.export import export_saved_model
 
 LABELS = np.repeat([f"class {number}" for number in range(6)], 5)
 EMBEDDINGS = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
@@ -47,21 +44,12 @@ def of_retrieval(scores):
 
 @pytest.fixture(scope="module")
 def model(photos, tmp_path_factory):
-    """The folder of a model as a .keras file, a SavedModel, and a run."""
+    """The folder of a model as a .keras file and as a run."""
     folder = tmp_path_factory.mktemp("models")
-    keras.utils.set_random_seed(0)
-    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
-    layers += [keras.layers.Flatten(), keras.layers.Dense(6)]
-    model = keras.Sequential([keras.Input([16, 16, 3]), *layers])
-    (folder / "run").mkdir()
-    manifest = Manifest(folder / "run")
-    model.save(manifest.staged("best.keras"))
-    manifest.commit(["best.keras"])
-    shutil.copy(folder / "run" / "best.keras", folder / "mine.keras")
-    (folder / "run" / "flags.txt").write_text(
-        "\n".join([*TINY, f"--data_dir={photos}", "--resize=20", "--loss=triplet"]) + "\n"
+    write_run(
+        folder / "run", small_encoder(), f"--data_dir={photos}", "--resize=20", "--loss=triplet"
     )
-    export_saved_model(model, folder / "served", TRANSFORM)
+    shutil.copy(folder / "run" / "best.keras", folder / "mine.keras")
     return folder
 
 
@@ -185,22 +173,6 @@ def refused(arguments, message, capsys):
     assert re.search(message, err), err
 
 
-@pytest.mark.parametrize(
-    ("folders", "message"),
-    [
-        (["a/1", "a/2", "a/3"], "at least 2 class"),
-        (["a/1", "b/1", "c/1", "d/1"], "dataset must have at least 2 images of a class, but got 1"),
-    ],
-)
-def test_folders_without_matches_or_without_others(folders, message, tmp_path, capsys):
-    for name in folders:
-        path = tmp_path / "photos" / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 20)).save(path)
-    words = ["--backbone=small_convnet", "--weights=none", f"--data_dir={tmp_path / 'photos'}"]
-    refused([*words, f"--output_dir={tmp_path / 'out'}"], message, capsys)
-
-
 @pytest.mark.slow
 def test_an_untrained_backbone_without_a_run(photos, tmp_path, capsys):
     words = ["--backbone=small_convnet", f"--data_dir={photos}", "--image_size=16"]
@@ -307,28 +279,6 @@ def test_a_run_and_a_keras_model(model, photos, embeddings, tmp_path, monkeypatc
     embeddings = np.load(tmp_path / "evaluation.npy")
     scores = metrics.evaluate(embeddings, np.repeat(np.arange(10), 4), [1, 2], clustering=False)
     assert read(tmp_path)[0] == scores
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_saved_model(model, photos, embeddings, tmp_path, capsys, monkeypatch):
-    folder = shutil.copytree(photos, tmp_path / "photos")
-    arguments = [f"--saved_model={model / 'served'}", "--dataset=folder", f"--data_dir={folder}"]
-    arguments += [f"--output_dir={tmp_path / 'out'}", "--eval_batch_size=8"]
-    # The command accepts a recipe's training and preprocessing flags.
-    recipe = ["--flagfile", "glyphs_multi_similarity.flags", "--train_classes=5"]
-    assert command(*arguments, *recipe, "--test_classes=5") == 0
-    np.testing.assert_allclose(np.load(tmp_path / "out" / "evaluation.npy"), embeddings, atol=1e-5)
-    at_random, heading, _ = read(tmp_path / "out")[1].partition("<h2>Best queries")
-    assert at_random.count('class="query"') == 10 and heading
-
-    refused([*arguments, "--resize=20"], "resize has no effect .*--saved_model.*=20", capsys)
-    bad = sorted((folder / "class7").iterdir())[2]
-    bad.write_bytes(pathlib.Path(bad).read_bytes()[:60])
-    refused(arguments, f"{bad}: ", capsys)
-    monkeypatch.setattr(report, "shown_of_readable", lambda images: Shown())
-    assert command(*arguments, "--skip_bad_images") == 0
-    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["queries"] == 19
 
 
 @pytest.mark.thorough

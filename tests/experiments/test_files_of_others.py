@@ -8,9 +8,6 @@ import pytest
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.pages.links import add_link
 from experiments.pages.page import write_page
-from experiments.searching.folder_embeddings import embed_folder
-from experiments.searching.images import ImageFolder
-from experiments.training.manifest import Manifest
 from keras_dml.retrieval import ExactIndex, load_index
 
 
@@ -45,31 +42,11 @@ def test_json_without_permission(tmp_path, forbid):
         read_checked(path)
 
 
-def test_a_log_without_permission(tmp_path, forbid):
-    manifest = Manifest(tmp_path)
-    manifest.staged("metrics.jsonl").write_text("{}\n")
-    manifest.commit(["metrics.jsonl"])
-    assert manifest.is_whole("metrics.jsonl")
-    forbid(tmp_path / "metrics.jsonl")
-    with pytest.raises(PermissionError):
-        manifest.is_whole("metrics.jsonl")
-
-
 def test_an_index_without_permission(tmp_path, forbid):
     ExactIndex(np.eye(3, dtype="float32")).save(tmp_path / "index")
     forbid(tmp_path / "index" / "index.json")
     with pytest.raises(PermissionError, match=f"'{tmp_path / 'index'}/index.json'"):
         load_index(tmp_path / "index")
-
-
-def test_embeddings_without_permission(tmp_path, monkeypatch):
-    def read_npz(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    (tmp_path / "embeddings.npz").touch()
-    monkeypatch.setattr("experiments.searching.folder_embeddings.read_npz", read_npz)
-    with pytest.raises(PermissionError):
-        embed_folder(tmp_path, ImageFolder(tmp_path), [], None, 1, 1)
 
 
 def test_a_report_without_permission_keeps_its_links(tmp_path, monkeypatch, caplog):

@@ -13,7 +13,6 @@ from PIL import Image
 
 from experiments import search
 from experiments.evaluation import saved_model as image_embedder
-from experiments.evaluation.held_folder import held
 from experiments.options.command_line import run_command
 from experiments.searching.images import ImageFolder
 from keras_dml import retrieval
@@ -278,13 +277,6 @@ def test_a_damaged_index_or_an_index_of_other_images_is_not_changed(
     assert f"{settings} is damaged" in capsys.readouterr().err
 
 
-def test_a_folder_in_use_by_another_process_is_refused(tmp_path, command, capsys):
-    assert command() == 0
-    with held(tmp_path / "index", "output"):
-        assert command() == 2
-    assert "is in use by another running process" in capsys.readouterr().err
-
-
 def test_an_image_folder_that_disappears_stops_the_command(
     tmp_path, photos, command, monkeypatch, capsys
 ):
@@ -310,21 +302,6 @@ def test_an_image_folder_that_disappears_stops_the_command(
     assert command() == 0
     assert load_index(index).num_items == len(NAMES) + 9
     assert not (tmp_path / "index" / "skipped.txt").exists()
-
-
-def test_a_deleted_image_is_skipped(tmp_path, photos, command, monkeypatch, capsys):
-    list_files = ImageFolder.files
-
-    def listing(self):
-        files = list_files(self)
-        (photos / "0.png").unlink()
-        return files
-
-    monkeypatch.setattr(ImageFolder, "files", listing)
-    assert command() == 0
-    assert "skipped 1 files" in capsys.readouterr().out
-    skipped = (tmp_path / "index" / "skipped.txt").read_text()
-    assert skipped == "0.png\tNo such file or directory\n"
 
 
 def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photos, command):

@@ -219,18 +219,6 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
     assert "3 images of 2 classes (gallery)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Add --dataset=cub|cars|sop|groceries|inshop"),
-        (["--dataset=birds", "--data_dir=x"], "dataset must be one of cub, cars, sop, groceries"),
-    ],
-)
-def test_bad_flags(arguments, message, capsys):
-    assert command(*arguments) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_folder_that_cannot_be_created_is_a_usage_error(
     tmp_path, cub_archive, monkeypatch, capsys
 ):

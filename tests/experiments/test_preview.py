@@ -1,5 +1,7 @@
 """`experiments.preview`: the contact sheet."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,17 +15,6 @@ FLAGS = ["--dataset=folder", "--image_size=32", "--resize=40", "--crop=fixed", "
 
 def command(*arguments):
     return run_command(preview.main, ["preview", *map(str, arguments)])
-
-
-@pytest.fixture
-def photos(tmp_path):
-    rng = np.random.default_rng(0)
-    for name in "abcd":
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(2):
-            pixels = rng.integers(0, 256, (50, 60, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
-    return tmp_path / "photos"
 
 
 def tiles(path, rows, columns):
@@ -50,7 +41,7 @@ def test_a_row_has_the_evaluation_image_and_training_crops(photos, tmp_path, cap
     evaluation = pipelines.EvaluationTransform(32, 40)
     evaluated = np.concatenate(list(pipelines.evaluation_batches(table, evaluation)))
     for row in range(3):
-        # Each row has one of the four training images, then different crops, some of them mirrored.
+        # Each row has one of the training images, then different crops, some of them mirrored.
         difference = np.abs(evaluated - shown[row, 0]).max(axis=(1, 2, 3))
         assert (difference <= 0.5).sum() == 1
         assert len({tile.tobytes() for tile in shown[row]}) == 5
@@ -71,7 +62,6 @@ def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--crops=0"], "crops must be a whole number of at least 1"),
-        (["--output=/no/where/sheet.png"], "No such file or directory"),
         (["--resize=20"], "resize must be at least image_size"),
     ],
 )
@@ -82,8 +72,9 @@ def test_bad_input(photos, arguments, message, capsys):
 
 
 def test_an_unreadable_image(photos, tmp_path, capsys):
-    for path in photos.rglob("*.png"):
+    bad = shutil.copytree(photos, tmp_path / "photos")
+    for path in bad.rglob("*.*"):
         path.write_bytes(b"no image")
-    assert command(*FLAGS, f"--data_dir={photos}", f"--output={tmp_path / 'sheet.png'}") == 2
+    assert command(*FLAGS, f"--data_dir={bad}", f"--output={tmp_path / 'sheet.png'}") == 2
     assert "not an image that can be read" in capsys.readouterr().err
     assert not (tmp_path / "sheet.png").exists()

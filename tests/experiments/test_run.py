@@ -1,18 +1,16 @@
 """`experiments.run`: recipes, invalid input, and resuming."""
 
-import importlib.util
 import json
 import re
-import shutil
 
 import keras
 import numpy as np
 import pytest
 from processes import run_python
-from tiny_run import TINY, assert_serves_its_embeddings, command, finished_run, history
+from tiny_run import TINY, assert_serves_its_embeddings, command
 
-from experiments import audit, evaluate, recipes
-from experiments.options import RunOptions, parse, resolved, run_command
+from experiments import recipes
+from experiments.options import RunOptions, parse, resolved
 from experiments.training import encoders
 from experiments.training.run_folder import RunFolder
 from keras_dml import metrics, models
@@ -49,22 +47,6 @@ def test_files_of_a_finished_run(finished):
     assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
-def test_a_run_by_scann_shows_certificates(photos, tmp_path, capsys):
-    folder = finished_run(tmp_path / "run", photos, "--neighbors=scann")
-    certificate = "Exact on "
-    assert certificate in capsys.readouterr().out
-    row = history(folder)[-1]
-    low, exact, high = (
-        row[f"test/recall@1/cosine/{name}"] for name in ("exact_low", "exact", "exact_high")
-    )
-    assert low <= exact == row["test/recall@1/cosine"] <= high
-    result = json.loads((folder / "result.json").read_text())
-    assert result["certificates"]["recall@1/cosine/exact"] == exact
-    assert certificate in result["table"] and certificate in (folder / "report.html").read_text()
-
-
 def test_a_finished_run_does_nothing(finished, photos, capsys):
     assert_serves_its_embeddings(finished)
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
@@ -85,13 +67,6 @@ def test_different_flags_in_the_same_folder_are_listed(finished, photos, capsys)
     assert "--seed=0" in message
     assert "--seed=7" in message
     assert message.count("\n") == 1
-
-
-def test_the_command_line_overrides_the_recipe_in_any_order(tmp_path, monkeypatch, capsys):
-    options = parse(RunOptions, ["run", "--epochs=3", "--flagfile=glyphs.flags", "--seed=5"])
-    assert (options.epochs, options.seed, options.batch_size, options.name) == (3, 5, 120, "glyphs")
-    options = parse(RunOptions, ["run", "--flagfile", "cub.flags"])
-    assert (options.epochs, options.dropout) == (30, 0.5)
 
 
 def test_flag_files_include_others_and_later_files_win(tmp_path):
@@ -129,16 +104,14 @@ def test_every_recipe_has_a_description_and_parses(recipe, tmp_path):
 
 
 BAD = [
-    (["--flagfile=glyph.flags"], "glyph.flags.*Did you mean glyphs.flags or .*keras-dml recipes"),
-    (["--epoch=3"], "experiments.run.*--epoch=3.*Did you mean epochs"),
-    (["--optimizer=adma"], "optimizer must be .*sgd, adam, .*adma.*Did you mean adam "),
-    (["--dataset=glyph"], r"dataset must be .*tfds:NAME.*Did you mean glyphs\?"),
-    (["--loss=tripplet"], r"loss must be .*tripplet.*Did you mean triplet\b"),
+    (
+        ["--flagfile=glyph.flags"],
+        "Did you mean glyphs.flags or .*keras-dml recipes lists .*Received:",
+    ),
+    (["--optimizer=adma"], r"of sgd, adam, adamw, rmsprop. Did you mean adam .*: optimizer=adma"),
+    (["--dataset=glyph"], r"tfds:NAME. Did you mean glyphs\? Received: dataset=glyph"),
+    (["--loss=tripplet"], r"Did you mean triplet\b.* Received: loss='tripplet'"),
     ([], "dataset must be one of"),
-    (["--dataset=birds"], "birds.*cub|cub.*birds"),
-    (["--dataset=cub"], "data_dir"),
-    (["--dataset=folder", "--data_dir=/does/not/exist"], "data_dir.*/does/not/exist"),
-    (["--flagfile=@recipe"], "line 2.*--epoch=3.*Did you mean epochs"),
     (["--flagfile=@circle"], "circle.flags names itself"),
     (["--flagfile=@utf16"], "utf16.flags cannot be read"),
 ]
@@ -146,7 +119,6 @@ BAD = [
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)
 def test_bad_command_lines(arguments, message, tmp_path, capsys):
-    (tmp_path / "recipe.flags").write_text("--epochs=2\n--epoch=3\n")
     (tmp_path / "circle.flags").write_text("--flagfile=circle.flags\n")
     (tmp_path / "utf16.flags").write_text("--epochs=2\n", encoding="utf-16")
     arguments = [re.sub(r"@(\w+)", rf"{tmp_path}/\1.flags", word) for word in arguments]
@@ -154,27 +126,15 @@ def test_bad_command_lines(arguments, message, tmp_path, capsys):
 
 
 BAD_FOR_TINY = [
-    (["--loss=hinge"], "loss must be one of.*hinge"),
-    (["--loss=ce", "--margin=1"], "margin must be unset for loss=ce.* takes label_smoothing"),
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
-    (["--train_classes=10"], "10"),
-    (["--train_classes=3"], "batch_size must be .* 3 classes, but got 8. Lower batch_size"),
+    (["--train_classes=3"], "4 classes a batch, but only 3 classes train: lower batch_size"),
     (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
     (["--resize=12by12"], "resize must be N or HxW"),
     (["--crop_area=a,b"], "crop_area must be 2 numbers"),
-    (["--jitter=1,2"], "jitter must be 4 numbers"),
-    (["--recall_at=50"], "recall_at must be from 1 to 19.*50"),
-    (["--crop_area=1,0.5", "--crop=area"], "crop_area"),
-    (["--dropout=0.5"], "ce, .*dropout"),
+    (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
     (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
-    (["--filters=8,0"], "filters must be one or more whole numbers from 1 to 2147483647"),
-    (["--momentum=0.9"], "sgd .*momentum"),
-    (["--momentum=2", "--optimizer=sgd"], "momentum"),
-    (["--velocity=torch"], "optimizer must be sgd with --velocity"),
-    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*16"),
-    (["--logical_devices=2"], "logical_devices .*without --strategy=mirrored"),
-    (["--learning_rate=0"], "learning_rate must be a number above 0"),
+    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
 ]
 
 
@@ -205,63 +165,6 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
         assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
         assert message in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_an_unreadable_image_is_named_and_can_be_skipped(photos, tmp_path, capsys):
-    broken = shutil.copytree(photos, tmp_path / "photos")
-    bad = broken / "class1" / "bad.jpg"
-    folder = tmp_path / "run"
-    arguments = [*TINY, f"--data_dir={broken}", f"--output_dir={folder}"]
-    bad.write_text("not a picture")
-    assert command(*arguments) == 2
-    err = capsys.readouterr().err
-    assert str(bad) in err
-    assert "--skip_bad_images" in err
-    assert not folder.exists()
-
-    # A cut JPEG is found when it is decoded, in the first evaluation or earlier.
-    bad.write_bytes((broken / "class1" / "1.jpg").read_bytes()[:200])
-    assert command(*arguments, "--epochs=6") == 2
-    assert str(bad) in capsys.readouterr().err
-
-    # The suggested flag works in the same folder, because the folder has no checkpoint.
-    (folder / "checkpoint.npz").unlink(missing_ok=True)
-    assert command(*arguments, "--skip_bad_images") == 0
-    assert str(bad) in (folder / "bad_images.txt").read_text()
-    assert str(bad) in capsys.readouterr().out
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_run_on_a_fold_needs_no_test_image(photos, tmp_path, capsys):
-    data = shutil.copytree(photos, tmp_path / "photos")
-    for number in range(5, 10):  # the test classes
-        for file in (data / f"class{number}").iterdir():
-            file.write_text("not a picture")
-    more = ("--epochs=1", "--batch_size=4")
-    folder = finished_run(tmp_path / "run", data, *more, "--fold=2/2")
-    said = capsys.readouterr().out
-    assert "12 images of 3 classes to train, 8 of 2 others to test" in said
-    assert "fold 2/2 of the training classes: the test classes stay unseen" in said
-    assert "to train: class0, class1, class2\nto test: class3, class4" in said
-    report = (folder / "report.html").read_text()
-    assert "Fold</dt><dd>2/2 of the training classes" in report
-    assert "<dt>Validation</dt><dd>8 images of 2 other classes" in report
-    assert "R@1 on the validation images" in report and "on the test images" not in report
-    assert "Fold: 2/2" in (folder / "model_card.md").read_text()
-    finished_run(folder, data, *more, "--fold=2/2")
-    assert "is finished" in capsys.readouterr().out
-    assert command(*TINY, f"--data_dir={data}", f"--output_dir={folder}", *more) == 2
-    assert "(there --fold=2/2)" in capsys.readouterr().err
-    for module in (evaluate, audit):
-        name = module.__name__.rpartition(".")[2]
-        assert run_command(module.main, [name, f"--run={folder}"]) == 0
-    evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text())
-    assert (evaluation["queries"], evaluation["fold"]) == (8, "2/2")
-    result = json.loads((folder / "result.json").read_text())
-    assert evaluation["scores"] == pytest.approx(result["scores"], rel=1e-4)
 
 
 @pytest.mark.slow

@@ -2,11 +2,10 @@
 
 import keras
 import pytest
-from tiny_run import TINY
+from tiny_run import write_run
 
 from experiments import audit, evaluate, export, run
 from experiments.options.command_line import run_command
-from experiments.training.manifest import Manifest
 
 COMMANDS = {
     "evaluate": (evaluate.main, ["--noclustering"]),
@@ -27,17 +26,13 @@ def lambda_model(marker):
 def stranger(photos, tmp_path, monkeypatch):
     """A run folder whose flags allow the code of its model and import a module."""
     folder = tmp_path / "run"
-    folder.mkdir()
     (tmp_path / "strangers_module.py").write_text(
         f"open({str(tmp_path / 'imported')!r}, 'w').close()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    manifest = Manifest(folder)
-    lambda_model(tmp_path / "called").save(manifest.staged("best.keras"))
-    manifest.commit(["best.keras"])
+    flags = [f"--data_dir={photos}", "--trust_code", "--import_modules=strangers_module"]
+    write_run(folder, lambda_model(tmp_path / "called"), *flags)
     (tmp_path / "called").unlink()
-    flags = [*TINY, f"--data_dir={photos}", "--trust_code", "--import_modules=strangers_module"]
-    (folder / "flags.txt").write_text("\n".join(flags) + "\n")
     return folder
 
 

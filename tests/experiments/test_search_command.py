@@ -138,21 +138,6 @@ def test_conditions_on_the_command_line(known, capsys):
     assert lines[2:4] == ["   1  1.0000  7.png  (and 2 alike)", "      milk, 1 of 1"]
 
 
-def test_invalid_conditions(known, tmp_path, capsys):
-    given = [f"--index={known / 'index'}", f"--query={known / 'photos' / 'a' / '1.png'}"]
-    damaged = shutil.copytree(known / "index", tmp_path / "index")
-    (damaged / "columns.json").write_text("{}")
-    for arguments, message in [
-        ([*given, "--where=color=red"], "class, folder, brand, but got color="),
-        ([*given, "--min_similarity=nan"], "min_similarity must be a finite number"),
-        ([f"--index={damaged}", given[1]], "columns.json is damaged"),
-        ([given[0], "--serve", "--where=class=a"], "where must be unset with --serve"),
-    ]:
-        assert command(*arguments) == 2
-        err = capsys.readouterr().err
-        assert message in err and len(err.splitlines()) == 1
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
 def test_a_name_that_is_not_utf_8_is_shown_with_question_marks(index, tmp_path, capsys):
     query = tmp_path / os.fsdecode(b"caf\xe9.png")
@@ -236,18 +221,3 @@ def test_matches_with_a_calibration(index, tmp_path, capsys):
     assert [each["match"] for each in found["answers"][0]["neighbours"]] == [True, False]
     assert command(*given, "--where=class=b") == 0
     assert "      all below the threshold of a match: b, 1 of 1\n" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"of_model": "0"}, "belongs to another model than"),
-        ({"metric": "l2"}, "metric=cosine, but got metric=l2"),
-    ],
-)
-def test_a_threshold_of_another_model_or_metric_is_refused(
-    index, tmp_path, capsys, change, message
-):
-    assert command(*calibrated(index, tmp_path, 0.5, **change), "--query=x.png") == 2
-    err = capsys.readouterr().err
-    assert message in err and len(err.splitlines()) == 1

@@ -2,18 +2,15 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
-from tiny_run import TINY, command
 
-from experiments import evaluate, study
+from experiments import study
 from experiments.evaluation.held_folder import try_lock
 from experiments.evaluation.intervals import differences, mean_interval
-from experiments.options import RunError, UsageError, run_command
-from experiments.tuning import folds, protocol  # imported before names are patched
-from keras_dml import metrics
+from experiments.options import RunError, run_command
+from experiments.tuning import protocol  # imported before names are patched
 
 SEARCH = ["--recipes=glyphs_contrastive.flags", "--search=learning_rate=1e-4:1e-2:log"]
 
@@ -29,11 +26,14 @@ def recipes(tmp_path, monkeypatch):
 
     def run(recipe, folder, forwarded):
         started.append((recipe.stem, folder, tuple(forwarded)))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "best.keras").touch()
 
     def finished(folder):
-        value = score(folder.parent.name, int(folder.name.partition("-")[2]))
+        recipe = "good" if "good" in folder.parts else "bad"
+        value = score(recipe, int(folder.name.partition("-")[2]))
         scores = {"recall@1/cosine": value}
-        scores["map@r/cosine"] = value / 2 if "good" in str(folder) else None
+        scores["map@r/cosine"] = value / 2 if recipe == "good" else None
         return {"scores": scores}, []
 
     monkeypatch.setattr(study, "run_recipe", run)
@@ -100,6 +100,22 @@ def test_the_untrained_backbone_is_a_row_of_the_study(recipes, monkeypatch, caps
     assert re.search(r'"row">untrained backbone</th>.*97\.4.*45\.7', page)
 
 
+def test_a_grid_is_in_its_order_next_to_the_printed_scores(recipes, tmp_path, capsys):
+    words, started, output = recipes
+    (tmp_path / "printed.csv").write_text(
+        "recipe,item,setting,score,value\ngood,Table 2,scale=16,R@1,71.0\n"
+    )
+    words = [words[0].partition(",")[0], *words[1:], "--loss=ice", "--grid=scale=16,1"]
+    assert run_command(study.main, ["study", *words, "--seeds=2"]) == 0
+    names = [folder.relative_to(output).as_posix() for _, folder, _ in started]
+    assert sorted(names) == [f"good/scale={n}/seed-{seed}" for n in (1, 16) for seed in (0, 1)]
+    said = capsys.readouterr().out
+    assert "R@1, paper" in said and "71.0" in said
+    assert "<h2>Printed scores</h2>" in (output / "study.html").read_text()
+    scores = json.loads((output / "study.json").read_text())["scores"]["R@1"]
+    assert list(scores) == ["good, scale=16", "good, scale=1"]
+
+
 def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, capsys):
     pytest.importorskip("optuna")
     words, started, output = recipes
@@ -144,6 +160,8 @@ def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, 
         assert best["values"]["margin"] == max(
             trial["values"]["margin"] for trial in kept["search"][name]["trials"]
         )
+        models = (output / name).glob("trial-*/fold-*/best.keras")
+        assert {path.parts[-3] for path in models} == {f"trial-{best['trial']}"}
         final = [one for one in started[len(searched) :] if one[0] == name]
         folder = output / name / f"best-trial-{best['trial']}"
         assert {one[1] for one in final} == {folder / "seed-0", folder / "seed-1"}
@@ -165,6 +183,23 @@ def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, 
     assert len([one for one in started[number:] if one[1].parent.name.startswith("trial")]) == 6
     assert run_command(study.main, [*command, "--folds=2"]) == 2
     assert "there --folds=3, now --folds=2" in capsys.readouterr().err
+
+
+def test_diverged_trainings_have_no_score(recipes, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+
+    def diverge(recipe, folder, forwarded):
+        folder.mkdir(parents=True)
+        (folder / "diverged.txt").touch()
+        raise RunError("the loss is not finite")
+
+    monkeypatch.setattr(study, "run_recipe", diverge)
+    words = [*recipes[0], "--train_classes=6", "--test_classes=3", "--loss=contrastive"]
+    words += ["--search=margin=0.1:1", "--folds=3", "--trials=2"]
+    assert run_command(study.main, ["study", *words]) == 2
+    said = "".join(capsys.readouterr())
+    assert said.count("the training broke") == 2
+    assert "within which every training of good broke" in said
 
 
 @pytest.mark.parametrize(
@@ -189,84 +224,3 @@ def test_bad_input(words, message, tmp_path, monkeypatch, capsys):
     assert re.search(message, said), said
     assert said.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def study_of(tmp_path, monkeypatch, capfd):
-    """A short study with its runs in this process, which returns its exit code and output."""
-    pytest.importorskip("optuna")
-
-    def run_recipe(recipe, folder, forwarded):
-        words = [f"--flagfile={recipe}", *forwarded, f"--output_dir={folder}"]
-        code = command(*words)
-        if code:
-            raise (UsageError if code == 2 else RunError)(f"{recipe.stem} ended with code {code}")
-
-    def evaluation(module, *words, name):
-        assert run_command(evaluate.main, ["evaluate", *words]) == 0
-
-    def study_of(data, *more):
-        recipe = tmp_path / "tiny.flags"
-        recipe.write_text("\n".join([*TINY, f"--data_dir={data}", "--loss=contrastive"]) + "\n")
-        words = [f"--recipes={recipe}", "--epochs=1", "--batch_size=4", "--search=margin=0.2:1"]
-        words += ["--trials=2", "--folds=2", "--seeds=2", f"--output_dir={tmp_path / 'out'}"]
-        code = run_command(study.main, ["study", *words, *more])
-        return code, "".join(capfd.readouterr())
-
-    monkeypatch.setattr(study, "run_recipe", run_recipe)
-    monkeypatch.setattr(folds, "run_module", evaluation)
-    return study_of
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_search_never_sees_the_test_classes(photos, tmp_path, study_of):
-    data = shutil.copytree(photos, tmp_path / "photos")
-    unseen = [file for number in range(5, 10) for file in (data / f"class{number}").iterdir()]
-    pictures = {file: file.read_bytes() for file in unseen}
-    for file in unseen:
-        file.write_text("not a picture")
-    code, said = study_of(data)
-    # The search completes. The first run that needs the test classes fails.
-    assert code == 2, said
-    assert len(re.findall(r"^  MAP@R .* \(folds ", said, re.MULTILINE)) == 2
-    assert "[1/2] tiny, seed 0" in said
-    assert re.search("not an image that can be read: .*class5", said)
-    assert len(list((tmp_path / "out").rglob("result.json"))) == 4
-
-    for file, picture in pictures.items():
-        file.write_bytes(picture)
-    code, said = study_of(data)
-    assert code == 0, said
-    assert "[tiny, trial" not in said
-    kept = json.loads((tmp_path / "out" / "study.json").read_text())
-    best = kept["search"]["tiny"]["best"]["trial"]
-    assert [trial["number"] for trial in kept["search"]["tiny"]["trials"]] == [0, 1]
-    for score, found in kept["models of the folds"]["tiny"].items():
-        assert 0 < found["separate"] <= 1, score
-    # The concatenated embeddings join the embeddings of each fold's model.
-    rows = []
-    for fold in (1, 2):
-        of_fold = np.load(
-            tmp_path / "out" / "tiny" / f"trial-{best}" / f"fold-{fold}-of-2" / "test"
-            / "evaluation.npy"
-        )  # fmt: skip
-        rows.append(of_fold / np.linalg.norm(of_fold, axis=1, keepdims=True))
-    scores = metrics.evaluate(np.hstack(rows), np.repeat(np.arange(5), 4), [1], clustering=False)
-    for score, key in (("R@1", "recall@1/cosine"), ("MAP@R", "map@r/cosine")):
-        together = kept["models of the folds"]["tiny"][score]["concatenated"]
-        assert together == pytest.approx(scores[key])
-    # The scores of the other trial are kept, but not its models.
-    other = tmp_path / "out" / "tiny" / f"trial-{1 - best}" / "fold-1-of-2"
-    assert (other / "result.json").is_file()
-    assert not (other / "saved_model").exists()
-    assert not (other / "best.keras").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_diverged_trainings_have_no_score(photos, study_of):
-    code, said = study_of(photos, "--optimizer=sgd", "--search=learning_rate=1e29:1e30")
-    assert code == 2
-    assert said.count("the training broke") == 2
-    assert "search must have values with which tiny trains" in said

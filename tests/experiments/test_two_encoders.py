@@ -1,16 +1,18 @@
 """Commands with one model for the queries and another model for the candidates."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from official_layouts import write_groceries
 from photo_search import make_index, picture, png
+from tiny_run import small_encoder
 
 import pipelines
 from experiments import evaluate, search
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options.command_line import run_command
+from experiments.pages import report
+from experiments.pages.retrieval import Shown
 
 
 def evaluate_command(*arguments):
@@ -28,18 +30,11 @@ def groceries(tmp_path_factory):
     return write_groceries(tmp_path_factory.mktemp("data"), [0, 0, 1, 1], ids, ids, png(5))
 
 
-def encoder(path, seed, length=4):
-    keras.utils.set_random_seed(seed)
-    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
-    layers += [keras.layers.Flatten(), keras.layers.Dense(length)]
-    model = keras.Sequential([keras.Input([16, 16, 3]), *layers])
-    model.save(path)
-    return model
-
-
-def test_the_candidate_model_embeds_the_catalog(groceries, tmp_path):
-    queries = encoder(tmp_path / "queries.keras", 0)
-    candidates = encoder(tmp_path / "candidates.keras", 1)
+def test_the_candidate_model_embeds_the_catalog(groceries, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "shown_of_readable", lambda images: Shown())  # skip a slow step
+    queries, candidates = small_encoder(seed=0), small_encoder(seed=1)
+    queries.save(tmp_path / "queries.keras")
+    candidates.save(tmp_path / "candidates.keras")
     code = evaluate_command(
         f"--model={tmp_path / 'queries.keras'}", "--dataset=groceries", f"--data_dir={groceries}",
         f"--candidate_model={tmp_path / 'candidates.keras'}", f"--output_dir={tmp_path / 'out'}",
@@ -57,18 +52,15 @@ def test_the_candidate_model_embeds_the_catalog(groceries, tmp_path):
 
 
 def test_invalid_candidate_models_are_refused(groceries, tmp_path, capsys):
-    encoder(tmp_path / "queries.keras", 0)
-    encoder(tmp_path / "longer.keras", 1, length=6)
+    small_encoder().save(tmp_path / "queries.keras")
+    small_encoder(8).save(tmp_path / "longer.keras")
     given = [f"--model={tmp_path / 'queries.keras'}", f"--output_dir={tmp_path / 'out'}"]
     given += ["--dataset=groceries", f"--data_dir={groceries}", "--resize=20"]
     longer = f"--candidate_model={tmp_path / 'longer.keras'}"
     for arguments, message in (
-        ([*given, longer], "candidate_model must give embeddings of length 4"),
-        (
-            [*given, longer, "--split=train"],
-            "candidate_model and candidate_saved_model must come with",
-        ),
-        ([longer, f"--saved_model={tmp_path}"], "candidate_model must be unset without --model"),
+        ([*given, longer], "candidate_model must give embeddings of length 6"),
+        ([*given, longer, "--split=train"], "candidate_model.* need a dataset with a gallery"),
+        ([longer, f"--saved_model={tmp_path}"], "candidate_model needs --model"),
     ):
         assert evaluate_command(*arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
@@ -97,13 +89,20 @@ def save_words(path, length=48):
 
 
 @pytest.fixture(scope="module")
+def models(index):
+    """SavedModels of words, of words with short embeddings, and of images."""
+    folder = index.parent
+    short = save_words(folder / "short", 3)
+    return {"words": save_words(folder / "words"), "short": short, "images": folder / "model"}
+
+
+@pytest.fixture(scope="module")
 def index(tmp_path_factory):
     return make_index(tmp_path_factory.mktemp("index"))
 
 
-def test_words_find_images_with_the_model_of_the_queries(index, tmp_path, capsys):
-    model = save_words(tmp_path / "words")
-    given = [f"--index={index}", f"--query_model={model}", "--k=1"]
+def test_words_find_images_with_the_model_of_the_queries(index, models, capsys):
+    given = [f"--index={index}", f"--query_model={models['words']}", "--k=1"]
     assert search_command(*given, "--query_text=3", "--query_text=0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "3" and lines[2].endswith("  b/3.gif")
@@ -111,13 +110,13 @@ def test_words_find_images_with_the_model_of_the_queries(index, tmp_path, capsys
     assert len(found) == 1
 
 
-def test_an_image_is_embedded_by_the_model_of_the_queries(index, tmp_path, capsys):
+def test_an_image_is_embedded_by_the_model_of_the_queries(index, models, tmp_path, capsys):
     query = tmp_path / "query.png"
     picture(1).save(query)
     same = [f"--index={index}", f"--query={query}", "--k=1"]
-    assert search_command(*same, f"--query_model={index.parent / 'model'}") == 0
+    assert search_command(*same, f"--query_model={models['images']}") == 0
     assert "  a/1.png" in capsys.readouterr().out
-    assert search_command(*same, f"--query_model={save_words(tmp_path / 'words')}") == 2
+    assert search_command(*same, f"--query_model={models['words']}") == 2
     assert "cannot be searched" in capsys.readouterr().err
 
 
@@ -138,9 +137,8 @@ def test_an_image_is_embedded_by_the_model_of_the_queries(index, tmp_path, capsy
         (["--serve", "--query_model={images}"], "query_model must be unset with --serve"),
     ],
 )
-def test_invalid_models_of_queries_are_refused(index, tmp_path, flags, message, capsys):
-    paths = {"short": save_words(tmp_path / "short", 3), "images": index.parent / "model"}
-    flags = [flag.format(**paths) for flag in flags]
+def test_invalid_models_of_queries_are_refused(index, models, flags, message, capsys):
+    flags = [flag.format(**models) for flag in flags]
     assert search_command(f"--index={index}", *flags) == 2
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1 and message in error[0]

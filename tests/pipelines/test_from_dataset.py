@@ -151,21 +151,6 @@ def test_invalid_datasets_are_refused(dataset, kind, said):
         balanced(dataset, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "kind", "said"),
-    [
-        (np.zeros((3, 4), int), ArgumentTypeError, "dtype int64.*astype"),
-        (np.zeros((3, 4), np.uint8), ArgumentError, r"dtype uint8 and shape \(3, 4\)"),
-        (np.zeros(3), ArgumentError, r"dtype float64 and shape \(3,\)"),
-        (np.zeros((3, 0)), ArgumentError, r"dtype float64 and shape \(3, 0\)"),
-        (np.zeros((3, 4), complex), ArgumentTypeError, "dtype complex128.$"),
-    ],
-)
-def test_invalid_arrays_are_refused(arrays, kind, said):
-    with pytest.raises(kind, match=said):
-        ImageTable.from_arrays(arrays, [0, 0, 1])
-
-
 def test_images_in_files_need_a_transform():
     table = ImageTable.from_paths(["a.png", "b.png"], ["a", "b"])
     for batches in (
@@ -174,13 +159,6 @@ def test_images_in_files_need_a_transform():
     ):
         with pytest.raises(ArgumentError, match="transform must be set.*EvaluationTransform"):
             batches()
-
-
-def test_sampler_accepts_class_names():
-    names = np.array([f"class {n}" for n in LABELS])
-    for labels in (names, list(names), names.astype(object)):
-        sampler = BalancedSampler(labels, 3, 2, seed=1)
-        assert all((sampler(n) == BalancedSampler(LABELS, 3, 2, seed=1)(n)).all() for n in range(9))
 
 
 def test_names_that_are_not_utf_8_stay_different_classes():

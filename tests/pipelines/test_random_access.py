@@ -13,7 +13,7 @@ from keras_dml._common.errors import ArgumentError
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
 LABELS = np.repeat(np.arange(7), 4)
-SEEDS = (0, 1, 2024)
+SEEDS = (0, 2024)
 SIDE = 12
 PLAIN = TrainTransform(SIDE, 16, crop="none", flip=False)
 

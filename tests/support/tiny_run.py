@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments import run
 from experiments.options.command_line import run_command
+from experiments.training.manifest import Manifest
 from experiments.training.run_folder import RunFolder
 
 TINY = [
@@ -31,6 +33,32 @@ TINY = [
     "--epochs=2",
     "--recall_at=1,2",
 ]
+
+# For several workers, without photos. 132 test images are not a multiple of the batch size, per
+# worker or in total.
+TINY_GLYPHS = [
+    *("--dataset=glyphs", "--train_classes=20", "--test_classes=11"),
+    *("--image_size=16", "--resize=18", "--crop=fixed", "--batch_size=24"),
+    *("--backbone=small_convnet", "--filters=8", "--weights=none", "--frozen_batch_norm"),
+    *("--embedding_size=8", "--loss=ce", "--eval_batch_size=7", "--recall_at=1,2"),
+]
+
+
+def small_encoder(length=6, seed=0):
+    """Return a small model from images of 16 pixels to embeddings."""
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3, strides=3)]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(length)]
+    return keras.Sequential([keras.Input([16, 16, 3]), *layers])
+
+
+def write_run(folder, model, *more):
+    """Write the files of a run that other commands read: its best model, and its flags."""
+    folder.mkdir()
+    manifest = Manifest(folder)
+    model.save(manifest.staged("best.keras"))
+    manifest.commit(["best.keras"])
+    (folder / "flags.txt").write_text("\n".join([*TINY, *more]) + "\n")
 
 
 def final_weights(folder):

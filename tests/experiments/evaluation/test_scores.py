@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tiny_run import TINY, finished_run, history
 
-from experiments import compare, evaluate, study
+from experiments import compare, evaluate
 from experiments.evaluation import scores
 from experiments.evaluation.information import ROWS, widest_classes
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
@@ -66,13 +66,12 @@ def test_a_new_score_is_in_the_files_of_an_evaluation(spread, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, monkeypatch):
-    # The child processes of `compare` and `study` lack the score, so run in this process.
+    # The child processes of `compare` lack the score, so run in this process.
     def run(recipe, folder, forwarded):
         if not (folder / "result.json").is_file():
             finished_run(folder, photos, *forwarded)
 
-    for module in (compare, study):
-        monkeypatch.setattr(module, "run_recipe", run)
+    monkeypatch.setattr(compare, "run_recipe", run)
     recipe = tmp_path / "tiny.flags"
     recipe.write_text("\n".join([*TINY, f"--data_dir={photos}"]))
     arguments = [f"--recipes={recipe}", "--loss=contrastive"]
@@ -94,12 +93,6 @@ def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, 
     assert "<h2>Spread on the test images</h2>" in report
     for text in (result["table"], (folder / "model_card.md").read_text(), said):
         assert "Spread" in text and "0.250 m" in text
-
-    words = ["study", *arguments, f"--output_dir={tmp_path / 'study'}", "--seeds=2"]
-    assert run_command(study.main, words) == 0
-    assert "Spread" in capsys.readouterr().out
-    kept = json.loads((tmp_path / "study" / "study.json").read_text())
-    assert kept["scores"]["Spread"] == {"tiny": [0.25, 0.25]}
 
 
 @pytest.fixture

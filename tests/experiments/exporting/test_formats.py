@@ -84,25 +84,6 @@ def test_int8_embeddings_are_close_to_the_keras_model(name, tmp_path, capfd):
     assert "".join(capfd.readouterr()) == ""
 
 
-@keras.saving.register_keras_serializable("test_formats")
-class Singular(keras.layers.Layer):
-    """A layer that ONNX, OpenVINO, and LiteRT do not support."""
-
-    def call(self, vectors):
-        values = tf.linalg.svd(vectors[:, :, None] * vectors[:, None, :], compute_uv=False)
-        return tf.ensure_shape(values, vectors.shape)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["onnx", "openvino", "litert"])
-def test_an_unsupported_layer_is_named(name, tmp_path):
-    need(name)
-    format = FORMATS[name]
-    source = Source(model(keras.layers.Dense(4), Singular(name="of_mine")), decoded)
-    with pytest.raises(UsageError, match=f"format={name} does not have the layer 'of_mine'"):
-        layers.write(name, format, source, tmp_path / format.file)
-
-
 def test_the_unsupported_layer_is_identified():
     class Refusing(keras.layers.Layer):
         def call(self, vectors):

@@ -3,8 +3,6 @@
 import errno
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -133,12 +131,3 @@ def test_a_server_disables_onednn_before_tensorflow_is_imported(monkeypatch):
     monkeypatch.setattr(search, "needing", imported)
     with pytest.raises(UsageError, match="far enough"):
         search.main(["search", "--index=here", "--serve"])
-
-
-def test_the_last_garbage_collection_of_a_process_is_left_out():
-    program = (
-        "import gc; from experiments.options import run_command; run_command(lambda words: None);"
-        "print(gc.get_freeze_count() > 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr

@@ -17,8 +17,8 @@ class InCallback:
         time.sleep(0.01)
 
 def main(words):
-    atexit.register(time.sleep, 0.2)
-    threading.Thread(target=time.sleep, args=[1.2]).start()
+    atexit.register(time.sleep, 0.1)
+    threading.Thread(target=time.sleep, args=[0.6]).start()
     print("began", flush=True)
     if "callback" in WORDS:
         InCallback()
@@ -29,7 +29,7 @@ def main(words):
             raise RuntimeError("active exception types: REPLACED BY KeyboardInterrupt")
         raise
     finally:
-        time.sleep(0.4)  # cleans up
+        time.sleep(0.2)  # cleans up
 
 WORDS = sys.argv.copy()
 sys.argv = sys.argv[:1]
@@ -49,7 +49,7 @@ def started(*words):
 
 def test_a_second_interrupt_at_any_moment_ends_the_process_with_one_line():
     # During the command's cleanup, while Python waits for threads, and in the exit handlers.
-    delays = (0.0, 0.1, 0.395, 0.405, 1.1, 1.3, 1.5)
+    delays = (0.0, 0.195, 0.205, 0.55, 0.65)
     processes = [started() for _ in delays]
     began = time.monotonic()
     for process in processes:

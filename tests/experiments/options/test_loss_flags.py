@@ -6,7 +6,7 @@ import tiers
 from experiments.options import RunOptions, UsageError, loss_flags, parse
 from experiments.options.help import help_text
 from experiments.options.loss_flags import flags_of_losses, taken_by
-from keras_dml import losses, models
+from keras_dml import losses
 
 
 def options(*words):
@@ -50,9 +50,3 @@ def test_the_help_describes_a_shared_flag_for_each_loss():
 def test_choices_are_refused_before_anything_is_built():
     with pytest.raises(UsageError, match="triplets must be one of all, semihard, hard .*best"):
         _ = options("--loss=triplet", "--triplets=best").loss_arguments
-
-
-def test_the_statistics_network_has_the_defaults_of_its_constructor():
-    given = options("--statistics_depth=1")
-    network = models.StatisticsNetwork(**given.statistics)
-    assert (network.hidden, network.depth, network.slope, network.residual) == (128, 1, 0.1, True)

@@ -10,7 +10,6 @@ import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
-from processes import run_python
 
 from experiments.evaluation.figures import Curves
 from experiments.evaluation.result import Result
@@ -181,16 +180,6 @@ def test_the_headline_the_summary_and_the_figures(text):
         assert shown in text
 
 
-@pytest.mark.parametrize(("cosine", "better"), [(0.338, "l2"), (0.42, "cosine"), (None, "l2")])
-def test_the_headline_compares_with_the_better_raw_pixel_score(cosine, better, tmp_path):
-    rows = {**BARE.rows, "raw pixels, l2": {"recall@1": 0.406, "recall@2": 0.5}}
-    rows["raw pixels, cosine"] = {"recall@2": 0.6} if cosine is None else {"recall@1": cosine}
-    text = written(tmp_path, Result("bare", rows))
-    value = 42.0 if better == "cosine" else 40.6
-    assert re.findall(r"<b>([\d.]+)<small> %", text) == ["25.0", str(value)]
-    assert f">raw pixels, {better}, for comparison<" in text
-
-
 def test_missing_parts_are_not_shown(tmp_path):
     text = written(tmp_path, BARE, Shown())
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["25.0"]
@@ -239,18 +228,6 @@ def test_the_report_does_not_depend_on_matplotlib_settings(text, tmp_path):
         before = dict(matplotlib.rcParams)
         assert written(tmp_path, sample()) == text
         assert dict(matplotlib.rcParams) == before
-
-
-@pytest.mark.slow
-def test_pyplot_is_not_imported():
-    code = (
-        "import sys\n"
-        "from experiments.evaluation.figures import Curves\n"
-        "from experiments.pages.figures import svg\n"
-        "svg('Loss', Curves({'loss': [(1, 2.0), (2, 1.0)]}))\n"
-        "sys.exit('matplotlib.pyplot' in sys.modules)"
-    )
-    run_python("-c", code)
 
 
 def test_a_failed_report_keeps_the_previous_report(tmp_path, monkeypatch):

@@ -98,29 +98,6 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(made, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_later_commands_embed_only_new_images(made, tmp_path, capsys):
-    pytest.importorskip("ray")
-    folder = tmp_path / "files"
-    given = words(made, tmp_path / "out", f"parquet:{folder}")
-    assert index_command(*given) == 0
-    assert "180 images; 181 embedded in" in capsys.readouterr().out
-    assert index_command(*given) == 0
-    out = capsys.readouterr().out
-    assert " 0 embedded in" in out and "there already" in out
-    write_photos(made / "photos", ["new.png"])
-    (made / "photos" / NAMES[0]).rename(made / "saved.png")
-    try:
-        assert index_command(*given) == 0
-    finally:
-        (made / "photos" / "new.png").unlink()
-        (made / "saved.png").rename(made / "photos" / NAMES[0])
-    assert "180 images; 1 embedded in" in capsys.readouterr().out
-    found, rows = read_parquet(folder)
-    assert set(found) == {*NAMES[1:], "new.png"} and rows == 180
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.parametrize("store", ["parquet", "lancedb"])
 def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path):
     """Killed when Ray starts, when a worker starts, and after 1, 3, and all files."""

@@ -63,12 +63,6 @@ def test_search_by_an_uploaded_image(client):
     assert len(upload(client, png(1), address="/search").json["neighbours"]) == 5
 
 
-def test_search_by_an_item(client):
-    answer = client.get("/search?item=2&k=4").json
-    assert answer["path"] == "a/1.png"
-    assert sorted(one["item"] for one in answer["neighbours"]) == [0, 1, 3, 4]
-
-
 def test_conditions(client):
     def found(given):
         answer = client.get(f"/search?item=2&{given}")
@@ -282,13 +276,14 @@ def test_control_characters_in_names_are_escaped(index):
     ]
 
 
-@pytest.fixture
-def running(index, monkeypatch):
+@pytest.fixture(scope="module")
+def running(index):
     """Port of a server in a thread, with a one-second limit for the arrival of a request."""
-    monkeypatch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
-    monkeypatch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
-    with answering(index) as server:
-        yield server.effective_port
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
+        patch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
+        with answering(index) as server:
+            yield server.effective_port
 
 
 def test_incomplete_requests_do_not_block_others_and_time_out(running):

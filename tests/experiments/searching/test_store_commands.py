@@ -107,8 +107,9 @@ def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkey
     assert code == 2 and said.splitlines()[-1] == "error: the store is gone"
 
 
-@pytest.mark.parametrize("kind", ["folder", "store"])
-@pytest.mark.parametrize("parameters", ["", "?scheme=http&endpoint_override=h"])
+@pytest.mark.parametrize(
+    ("kind", "parameters"), [("folder", "?scheme=http&endpoint_override=h"), ("store", "")]
+)
 def test_an_address_in_an_index_is_not_opened(
     made, kind, parameters, tmp_path, monkeypatch, capsys
 ):

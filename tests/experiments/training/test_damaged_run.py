@@ -1,6 +1,5 @@
 """A run folder with a cut, changed, or missing file: the same result, or one line."""
 
-import json
 import os
 import shutil
 import types
@@ -10,14 +9,6 @@ import numpy as np
 import pytest
 import tiers
 from damage import damage as damage_a_file
-from tiny_run import (
-    TINY,
-    assert_same_weights,
-    command,
-    finished_run,
-    history,
-    stopping_after_a_checkpoint,
-)
 from trials import Tally, seeds
 
 from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
@@ -233,28 +224,3 @@ def test_changed_files_of_a_finished_run_are_named(tmp_path):
     (path / CHECKPOINT).unlink()
     with pytest.raises(UsageError, match="there is no checkpoint: delete the result"):
         _ = RunFolder(path, FLAGS).result
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_run_with_damaged_files_is_bit_identical_or_names_them(photos, tmp_path, capfd):
-    words = ["--deterministic", "--epochs=3", "--raw_pixels"]
-    whole = finished_run(tmp_path / "whole", photos, *words)
-    run = tmp_path / "run"
-    given = [*TINY, f"--data_dir={photos}", f"--output_dir={run}", *words]
-    with stopping_after_a_checkpoint(2):
-        assert command(*given) == 130
-    cut(run / RAW_PIXELS)
-    assert command(*given) == 0
-    assert "continued after epoch 2" in capfd.readouterr().out
-    flip(run / RESULT)
-    assert command(*given) == 0
-    assert "R@1" in capfd.readouterr().out
-    assert history(whole) == history(run)
-    assert_same_weights(whole, run)
-    results = [json.loads((folder / RESULT).read_text()) for folder in (whole, run)]
-    assert results[0]["scores"] == results[1]["scores"]
-    flip(run / CHECKPOINT)
-    (run / RESULT).unlink()
-    assert command(*given) == 2
-    assert "checkpoint.npz is damaged" in capfd.readouterr().err

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tiny_run import TINY, assert_serves_its_embeddings, command, final_weights, history
 
-from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training import encoders, outcome
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
@@ -68,62 +67,6 @@ def test_view_seeds_depend_on_seed_view_and_image():
     assert (view_seeds(1, 2, 5) == view_seeds(1, 2, 9)[:5]).all()
     drawn = [view_seeds(seed, view, 50) for seed in (0, 1) for view in (0, 1)]
     assert len(np.unique(np.concatenate(drawn), axis=0)) == 200
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_killed_process_loses_no_row_on_disk(photos, tmp_path, monkeypatch):
-    whole = run_of(tmp_path / "whole", photos, "--cache_features", "--cached_views=2")
-    append, done = EmbeddingFile.append, []
-
-    def killed(self, batch):
-        done.append((self.path.name, self.done))
-        if len(done) == 9:  # within the second file
-            raise KeyboardInterrupt
-        append(self, batch)
-
-    def watched(self, batch):
-        done.append((self.path.name, self.done))
-        append(self, batch)
-
-    flags = ["--cache_features", "--cached_views=2", "--eval_batch_size=4"]
-    with monkeypatch.context() as patch:
-        patch.setattr(EmbeddingFile, "append", killed)
-        run_of(tmp_path / "killed", photos, *flags, code=130)
-    left_at = done[-1]
-    assert left_at[1] > 0
-    done.clear()
-    monkeypatch.setattr(EmbeddingFile, "append", watched)
-    run_of(tmp_path / "killed", photos, *flags)
-    assert done[0] == left_at
-    for row, expected in zip(history(tmp_path / "killed"), history(whole)):
-        assert row == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_run_stopped_after_the_last_epoch_ends_the_same_without_features(
-    photos, tmp_path, monkeypatch
-):
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    whole = run_of(tmp_path / "whole", photos, "--cache_features")
-    with monkeypatch.context() as patch:
-        patch.setattr(outcome, "_kept_model", stopped)
-        run_of(tmp_path / "run", photos, "--cache_features", code=130)
-    assert len(features_of(tmp_path / "run")) == 2
-    run_of(tmp_path / "run", photos, "--cache_features")
-    assert not (tmp_path / "run" / "features").exists()
-    embeddings = [
-        np.load(folder / "test_embeddings.npz")["embeddings"]
-        for folder in (whole, tmp_path / "run")
-    ]
-    np.testing.assert_allclose(*embeddings, atol=1e-5)
-
-
-def features_of(folder):
-    return {path.name: np.load(path) for path in folder.glob("features/*.npy")}
 
 
 def net(name="conv", filters=4, scale=1 / 255):

@@ -1,9 +1,17 @@
-"""A run that resumes after `kill -9` equals a run that was never killed."""
+"""A run that resumes, also after `kill -9`, equals a run that was never stopped."""
 
 import numpy as np
 import pytest
-from once import once
-from tiny_run import TINY, assert_same_runs, finish, kill_when, start
+import tiers
+from tiny_run import (
+    TINY,
+    assert_same_runs,
+    command,
+    finish,
+    kill_when,
+    start,
+    stopping_after_a_checkpoint,
+)
 
 ARGUMENTS = [
     *TINY,
@@ -13,7 +21,7 @@ ARGUMENTS = [
     "--jitter=0.2,0.2,0.2,0.1",
     "--deterministic",
 ]
-# Three steps per epoch, so that RankMI is killed between its two alternating updates.
+# Three steps per epoch, so that RankMI stops between its two alternating updates.
 LOSSES = {
     "ce": [
         *("--loss=ce", "--dropout=0.5", "--optimizer=sgd"),
@@ -27,45 +35,34 @@ LOSSES = {
 }
 
 
-def run(data, folder, loss):
-    words = [*ARGUMENTS, *LOSSES[loss], f"--data_dir={data}", f"--output_dir={folder}"]
-    return start("experiments.run", *words)
-
-
-@once
-def whole(photos, folder, loss):
-    finish(run(photos, folder / loss, loss))
-    return folder / loss
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
+def words_of(loss, photos, folder):
+    return [*ARGUMENTS, *LOSSES[loss], f"--data_dir={photos}", f"--output_dir={folder}"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("loss", "epoch"),
-    [
-        ("ce", 3),
-        ("rankmi", 1),
-        pytest.param("ce", 1, marks=pytest.mark.thorough),
-        pytest.param("pce", 1, marks=pytest.mark.thorough),
-        pytest.param("alternating", 1, marks=pytest.mark.thorough),
-        pytest.param("supcon", 1, marks=pytest.mark.thorough),
-    ],
-)
-def test_a_killed_run_resumes_identically(photos, runs, tmp_path, loss, epoch):
-    expected_run = whole(photos, runs, loss)
-    killed = tmp_path / "killed"
+def test_a_killed_run_resumes_identically(photos, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert command(*words_of("ce", photos, whole)) == 0
     checkpoint = killed / "checkpoint.npz"
 
     def ready():
         if not checkpoint.is_file():
             return False
         with np.load(checkpoint) as saved:
-            return int(saved["state_epoch"]) >= epoch
+            return int(saved["state_epoch"]) >= 3
 
-    kill_when(ready, run(photos, killed, loss), killed)
-    assert "continued after epoch" in finish(run(photos, killed, loss))
-    assert_same_runs(expected_run, killed)
+    command_line = ["experiments.run", *words_of("ce", photos, killed)]
+    kill_when(ready, start(*command_line), killed)
+    assert "continued after epoch" in finish(start(*command_line))
+    assert_same_runs(whole, killed)
+
+
+@pytest.mark.slow
+@tiers.parametrize("loss", LOSSES, ["rankmi"], pytest.mark.thorough)
+def test_a_stopped_run_resumes_identically(loss, photos, tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert command(*words_of(loss, photos, whole)) == 0
+    with stopping_after_a_checkpoint():
+        assert command(*words_of(loss, photos, stopped)) == 130
+    assert command(*words_of(loss, photos, stopped)) == 0
+    assert_same_runs(whole, stopped)

@@ -50,15 +50,7 @@ class First:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kept", "seen"),
-    [
-        (CHECKPOINT, "flags"),
-        pytest.param(CHECKPOINT, "nothing", marks=pytest.mark.slow),
-        pytest.param("result.json", "nothing", marks=pytest.mark.slow),
-        pytest.param("result.json", "flags", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kept", "seen"), [(CHECKPOINT, "flags"), ("result.json", "nothing")])
 def test_a_folder_that_another_run_used_in_between_is_refused(tmp_path, kept, seen):
     path = tmp_path / "run"
     if seen == "nothing":

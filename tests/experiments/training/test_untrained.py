@@ -6,13 +6,10 @@ import re
 import keras
 import numpy as np
 import pytest
-import tiers
 from PIL import Image
-from tiny_run import TINY, command, finished_run
+from tiny_run import finished_run
 
 from experiments.evaluation import table_embedder
-from experiments.training import fit
-from experiments.training.callbacks import EvaluateAndSave
 from keras_dml import metrics, models
 from pipelines import EvaluationTransform, evaluation_batches, load_dataset
 
@@ -93,26 +90,3 @@ def test_cached_features_are_reused_for_the_scores(photos, weights, tmp_path, mo
     assert not [each for each in passes if each.startswith(NAME)]
     for row in ("cosine", "l2"):
         assert cached[row] == pytest.approx(expected[row], rel=1e-5)
-
-
-@tiers.parametrize("killed_in", [0, 1], [0])
-def test_a_killed_run_shows_the_same_scores(killed_in, photos, weights, tmp_path, monkeypatch):
-    whole = finished_run(tmp_path / "whole", photos, weights, "--deterministic")
-    end = EvaluateAndSave.on_epoch_end
-
-    def killed(self, epoch, logs=None):
-        if epoch == killed_in:
-            raise KeyboardInterrupt
-        end(self, epoch, logs)
-
-    folder = tmp_path / "killed"
-    words = [*TINY, weights, "--deterministic", f"--data_dir={photos}", f"--output_dir={folder}"]
-    with monkeypatch.context() as patch:
-        patch.setattr(EvaluateAndSave, "on_epoch_end", killed)
-        assert command(*words) == 130
-    if killed_in == 0:
-        (folder / "untrained_backbone.json").unlink()  # measured again before the first step
-    else:
-        monkeypatch.setattr(fit, "untrained_embeddings", lambda *_: pytest.fail("measured again"))
-    assert command(*words) == 0
-    assert baseline(folder) == baseline(whole)

@@ -7,18 +7,10 @@ import time
 import local_workers
 import numpy as np
 import pytest
-from processes import run_python
-from tiny_run import assert_same_runs, final_weights, history
+from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history
 
-# 132 test images are not a multiple of the batch size, per worker or in total.
-TINY = [
-    *("--dataset=glyphs", "--train_classes=20", "--test_classes=11"),
-    *("--image_size=16", "--resize=18", "--crop=fixed", "--batch_size=24"),
-    *("--backbone=small_convnet", "--filters=8", "--weights=none", "--frozen_batch_norm"),
-    *("--embedding_size=8", "--loss=ce", "--dropout=0.5", "--optimizer=adam"),
-    *("--epochs=4", "--steps_per_epoch=3", "--eval_every=2", "--eval_batch_size=7"),
-    *("--recall_at=1,2", "--deterministic"),
-]
+TINY = [*TINY_GLYPHS, "--dropout=0.5", "--optimizer=adam", "--deterministic"]
+TINY += ["--epochs=4", "--steps_per_epoch=3", "--eval_every=2"]
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +42,7 @@ def whole(tmp_path_factory):
 
 def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
     alone = tmp_path / "alone"
-    run_python("-m", "experiments.run", *TINY, f"--output_dir={alone}")
+    assert command(*TINY, f"--output_dir={alone}") == 0
     expected, found = final_weights(alone), final_weights(whole)
     for name, array in expected.items():
         largest = max(np.abs(array).max(), 1e-3)

@@ -1,9 +1,6 @@
 """Grids of settings, and the printed scores next to ours."""
 
-import json
-
 import pytest
-from tiny_run import TINY, finished_run
 
 from experiments import study
 from experiments.options.command_line import run_command
@@ -54,35 +51,6 @@ def test_printed_scores_are_next_to_the_means_of_ours():
     assert first == ["a, scale=1", "50.0 ± 0.0", "42.0", "–", "60.0"]
     assert second == ["a, scale=2", "–", "–", "–", "–"]
     assert printed_table(results, {}) == []
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_study_of_a_grid_is_in_its_order_and_resumes(photos, tmp_path, monkeypatch, capsys):
-    started = []
-
-    def run(recipe, folder, forwarded):
-        if not (folder / "result.json").is_file():
-            started.append(folder)
-            finished_run(folder, photos, *forwarded)
-
-    monkeypatch.setattr(study, "run_recipe", run)
-    recipe = tmp_path / "tiny.flags"
-    recipe.write_text("\n".join([*TINY, f"--data_dir={photos}", "--loss=ice"]))
-    (tmp_path / "printed.csv").write_text(
-        "recipe,item,setting,score,value\ntiny,Table 2,scale=16,R@1,71.0\n"
-    )
-    words = ["study", f"--recipes={recipe}", "--loss=ice", "--grid=scale=16,1", "--seeds=2"]
-    words.append(f"--output_dir={tmp_path / 'out'}")
-    assert run_command(study.main, words) == 0
-    said = capsys.readouterr().out
-    assert "R@1, paper" in said and "71.0" in said
-    scores = json.loads((tmp_path / "out" / "study.json").read_text())["scores"]["R@1"]
-    assert list(scores) == ["tiny, scale=16", "tiny, scale=1"]
-    assert (tmp_path / "out" / "tiny" / "scale=16" / "seed-1" / "result.json").is_file()
-    assert "<h2>Printed scores</h2>" in (tmp_path / "out" / "study.html").read_text()
-    assert len(started) == 4
-    assert run_command(study.main, words) == 0 and len(started) == 4
 
 
 def test_a_grid_and_a_search_are_refused_together(tmp_path, capsys):

@@ -1,14 +1,18 @@
 """The flags of the final runs, on all training classes, after a search."""
 
+import json
 import pathlib
 
+import numpy as np
 import pytest
 
+from experiments.evaluation.scores import compared
 from experiments.options import RunOptions, UsageError, parse
 from experiments.tuning import folds
 from experiments.tuning.folds import scores_on_test_classes
 from experiments.tuning.protocol import RecipeSearch, SearchResult
 from experiments.tuning.space import Trial
+from keras_dml import metrics
 
 FORWARDED = ("--dataset=glyphs", "--train_classes=6", "--test_classes=3", "--schedule=constant")
 
@@ -64,6 +68,29 @@ def test_patience_is_checked_before_the_first_trial(monkeypatch):
     search_of("--patience=3").check()  # the search adds --fold
     with pytest.raises(UsageError, match="schedule must be .*--patience.*warm_cosine"):
         search_of("--patience=3", "--schedule=warm_cosine").check()
+
+
+def test_models_of_the_folds_are_scored_separately_and_concatenated(tmp_path, monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(2, 36, 4))
+
+    def evaluate(module, *words, name):
+        output = pathlib.Path(words[-1].partition("=")[2])
+        output.mkdir(parents=True)
+        fold = int(output.parent.name)
+        np.save(output / "evaluation.npy", rows[fold])
+        found = {score.key: 0.5 + 0.25 * fold for score in compared()}
+        (output / "evaluation.json").write_text(json.dumps({"scores": found}))
+
+    monkeypatch.setattr(folds, "run_module", evaluate)
+    runs = [tmp_path / "0", tmp_path / "1"]
+    found = scores_on_test_classes(tmp_path, runs, FORWARDED)
+    both = np.hstack([each / np.linalg.norm(each, axis=1, keepdims=True) for each in rows])
+    expected = metrics.evaluate(both, np.repeat(np.arange(3), 12), [1], clustering=False)
+    for name, key in (("R@1", "recall@1/cosine"), ("MAP@R", "map@r/cosine")):
+        assert found[name]["separate"] == 0.625
+        assert found[name]["concatenated"] == pytest.approx(expected[key])
+    monkeypatch.setattr(folds, "run_module", pytest.fail)  # the scores are stored
+    assert scores_on_test_classes(tmp_path, runs, FORWARDED) == found
 
 
 def test_the_evaluation_of_a_trial_is_allowed_the_same_code_as_its_runs(tmp_path, monkeypatch):

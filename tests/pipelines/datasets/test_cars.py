@@ -147,17 +147,3 @@ def test_file_that_crashes_the_subprocess_is_a_one_line_error(
         monkeypatch.setattr(cars_module, "_SECONDS", 0.5)
     with pytest.raises(ValueError, match=f"cannot be read as a MATLAB file: {message}"):
         cars(write_cars(tmp_path / "data"))
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_flipped_byte_anywhere_only_crashes_the_subprocess(tmp_path):
-    root = write_cars(tmp_path / "data")
-    file = root / "cars_annos.mat"
-    whole = file.read_bytes()
-    for place in range(0, len(whole), max(len(whole) // 100, 1)):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
-        try:
-            cars(root)
-        except ValueError as error:
-            assert "\n" not in str(error)

@@ -1,101 +1,105 @@
 """Damaged images: all readers agree to read them, or to refuse them in one line."""
 
-import json
-import os
+import io
 import pathlib
-import select
-import subprocess
 import sys
 
 import mutated_images
+import numpy as np
 import pytest
+import tensorflow as tf
+from photo_search import make_index
+from PIL import Image
+from trial_process import run_trials, trials_of_this_process
 from trials import Tally, seeds
 
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
-_SUPPORT = pathlib.Path(mutated_images.__file__).parent
-_SECONDS = 5  # per image and core, after all functions are traced
-_MEGABYTES = 200  # for an image of at most 100,000 pixels
-_PATIENCE = 120
+from experiments.evaluation.pictures import thumbnail
+from experiments.searching.serve import create_app
+from experiments.searching.visual_search import VisualSearch
+from pipelines import EvaluationTransform, ImageTable, TrainTransform, find_bad_images
+from pipelines.images.decode import decode_image
+
+MAX_PIXELS = 100_000
+SIDE = 12
+REFUSALS = (tf.errors.OpError, UnicodeDecodeError)
 
 
-class Reader:
-    """A process of `image_reader`, restarted if an image crashes it."""
+def traced(function, *more):
+    return tf.function(
+        function, input_signature=[tf.TensorSpec([], tf.string), *more], autograph=False
+    )
 
-    def __init__(self, folder):
-        self._folder, self._process, self._starts = folder, None, 0
-        self._ahead = b""
 
-    def ask(self, question, patience=_PATIENCE):
-        """Return its answer, or {"fault": how it ended}."""
-        if self._process is None:
-            self._start()
-        self._process.stdin.write(json.dumps(question).encode() + b"\n")
-        self._process.stdin.flush()
-        answer = self._answer(patience)
-        if answer is not None:
-            return answer
-        running = self._process.poll() is None
-        self.end()
-        if running:
-            return {"fault": f"no answer in {patience} s"}
-        return {"fault": f"the process ended, {self._process.returncode}"}
+DECODED = traced(lambda encoded: decode_image(encoded, MAX_PIXELS))
+EVALUATED = traced(EvaluationTransform(SIDE, (SIDE, SIDE), max_pixels=MAX_PIXELS))
+AUGMENTED = [
+    traced(transform, tf.TensorSpec([2], tf.int64))
+    for transform in (
+        TrainTransform(SIDE, crop="area", max_pixels=MAX_PIXELS),
+        TrainTransform(SIDE, crop="fixed", resize=SIDE + 2, max_pixels=MAX_PIXELS),
+    )
+]
 
-    def end(self):
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process, ended = None, self._process
-            ended.stdin.close()
-            ended.stdout.close()
 
-    def _start(self):
-        self._starts += 1
-        self._ahead = b""
-        paths = [*sys.path, str(_SUPPORT), str(_SUPPORT.parents[1])]
-        self._process = subprocess.Popen(
-            [sys.executable, str(_SUPPORT / "image_reader.py"), self._folder / str(self._starts)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        while (said := self._answer(_PATIENCE)) != "ready":
-            assert said is not None, "image_reader does not start"
-        # Tracing on the first use takes seconds.
-        first = self._folder / "first.jpg"
-        for _, content in mutated_images.good_images():
-            first.write_bytes(content)
-            self.ask(str(first))
+def reason(call):
+    """Return None or the reason of a refusal; other exceptions are faults."""
+    try:
+        call()
+    except REFUSALS as error:
+        return str(getattr(error, "message", "") or "damaged")[:200]
+    return None
 
-    def _answer(self, patience):
-        # A separate buffer, because `select` does not see the data that a stream has read ahead.
-        while True:
-            line, found, self._ahead = self._ahead.partition(b"\n")
-            if found:
-                try:
-                    return json.loads(line)
-                except ValueError:  # a line that a command prints
-                    continue
-            self._ahead = line
-            output = self._process.stdout
-            if not select.select([output], [], [], patience)[0]:
-                return None
-            more = os.read(output.fileno(), 2**16)
-            if not more:
-                self._process.wait()
-                return None
-            self._ahead += more
+
+def turned_otherwise(pixels, shown):
+    """Return whether a thumbnail shows the image in another orientation."""
+    ways = [np.rot90(side, turn) for side in (shown, shown[:, ::-1]) for turn in range(4)]
+    differences = [
+        np.abs(way.astype(int) - pixels).mean() if way.shape == pixels.shape else 255.0
+        for way in ways
+    ]
+    return differences[0] > 10 and min(differences) < differences[0] / 2
+
+
+def looked_at(path, client):
+    """Return the answers of all readers of an image."""
+    encoded = path.read_bytes()
+    found = {}
+    for name, table in (
+        ("check", ImageTable.from_paths([path], [0])),
+        ("check in memory", ImageTable.from_encoded([encoded], [0])),
+    ):
+        bad = find_bad_images(table, max_pixels=MAX_PIXELS)
+        found[name] = bad[0][2] if bad else None
+    first = find_bad_images(ImageTable.from_paths([path], [0]), decode=False)
+    found["first bytes"] = first[0][2] if first else None
+    kept = []
+    found["whole"] = reason(lambda: kept.append(DECODED(encoded).numpy()))
+    found["evaluation"] = reason(lambda: EVALUATED(encoded))
+    found["training"] = [
+        reason(lambda augment=augment, seed=seed: augment(encoded, [seed, 7]))
+        for augment in AUGMENTED
+        for seed in range(2)
+    ]
+    form = {"image": (io.BytesIO(encoded), "photo.jpg")}
+    answer = client.post("/search", data=form, content_type="multipart/form-data")
+    found["upload"] = [answer.status_code, str(answer.json)[:200]]
+    try:
+        shown, _ = thumbnail(path, MAX_PIXELS)
+        found["thumbnail"] = None
+    except ValueError as error:
+        found["thumbnail"] = str(error)
+    else:
+        if kept and max(kept[0].shape) <= 320:
+            pixels = np.asarray(Image.open(io.BytesIO(shown)).convert("RGB"))
+            found["turned otherwise"] = turned_otherwise(kept[0], pixels)
+    return found
 
 
 def fault_of(found):
     """Return the fault of a reader on this image, or None."""
-    if "fault" in found:
-        return found["fault"]
-    if found["seconds"] > _SECONDS or found["megabytes"] > _MEGABYTES:
-        return f"took {found['seconds']:.1f} s, {found['megabytes']:.0f} MB"
     reasons = [found[name] for name in ("check", "check in memory", "first bytes", "thumbnail")]
     if any(
         "\n" in reason or not reason or "Graph" in reason
@@ -122,36 +126,34 @@ def fault_of(found):
     return None
 
 
-def fuzz(count, tmp_path):
-    tally = Tally("mutated images")
-    reader = Reader(tmp_path)
-    read = []
-    try:
-        for seed in seeds(count):
-            what, name, content = mutated_images.mutated_image(seed)
-            path = tmp_path / name
-            path.write_bytes(content)
-            found = reader.ask(str(path))
-            fault = fault_of(found)
-            if fault:
-                tally.fail(seed, f"{what}: {fault}")
-                continue
-            if found["check"] is None:
-                read.append(str(path))
-                same = found["upload"][0] == 200 and found["thumbnail"] is None
-                tally.add("read" if same else "read, but not searched or shown (by Pillow)")
-            else:
-                tally.add("refused in one line")
-        if read:
-            found = reader.ask(read, patience=600)
-            if found.get("images", 0) < len(read):
-                tally.fail(-1, f"batches of {len(read)} images that are read: {found}")
-    finally:
-        reader.end()
-    return tally
+class Trials:
+    """Trials in a process of their own, because an image may crash it."""
+
+    def __init__(self, folder):
+        self._folder = pathlib.Path(folder)
+        index = self._folder / "index"
+        search = VisualSearch(
+            index if index.exists() else make_index(self._folder), max_pixels=MAX_PIXELS
+        )
+        self._client = create_app(search).test_client()
+
+    def __call__(self, seed):
+        what, name, content = mutated_images.mutated_image(seed)
+        path = self._folder / name
+        path.write_bytes(content)
+        found = looked_at(path, self._client)
+        end = "read" if found["check"] is None else "refused in one line"
+        fault = fault_of(found)
+        return what, None if fault else end, fault
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [10, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_damaged_images(count, tmp_path, capsys):
-    fuzz(count, tmp_path).check(capsys)
+    tally = Tally("mutated images")
+    run_trials(__file__, tmp_path, seeds(count), tally)
+    tally.check(capsys)
+
+
+if __name__ == "__main__":
+    trials_of_this_process(Trials(sys.argv[1]), sys.argv[2:])

@@ -41,6 +41,7 @@ FILES = {
     "BMP": put(encode("BMP"), (18, LITTLE * 2)),
     "BMP from the top": put(encode("BMP"), (18, LITTLE + (2**32 - SIDE).to_bytes(4, "little"))),
     "BMP of 2^31": put(encode("BMP"), (18, b"\xff\xff\xff\x7f\0\0\0\x80")),
+    "GIF": b"GIF89a" + SIDE.to_bytes(2, "little") * 2 + b"\0\0\0,\0\0\0\0" + bytes(9),
     "lossy WebP": put(encode("WEBP"), (26, SIDE.to_bytes(2, "little") * 2)),
     "lossless WebP": put(
         encode("WEBP", lossless=True), (21, ((SIDE - 1) * (1 + 2**14)).to_bytes(4, "little"))

@@ -195,9 +195,7 @@ def test_bad_arguments_of_the_training_transform(arguments, message):
     [
         TrainTransform(16, 20, crop="fixed"),
         TrainTransform(16, (18, 23), crop="fixed", flip=False),
-        pytest.param(TrainTransform(16, 40, crop="none"), marks=pytest.mark.slow),
         EvaluationTransform(16, 20),
-        pytest.param(EvaluationTransform(8, 9), marks=pytest.mark.slow),
     ],
     ids=str,
 )

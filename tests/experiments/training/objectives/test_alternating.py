@@ -18,12 +18,6 @@ def test_rankmi_updates_the_embedding_once_in_k_plus_one_steps(objective):
     np.testing.assert_allclose(float(statistics.learning_rate), float(rate(0)))
 
 
-def test_the_default_of_k_is_the_default_of_the_model(tiny):
-    run = tiny("--loss=rankmi")
-    assert [run.objective.updates(steps) for steps in (1, 2, 3)] == [1, 1, 2]
-    assert run.model.k == 1
-
-
 def test_rankmi_concatenates_all_levels(tiny, level_names):
     run = tiny("--loss=rankmi", "--k=3", "--alpha=0.3", "--sampling=uniform", "--seed=7")
     assert run.embedding.output_shape == (None, 10)
@@ -48,18 +42,3 @@ def test_the_rankmi_evaluator_follows_the_common_evaluators(objective):
     assert [type(each) for each in common] == [
         type(each) for each in objective("--loss=snca").evaluators()
     ]
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("--beta=3", "beta must be a number above 0 and below 2"),
-        ("--alpha=-1", "alpha must be a number above 0"),
-        ("--statistics_slope=2", "slope must be a number of at least 0 and below 1"),
-        ("--sampling=hard", "sampling must be one of"),
-        ("--margin=1", "margin must be unset for loss=rankmi.*takes k, beta, alpha, sampling"),
-    ],
-)
-def test_invalid_arguments_of_rankmi(word, message, tiny):
-    with pytest.raises(ValueError, match=message):
-        tiny("--loss=rankmi", word)

@@ -53,11 +53,6 @@ def test_cross_entropy_with_the_center_loss_has_no_smoothing_by_default(words, e
     )
 
 
-def test_an_invalid_label_smoothing_is_refused_with_the_center_loss(tiny):
-    with pytest.raises(ValueError, match=r"label_smoothing must be .*1\.5"):
-        tiny("--loss=center", "--label_smoothing=1.5")
-
-
 def with_classifier(tiny, *words):
     """Build a model with PCE and a random classifier. Return the model and p."""
     run = tiny("--loss=pce", "--classifier", "--lam_floor=1e-9", *words, two_levels=False)
@@ -115,9 +110,3 @@ def test_the_attached_classifier_trains_without_a_gradient_to_the_embedding(tiny
     run.model.fit(run.objective.targets(batches), verbose=0)
     assert (before != run.model.get_layer("logits").kernel.numpy()).any()
     assert (embeddings != run.embeddings()).any()
-
-
-@pytest.mark.parametrize("loss", ["spce", "ce"])
-def test_a_classifier_is_refused_with_other_losses(loss, objective):
-    with pytest.raises(ValueError, match=f"loss must be one of pce.*classifier.*{loss}"):
-        objective(f"--loss={loss}", "--classifier")

@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras import ops
 
 from experiments.evaluation.evaluators import ClassifierAccuracy, ClassMeanAccuracy
-from experiments.options import loss_flags
+from experiments.options import UsageError, loss_flags
 from experiments.training.objectives import KINDS
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.classifier import BesideClassifier, Classifier
@@ -55,8 +55,23 @@ def test_a_new_pair_loss_trains_without_other_changes(monkeypatch, tiny, level_n
     assert (run.embeddings() != before).any()
 
 
-@pytest.mark.parametrize("name", ["snca", "rankmi"])
-def test_dropout_needs_a_classifier(name, objective):
-    with pytest.raises(ValueError, match="loss must be one of ce, center with dropout"):
-        objective(f"--loss={name}", "--dropout=0.5")
-    assert objective("--loss=center", "--dropout=0.5").options.dropout == 0.5
+@pytest.mark.parametrize(
+    ("loss", "flag"),
+    [
+        ("spce", "classifier"),
+        ("ice", "objective=alternating"),
+        ("arcface", "mining=hard"),
+        ("arcface", "relation=hierarchy"),
+        ("snca", "dropout=0.5"),
+        ("rankmi", "matryoshka=4,8"),
+        ("rankmi", "chunk_size=3"),
+        ("n_pairs", "memory_size=500"),
+        ("arcface", "memory_size=500"),
+        ("snca", "proxies_centers=2"),
+        ("snca", "proxies_factor=2"),
+    ],
+)
+def test_a_flag_of_other_losses_is_refused(loss, flag, objective):
+    name = flag.partition("=")[0]
+    with pytest.raises(UsageError, match=f"{name} is only for losses .*{name}=.*loss={loss}"):
+        objective(f"--loss={loss}", f"--{flag}")

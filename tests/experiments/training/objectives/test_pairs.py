@@ -69,12 +69,9 @@ def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--memory_weight=2"], "memory_weight must be unset without --memory_size=N.*2"),
-        (["--memory_size=100"], "memory_size must be at least batch_size=128.*100"),
-        (["--memory_size=500", "--loss=n_pairs"], "loss must be one of .*memory_size.*n_pairs"),
+        (["--memory_weight=2"], r"memory_weight is for --memory_size=N. Received: memory_weight=2"),
+        (["--memory_size=100"], r"memory_size must be at least batch_size, 128.*memory_size=100"),
         (["--memory_size=500", "--loss=ice"], "anchor_gradient must be True"),
-        (["--memory_size=500", "--loss=arcface"], "loss must be one of .*memory_size.*arcface"),
-        (["--memory_size=0"], "memory_size must be"),
         (
             ["--memory_size=500", "--memory_batch_term=false"],
             "start_step must be 0 without batch_term",
@@ -100,16 +97,10 @@ def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
     objective("--loss=snca").check_steps(1)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--chunk_size=3"], "chunk_size must be unset without --frozen_batch_norm .*3"),
-        (["--chunk_size=3", "--loss=rankmi"], "loss must be one of .*chunk_size.*rankmi"),
-    ],
-)
-def test_invalid_chunks_are_refused(tiny, flags, message):
+def test_chunks_that_depend_on_each_other_are_refused(tiny):
+    message = "chunk_size needs --frozen_batch_norm or --chunk_statistics: .*norm"
     with pytest.raises(ValueError, match=message):
-        tiny("--loss=snca", *flags, two_levels=False)
+        tiny("--loss=snca", "--chunk_size=3", two_levels=False)
 
 
 @pytest.mark.slow
@@ -161,10 +152,8 @@ def test_miners_are_applied_in_order(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--mining=hardest"], "mining must be of hard, semi_hard, .*hardest"),
-        (["--mining="], "mining must not be empty"),
-        (["--mining=hard", "--loss=arcface"], "loss must be one of .*mining=hard.*arcface"),
-        (["--mining=hard", "--loss=rankmi"], "loss must be one of .*mining=hard.*rankmi"),
+        (["--mining=hardest"], "mining must be of hard, semi_hard, .*Received: mining=hardest"),
+        (["--mining="], "mining must not be empty. Received: mining="),
     ],
 )
 def test_invalid_mining_is_refused(objective, flags, message):

@@ -1,13 +1,10 @@
 """--matryoshka: the loss over prefixes, and recall of each prefix."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 
-from experiments.evaluation.evaluators import Finished, RetrievalScores
+from experiments.evaluation.evaluators import RetrievalScores
 from experiments.options import UsageError
-from keras_dml import losses, metrics
+from keras_dml import losses
 
 
 def test_loss_and_scores_have_the_prefixes_of_the_flag(objective):
@@ -20,25 +17,6 @@ def test_loss_and_scores_have_the_prefixes_of_the_flag(objective):
     assert not isinstance(objective("--loss=snca").loss(), losses.MatryoshkaLoss)
 
 
-def test_recall_of_prefixes():
-    rng = np.random.default_rng(0)
-    embeddings, labels = rng.normal(size=(30, 6)).astype("float32"), np.arange(30) % 5
-    test = SimpleNamespace(labels=labels)
-    data = SimpleNamespace(tables={"test": test}, test=test, catalog=None)
-    run = SimpleNamespace(
-        data=data, ks=[1, 2], options=SimpleNamespace(patience=0, neighbors="auto")
-    )
-    scores = RetrievalScores((2,))
-    measured = dict(scores.measure(run, None, {"test": embeddings}))
-    expected = metrics.recall_at_k(embeddings[:, :2], labels, ks=[1, 2])
-    assert measured["test/recall@2/cosine/first 2"] == pytest.approx(expected[2])
-    whole = metrics.recall_at_k(embeddings, labels, ks=[1, 2])
-    assert measured["test/recall@1/cosine"] == pytest.approx(whole[1])
-    findings = scores.finish(run, Finished(None, {"test": embeddings}, [], {}))
-    assert findings.rows["first 2, cosine"]["recall@1"] == pytest.approx(expected[1])
-    assert findings.result["scores"]["recall@1/cosine/first 2"] == pytest.approx(expected[1])
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -49,8 +27,6 @@ def test_recall_of_prefixes():
         ),
         (["--loss=snca", "--matryoshka=8,4,8", "--embedding_size=8"], "must be increasing lengths"),
         (["--loss=snca", "--matryoshka=0,8", "--embedding_size=8"], "each at least 1"),
-        (["--loss=arcface", "--matryoshka=4,8"], "loss must be one of .*matryoshka.*arcface"),
-        (["--loss=rankmi", "--matryoshka=4,8"], "loss must be one of .*matryoshka.*rankmi"),
     ],
 )
 def test_invalid_prefixes(words, message, objective):

@@ -39,12 +39,6 @@ def test_proxies_can_have_a_separate_learning_rate(tiny):
     assert tiny("--loss=proxy_anchor").objective.rate_factors(run.model) == {}
 
 
-@pytest.mark.parametrize("word", ["--proxies_centers=2", "--proxies_factor=2"])
-def test_losses_without_proxies_refuse_proxy_flags(word, objective):
-    with pytest.raises(ValueError, match="loss must be one of arcface, .*proxies_.*snca"):
-        objective("--loss=snca", word)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("boundaries", [1, 4])
 def test_the_margin_loss_can_learn_its_boundaries(boundaries, tiny, level_names):

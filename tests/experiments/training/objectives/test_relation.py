@@ -69,7 +69,6 @@ def test_a_step_with_a_relation_has_the_loss_of_the_relation(tiny, more):
     ("flags", "message"),
     [
         (["--relation=cousins"], "relation.*hierarchy.*cousins"),
-        (["--relation=hierarchy", "--loss=arcface"], "loss must be .*relation=.*arcface"),
         (
             ["--relation=hierarchy", "--relation_min_overlap=0.5"],
             "relation must be shares_label with --relation_min_overlap",
