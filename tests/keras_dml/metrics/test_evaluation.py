@@ -71,33 +71,6 @@ def test_evaluate_gives_the_same_as_the_single_functions(with_gallery):
     assert scores == pytest.approx(expected)
 
 
-def test_evaluate_only_computes_requested_metrics():
-    embeddings, labels = awkward_set()
-    scores = evaluate(embeddings, labels, metric="l2", clustering=False)
-    assert list(scores) == [
-        *(f"recall@{k}/l2" for k in (1, 2, 4, 8, 10)),
-        "map@r/l2",
-        "r_precision/l2",
-        "jensen_shannon",
-        "queries_without_match",
-    ]
-
-
-BAD = [
-    ({"ks": 1}, "ks must be a list of at least one K. Received: ks=1"),
-    ({"metric": []}, r"metric must be one of.*metric=\[\]"),
-    ({"metric": ["cosine", "dot"]}, r"metric must be one of.*metric=\['cosine', 'dot'\]"),
-    ({"embeddings": np.eye(4) * 1j}, "embeddings must be an array of numbers.*complex128"),
-]
-
-
-@pytest.mark.parametrize("change,message", BAD)
-def test_bad_arguments_of_evaluate(change, message):
-    good = {"embeddings": np.eye(4), "labels": [0, 0, 1, 1]}
-    with pytest.raises(ValueError, match=message):
-        evaluate(**(good | change))
-
-
 def test_histograms_with_a_gallery_count_every_pair_once():
     embeddings, labels = awkward_set()
     found = distance_histograms(embeddings[:30], labels[:30], 13, embeddings[30:], labels[30:])
