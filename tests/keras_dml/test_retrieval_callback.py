@@ -18,10 +18,10 @@ IMAGES = (CENTRES[LABELS] + np.random.default_rng(1).normal(size=(24, 5))).astyp
 VALIDATION = (CENTRES[LABELS] + np.random.default_rng(2).normal(size=(24, 5))).astype("float32")
 
 
-def network(**compiled):
+def network(run_eagerly=True):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input([5]), keras.layers.Dense(3, name="embedding")])
-    model.compile("sgd", TripletLoss(), **compiled)
+    model.compile("sgd", TripletLoss(), run_eagerly=run_eagerly)
     return model
 
 
@@ -133,12 +133,12 @@ def test_two_replicas_and_another_backend():
         "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0],"
         " [tf.config.LogicalDeviceConfiguration()] * 2)\n"
         "import test_retrieval_callback as t\n"
-        "with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope(): model = t.network()\n"
+        "with tf.distribute.MirroredStrategy().scope(): model = t.network(False)\n"
     )
     for prepared, backend in ((replicas, "tensorflow"), ("", "jax")):
         program = (
             f"{prepared}import numpy as np, test_retrieval_callback as t\n"
-            "model = t.network() if 'model' not in dir() else model\n"
+            "model = t.network(False) if 'model' not in dir() else model\n"
             "data = t.tf.data.Dataset.from_tensor_slices((t.VALIDATION, t.LABELS)).batch(9)\n"
             "logs = t.fit(model, [t.RetrievalEvaluation(data)])\n"
             "weights = model.get_weights()\n"
@@ -152,12 +152,10 @@ def test_two_replicas_and_another_backend():
     ("arguments", "error", "message"),
     [
         ({"ks": ()}, ValueError, r"ks must be one or more whole numbers.*Received: ks=\(\)"),
-        ({"ks": (0, 1)}, ValueError, r"Received: ks=\(0, 1\)"),
         ({"ks": (24,)}, ValueError, r"ks must be at most 23, the number of other images"),
         ({"every": 0}, ValueError, "every must be .*Received: every=0"),
         ({"metric": "dot"}, ValueError, "Received: metric='dot'"),
         ({"dataset": (IMAGES, LABELS[:5])}, ValueError, "24 images and 5 labels"),
-        ({"dataset": (IMAGES, np.eye(24))}, ValueError, r"class ids \[n\].*\(24, 24\)"),
         ({"dataset": (IMAGES, LABELS, LABELS)}, ValueError, "Received: a tuple of 3"),
         ({"dataset": 5}, TypeError, "batches of these. Received: 5"),
         ({"dataset": iter([])}, TypeError, "a generator cannot"),

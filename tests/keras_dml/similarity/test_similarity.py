@@ -368,11 +368,3 @@ def test_programs_run_word_for_word(path, tmp_path, monkeypatch, capsys):
         assert last == f"{sorted([*names, 'loss', 'mean_neg', 'mean_pos'])} 0"
     if path.stem == "train_and_search":
         assert float(last) > 0.5
-
-
-def test_scores_of_integer_counts():
-    scores = {"precision": 0.6, "recall": 0.75, "f1": 2 / 3, "binary_accuracy": 0.5, "npv": 2 / 3}
-    counts = [np.array([count]) for count in (3, 2, 2, 1)]
-    for name, expected in scores.items():
-        metric = tfsim.classification_metrics.make_classification_metric(name)
-        assert metric.compute(*counts, count=6) == pytest.approx([expected]), name
