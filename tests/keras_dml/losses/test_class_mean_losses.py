@@ -23,6 +23,14 @@ GROUPS = np.array(
 )
 
 
+def test_simplified_is_cross_entropy_with_class_sums_as_weights():
+    ids, z = batch(sizes=(5, 1, 3, 2))
+    weights = np.array([z[ids == k].sum(axis=0) for k in range(4)]) / len(z)
+    expected = losses.CrossEntropyLoss(label_smoothing=0.0, dtype="float64")(ids, z @ weights.T)
+    value = float(losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64")(ids, z))
+    assert value == pytest.approx(float(expected), rel=1e-12)
+
+
 @pytest.mark.parametrize("dtype", ["int32", "float32", "bool"])
 def test_multi_hot_groups_match_the_loops(dtype):
     _, z = batch(dimensions=4)

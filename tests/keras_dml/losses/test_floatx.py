@@ -15,10 +15,8 @@ pytestmark = pytest.mark.any_backend
 NO_FLOAT64 = keras.backend.backend() == "jax" and not __import__("jax").config.jax_enable_x64
 IDS = np.array([0, 0, 1, 1, 2, 2])
 Z = np.random.default_rng(0).uniform(-0.5, 0.5, (6, 4))
-FLOAT64 = pytest.param(
-    "float64", marks=pytest.mark.skipif(NO_FLOAT64, reason="needs jax_enable_x64")
-)
-every_floatx = pytest.mark.parametrize("floatx", [FLOAT64, "float16", "bfloat16"], indirect=True)
+NEEDS_FLOAT64 = pytest.mark.skipif(NO_FLOAT64, reason="needs jax_enable_x64")
+FLOAT64 = pytest.param("float64", marks=NEEDS_FLOAT64)
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def floatx(request):
     keras.config.set_floatx("float32")
 
 
-@every_floatx
+@pytest.mark.parametrize("floatx", [FLOAT64, "float16", "bfloat16"], indirect=True)
 @each(DEFAULTS, {"ce", "contrastive", "pce", "fastap", "margin"})
 def test_value_and_gradient(case, floatx):
     loss = losses.get(case.name)
@@ -48,8 +46,15 @@ def test_semi_hard_triplets_of_addons(floatx):
     assert float(addons.TripletSemiHardLoss()(IDS, Z)) == pytest.approx(expected, rel=0.02)
 
 
-@every_floatx
-@pytest.mark.parametrize("loss", [losses.ContrastiveLoss(margin=2.0), None])
+@pytest.mark.parametrize(
+    ("loss", "floatx"),
+    [
+        pytest.param(losses.SupConLoss(), "float64", marks=NEEDS_FLOAT64),
+        (losses.ContrastiveLoss(2.0), "bfloat16"),
+        (None, "float16"),
+    ],
+    indirect=["floatx"],
+)
 def test_memory_chunks_and_rankmi_train(loss, floatx):
     inputs = keras.Input((4,))
     net = keras.Model(inputs, keras.layers.Dense(3)(inputs))

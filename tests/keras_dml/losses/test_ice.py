@@ -35,6 +35,16 @@ def test_very_easy_positives_still_weigh_one_half():
     np.testing.assert_allclose(gradient, exact, atol=1e-4)
 
 
+@pytest.mark.parametrize("ids", [[0, 0, 0, 0], [0, 1, 2, 3]], ids=["no negatives", "no positives"])
+@pytest.mark.parametrize("anchor_gradient", [False, True])
+def test_an_image_without_terms_has_no_gradient(ids, anchor_gradient):
+    _, z = batch()
+    loss = InstanceCrossEntropyLoss(anchor_gradient=anchor_gradient)
+    value, gradient = value_and_gradient(loss, np.array(ids), z[:4], "float32")
+    assert value == 0.0
+    assert (gradient == 0.0).all()
+
+
 def test_sample_weights_weigh_the_gradient_of_their_anchors():
     ids, z = batch(seed=9)
     loss = InstanceCrossEntropyLoss(16.0, dtype="float64")

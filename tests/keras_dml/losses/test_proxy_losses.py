@@ -25,6 +25,25 @@ def cosines(seed=0):
     return ids, product / np.linalg.norm(z, axis=1)[:, None] / np.linalg.norm(proxies, axis=1)
 
 
+@pytest.mark.parametrize(
+    "same",
+    [
+        losses.CosFaceLoss(10.0, margin=0.0, dtype="float64"),
+        losses.ArcFaceLoss(10.0, margin=0.0, dtype="float64"),
+        losses.ArcFaceLoss(10.0, margin=0.0, easy_margin=True, dtype="float64"),
+        losses.SoftTripleLoss(10.0, margin=0.0, dtype="float64"),
+        losses.ProxyNCALoss(0.2, dtype="float64"),
+    ],
+    ids=["cosface", "arcface", "arcface, easy", "soft_triple", "proxy_nca"],
+)
+def test_without_a_margin_they_equal_norm_softmax(same):
+    ids, c = cosines()
+    expected, gradient = value_and_gradient(losses.NormSoftmaxLoss(0.1, dtype="float64"), ids, c)
+    value, computed = value_and_gradient(same, ids, c)
+    assert value == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(computed, gradient, atol=1e-12)
+
+
 @every_loss
 def test_an_image_on_its_proxy_or_opposite_is_finite(name):
     c = np.full((5, 5), 0.1)
@@ -32,6 +51,13 @@ def test_an_image_on_its_proxy_or_opposite_is_finite(name):
     value, gradient = value_and_gradient(losses.get(name), np.arange(5), c, "float32")
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
+
+
+def test_a_zero_embedding_is_equally_near_to_all_classes():
+    ids = np.array([0, 2])
+    expected = pytest.approx(math.log(5), rel=1e-6)
+    for loss in (losses.NormSoftmaxLoss(), losses.CosFaceLoss(margin=0.0), losses.ProxyNCALoss()):
+        assert float(loss(ids, np.zeros((2, 5)))) == expected
 
 
 @pytest.mark.parametrize(
