@@ -117,13 +117,16 @@ def test_one_row_one_class_and_equal_rows():
         (lambda: metrics.label_votes(LABELS[:5], NEIGHBORS), r"labels must have shape \[60\]"),
         (lambda: metrics.label_votes(LABELS, NEIGHBORS + 60), "in 0..59. Received: numbers from"),
         (lambda: metrics.label_votes(LABELS, SIMILARITIES), "row numbers .* Received: float32"),
+        (lambda: metrics.confused_classes(LABELS, [1, 2]), r"Received: int64 of shape \(2,\)"),
         (lambda: metrics.confused_classes(LABELS, NEIGHBORS, 0), "most must be"),
         (
             lambda: metrics.label_errors(metrics.label_votes(LABELS, NEIGHBORS), 0),
             "Received: ratio=0",
         ),
         (lambda: metrics.outlier_scores([[np.nan]]), "must be finite"),
+        (lambda: metrics.outlier_scores([["a"]]), "must be finite numbers"),
         (lambda: metrics.duplicate_groups([[0, 5]], 5), "pairs must be row numbers in 0..4"),
+        (lambda: metrics.duplicate_groups([[0.0, 1.0]], 5), "Received: float64"),
     ],
 )
 def test_bad_arguments(call, message):

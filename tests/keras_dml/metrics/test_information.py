@@ -55,6 +55,19 @@ def test_worked_example_of_the_entropy_within_classes():
     )
 
 
+def test_worked_example_of_the_probe():
+    z, labels = np.array([[-2.0], [-1], [1], [2]]), np.array([0, 0, 1, 1])
+    probe = fit_probe(z, labels, 0.1, standardize=False)
+    np.testing.assert_allclose(probe.weights, [[-0.923601, 0.923601]], atol=1e-4)
+    np.testing.assert_allclose(probe.bias, 0, atol=1e-4)
+    scored = np.array([[-1.5], [0.5], [1.5], [-0.5]])
+    losses = -probe.log_probabilities(scored, labels)
+    assert losses.mean() == pytest.approx(0.659360, abs=1e-5)
+    assert math.log(2) - losses.mean() == pytest.approx(0.033787, abs=1e-5)
+    claimed = math.log(2) + probe.log_probabilities(z, labels).mean()
+    assert claimed == pytest.approx(0.607660, abs=1e-5)
+
+
 def slow_information(z, labels, k):
     """Compute the estimates with loops over rows."""
     n, d = z.shape

@@ -191,6 +191,7 @@ def test_the_class_bootstrap_matches_a_loop():
         ({"labels": np.arange(40)}, "labels must .*two rows"),
         ({"false_match_rates": [1e-3]}, r"0.001 takes 3,000 negative pairs .*there are 600"),
         ({"false_match_rates": []}, "list of at least one rate"),
+        ({"false_match_rates": 0.1}, "list of at least one rate"),
         ({"false_match_rates": [0]}, "above 0 and below 1. Received: false_match_rates=0"),
         ({"replicates": -1}, "replicates must be a whole number"),
         ({"embeddings": np.eye(40) * 3e38, "metric": "l2"}, "within float32's range"),

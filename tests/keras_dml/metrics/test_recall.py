@@ -79,6 +79,7 @@ WITH_GALLERY = {"gallery": np.ones((4, 5)), "gallery_labels": np.zeros(4)}
         (WITH_GALLERY | {"ks": [5]}, "ks must be .* 4.*ks=5"),
         ({"embeddings": np.eye(5) * 1j}, "embeddings must be an array of numbers.*complex128"),
         ({"embeddings": np.full((5, 5), np.nan)}, "embeddings must be finite.*5 of 5"),
+        ({"ks": [5]}, "ks must be .* 4.*ks=5"),
         ({"ks": [1.0]}, "ks=1.0"),
         ({"ks": []}, "ks must be a list"),
         ({"labels": np.zeros(4)}, r"labels must have shape \[5\]"),
