@@ -3,14 +3,18 @@
 `python -m tests.support.distributed_training DEVICES` splits the CPU into logical devices. The
 split must happen before TensorFlow starts, and would affect all other tests, so it needs a process.
 With `TF_CONFIG`, the process is one of several workers with one device each. `more` trains the
-cases that the quick tests leave out.
+cases that the quick tests leave out. On JAX, the arguments are the cases, and `XLA_FLAGS` splits
+the CPU (`test_backends.py`).
 """
 
+import contextlib
+import functools
 import json
 import os
 import pathlib
 import re
 import sys
+import types
 
 import keras
 import numpy as np
@@ -516,8 +520,33 @@ def as_worker():
     }
 
 
+def on_devices_of_jax(cases):
+    """Train these cases on one and on several devices; JAX splits the CPU at its start."""
+    # A stand-in for a strategy: on JAX, the process sets the distribution.
+    strategy = types.SimpleNamespace(scope=contextlib.nullcontext)
+    others = {
+        "rankmi": train_rankmi,
+        "dropout": train_dropout,
+        "proxies": train_proxies,
+        "chunks": functools.partial(train_chunks, chunk_size=5),
+        "memory": train_memory,
+    }
+    found = {case: [] for case in cases}
+    for case in cases:
+        for distribution in (None, keras.distribution.DataParallel(auto_shard_dataset=False)):
+            keras.distribution.set_distribution(distribution)
+            found[case].append(
+                others[case](strategy)
+                if case in others
+                else train(strategy, *CASES[case], models.DistributedModel)
+            )
+    return {"devices": len(keras.distribution.list_devices()), "cases": found}
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["more"]:
+    if keras.backend.backend() == "jax":
+        results = on_devices_of_jax(sys.argv[1:])
+    elif sys.argv[1:] == ["more"]:
         results = as_worker_of(more_cases())
     elif sys.argv[2:] == ["more"]:
         results = more_on_logical_devices(int(sys.argv[1]))
