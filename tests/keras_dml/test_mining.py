@@ -151,6 +151,10 @@ def test_means_only_count_the_mined_pairs(normalized):
     assert [part.mean() for part in parts(loss, ids, z)] == pytest.approx(expected, rel=1e-9)
     assert float(compiled(loss)(ids, z)) == pytest.approx(sum(expected), rel=1e-9)
 
+    snca = losses.SNCALoss(0.3, dtype="float64", mining=lambda s, p, n: (p & (ids < 1)[:, None], n))
+    of_class_0 = (ids < 1)[:, None] & same & other
+    assert (np.sum(parts(snca, ids, z), axis=0) != 0).tolist() == of_class_0.any(1).tolist()
+
 
 def test_mining_in_a_memory():
     ids, z = batch(seed=6, sizes=(3, 3, 2))

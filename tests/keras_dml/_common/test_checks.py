@@ -254,6 +254,15 @@ def test_other_checks(check, within, beyond):
             check("x", value)
 
 
+def test_models_take_numpy_sizes():
+    backbone = models.build_backbone("small_convnet", np.int64(8), filters=np.array([2, 3]))
+    embedding = models.embedding_model(backbone, np.int32(3))
+    classifier = models.classifier_model(embedding, np.int64(2), np.float32(0.5), np.int64(1))
+    assert type(embedding.get_layer("projection").units) is int
+    assert type(classifier.get_layer("logits").units) is int
+    assert type(classifier.get_layer("dropout").rate) is float
+
+
 def test_a_value_in_a_message_is_one_short_line():
     assert checks.shown([1, "a"]) == "[1, 'a']"
     assert checks.shown(np.eye(2)) == "array([[1., 0.], [0., 1.]])"

@@ -15,6 +15,16 @@ def probabilities_of(ids, distances, dimensions, dtype="float64", **limits):
     return np.asarray(distance_weighted(distances, negative, dimensions, **limits))
 
 
+def test_limits():
+    ids = np.array([0, 1, 1, 1, 1])
+    distances = np.full((5, 5), 1.0)
+    distances[0] = [0.0, 0.2, 0.5, 1.0, 1.4]
+    row = probabilities_of(ids, distances, 8)[0]
+    assert row[1] == row[2] > row[3] > 0 == row[4]
+    assert probabilities_of(ids, distances, 8, nearest=0.3)[0, 1] > row[1]
+    assert probabilities_of(ids, distances, 8, farthest=1.5)[0, 4] > 0
+
+
 def test_many_dimensions_do_not_overflow():
     """Weights range over 300 powers of ten, beyond float32."""
     ids = np.array([0, 1, 1, 1])

@@ -49,7 +49,7 @@ def test_no_array_of_a_compiled_step_is_larger_than_a_few_matrices(name, argumen
 
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
 def test_smooth_ranks_use_two_matrices_at_most(name):
-    size = 48
+    size = 32
     ids, z = np.arange(size) // 4, tf.zeros((size, 8))
     loss = losses.get(name)
 

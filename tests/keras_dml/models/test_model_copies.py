@@ -216,6 +216,13 @@ class Constructed(keras.Model):
         return {}
 
 
+def compiled_within():
+    inputs = keras.Input((4, 4, 3))
+    inner = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Flatten()])
+    inner.compile("sgd", loss=lambda y, x: keras.ops.mean(x))
+    return keras.Model(inputs, keras.layers.Dense(8)(inner(inputs)))
+
+
 def of_intermediate_tensors():
     inputs = keras.Input((4, 4, 3))
     features = keras.layers.Flatten()(keras.layers.Conv2D(4, 1)(inputs))
@@ -224,7 +231,9 @@ def of_intermediate_tensors():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [three_deep, Constructed, of_intermediate_tensors])
+@pytest.mark.parametrize(
+    "make", [three_deep, Constructed, of_intermediate_tensors, compiled_within]
+)
 def test_a_mixed_model_is_copied_and_served_in_float32(make, tmp_path):
     reference = make()
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -365,10 +374,12 @@ def lambda_model(function, policy=None):
     return keras.Model(inputs, keras.layers.Lambda(function, name="code", dtype=policy)(inputs))
 
 
-def test_a_lambda_of_python_code_is_copied_with_its_function():
-    def function(x):
-        return keras.ops.normalize(x, axis=-1)
+def unit(x):
+    return keras.ops.normalize(x, axis=-1)
 
+
+@pytest.mark.parametrize("function", [unit, lambda x: keras.ops.normalize(x, axis=-1)])
+def test_a_lambda_of_python_code_is_copied_with_its_function(function):
     x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
     expected = x / np.linalg.norm(x, axis=1, keepdims=True)
     model = lambda_model(function, "mixed_bfloat16")

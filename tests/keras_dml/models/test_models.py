@@ -322,17 +322,6 @@ def test_the_classifier_starts_at_zero():
     assert float(loss(np.array([0, 6]), logits)) == pytest.approx(np.log(7))
 
 
-def test_dropout_only_affects_training():
-    model = tiny_classifier(dropout=0.5, seed=3)
-    shake(model.get_layer("logits"))
-    evaluated = model(images(), training=False).numpy()
-    np.testing.assert_array_equal(model(images(), training=False).numpy(), evaluated)
-    drop = model.get_layer("dropout")
-    dropped = drop(np.ones((4, 1000), "float32"), training=True).numpy()
-    assert set(np.unique(dropped)) == {0.0, 2.0} and 0.4 < (dropped == 0).mean() < 0.6
-    np.testing.assert_array_equal(drop(np.ones((4, 10)), training=False), np.ones((4, 10)))
-
-
 def sequential_embedding():
     return keras.Sequential([keras.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(4)])
 

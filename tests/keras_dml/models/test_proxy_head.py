@@ -51,6 +51,14 @@ def test_zero_and_huge_embeddings():
     assert np.isfinite(cosines).all()
 
 
+def test_proxies_start_at_a_length_of_about_one():
+    keras.utils.set_random_seed(0)
+    head = models.ProxyHead(500, centers=2)
+    head.build((None, 64))
+    lengths = np.linalg.norm(np.asarray(head.proxies), axis=1)
+    assert np.mean(lengths) == pytest.approx(1.0, abs=0.02)
+
+
 @pytest.mark.slow
 def test_proxies_have_a_separate_learning_rate_and_the_embedding_learns():
     x, ids = data()

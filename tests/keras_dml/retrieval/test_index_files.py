@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from keras_dml.retrieval import (
     ScannIndex,
     TreeAH,
     build_index,
+    files,
     load_index,
 )
 
@@ -205,6 +207,34 @@ def test_a_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
             load_index(tmp_path / "index")
         path.write_bytes(data)
     assert_same(load_index(tmp_path / "index"), ExactIndex(rows), rows[:3], 1)
+
+
+def test_a_load_during_a_save_is_consistent(tmp_path, monkeypatch):
+    """Both indexes have the same size, so that only the items can reveal a mix."""
+
+    def made(seed):
+        rows, ids = embeddings(1500, seed=seed), [f"{seed} {row}" for row in range(1500)]
+        return ExactIndex(rows, "l2", ids)
+
+    old, new = made(0), made(1)
+    old.save(tmp_path / "index")
+    before = files._array
+    saving = threading.Thread(target=new.save, args=(tmp_path / "index",))
+
+    def save_during_load(*arguments):
+        if saving.ident is None:
+            saving.start()
+            saving.join(0.2)
+        return before(*arguments)
+
+    monkeypatch.setattr(files, "_array", save_during_load)
+    found = load_index(tmp_path / "index")
+    saving.join()
+    for index, seed in ((found, 0), (load_index(tmp_path / "index"), 1)):
+        np.testing.assert_array_equal(index.ids, (old, new)[seed].ids)
+        np.testing.assert_array_equal(index.embeddings_of(index.ids), embeddings(1500, seed=seed))
+        assert_same(index, (old, new)[seed], embeddings(seed=seed))
+    assert os.listdir(tmp_path) == ["index"]
 
 
 @needs_scann
