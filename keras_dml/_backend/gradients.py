@@ -36,7 +36,8 @@ def with_gradient(function: Callable[..., tuple[Value, Backward]]) -> Callable[.
 
     Args:
         function: From tensors to `(value, backward)`. `value` is one tensor.
-            `backward(upstream, *inputs)` returns the gradient at the one input, or a tuple.
+            `backward(upstream, *inputs)` returns the gradient at the one input, or a tuple, with
+            None for an input without a gradient.
 
     Returns:
         A function with the same arguments that returns the value.

@@ -318,71 +318,93 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
       `CHUNK · a` pairs at a time. A batch without close pairs pays for one comparison of each
       distance.
 
-    The distance of equal rows is exactly 0. Two reverse-mode derivatives are right. The first one
-    is as exact as the values, and the second one comes from plain matrix products.
+    The distance of equal rows is exactly 0. The gradient is as exact as the values. Two
+    reverse-mode derivatives are right.
 
     Args:
         anchors: `[a, d]`, float32 or float64.
-        candidates: `[c, d]`. Pass the same tensor for pairs within one set, whose gradient takes
-            one matrix product and not two.
+        candidates: `[c, d]`. Pass the same tensor for pairs within one set.
 
     Returns:
         `[a, c]`.
     """
-    if candidates is anchors:
-        return _within(anchors)
-    return _between(anchors, candidates)
+    a, c = _centered(anchors, candidates)
+    a_squares, c_squares = ops.sum(ops.square(a), axis=-1), ops.sum(ops.square(c), axis=-1)
+    lengths = a_squares[:, None] + c_squares[None, :]
+    products = gram(a) if c is a else matmul(a, ops.transpose(c))
+    distances = lengths - 2.0 * products
+    limits = _ROOT_EPSILON[standardize_dtype(distances.dtype)] * ops.stop_gradient(lengths)
+    # Within one set each image is close to itself, and its distance is 0 already.
+    alone = ops.shape(anchors)[0] if candidates is anchors else 0
+
+    @with_gradient
+    def exact(
+        distances: Tensor, limits: Tensor, anchors: Tensor, candidates: Tensor
+    ) -> tuple[Tensor, Backward]:
+        close = distances <= limits
+
+        def put(far: Tensor, pairs: Tensor, difference: Tensor, _: Tensor) -> Tensor:
+            return ops.scatter_update(far, pairs, ops.sum(ops.square(difference), axis=-1))
+
+        far = ops.where(close, 0.0, distances)
+        distances = _over_close_pairs(anchors, candidates, close, alone, put, far)
+
+        def backward(
+            upstream: Tensor, distances: Tensor, limits: Tensor, anchors: Tensor, candidates: Tensor
+        ) -> tuple[Tensor, None, Tensor, Tensor]:
+            pulls = _pulls_of_close_pairs(upstream, anchors, candidates, close, alone)
+            return ops.where(close, 0.0, upstream), None, *_split(pulls, anchors)
+
+        return distances, backward
+
+    return exact(distances, limits, anchors, candidates)
 
 
-@with_gradient
-def _within(x: Tensor) -> tuple[Tensor, Backward]:
-    distances, close = _exact(x, x)
+def _pulls_of_close_pairs(
+    weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor, alone: Tensor | int
+) -> Tensor:
+    """Compute the gradients `2 Σ_j w_ij (a_i − c_j)` of the anchors, and those of the candidates.
 
-    def backward(upstream: Tensor, x: Tensor) -> Tensor:
-        return _pulls(upstream + ops.transpose(upstream), x, x, close)
-
-    return distances, backward
-
-
-@with_gradient
-def _between(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
-    distances, close = _exact(anchors, candidates)
-
-    def backward(upstream: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        turned = ops.transpose(upstream), candidates, anchors, ops.transpose(close)
-        return _pulls(upstream, anchors, candidates, close), _pulls(*turned)
-
-    return distances, backward
-
-
-def _pulls(weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor) -> Tensor:
-    """Compute `2 Σ_j w_ij (a_i − c_j)` `[a, d]`, with differences for close pairs."""
+    The sums are over the close pairs. The result is `[a + c, d]`.
+    """
 
     @with_gradient
     def pulls(weights: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
-        a, c = _centered(anchors, candidates)
-        far = ops.where(close, 0.0, weights)
-        total = ops.sum(far, axis=-1, keepdims=True) * a - matmul(far, c)
-        flat = ops.reshape(weights, (-1,))
+        height, width = ops.shape(close)[0], ops.shape(close)[1]
 
-        def add(total: Tensor, place: Tensor, difference: Tensor, exists: Tensor) -> Tensor:
-            pulls = ops.where(exists, ops.take(flat, place), 0.0)[:, None] * difference
-            return total + segment_sum(pulls, place // ops.shape(c)[0], ops.shape(a)[0])
+        def add(total: Tensor, pairs: Tensor, difference: Tensor, exists: Tensor) -> Tensor:
+            rows, columns = pairs[:, 0], pairs[:, 1]
+            weight = ops.take(ops.reshape(weights, (-1,)), rows * width + columns)
+            pulls = 2.0 * ops.where(exists, weight, 0.0)[:, None] * difference
+            rows = ops.concatenate([rows, height + columns])
+            return total + segment_sum(ops.concatenate([pulls, -pulls]), rows, height + width)
 
-        total = _over_close_pairs(anchors, candidates, close, add, total)
+        none = ops.zeros_like(ops.concatenate([anchors, candidates]))
+        total = _over_close_pairs(anchors, candidates, close, alone, add, none)
 
         def backward(
             upstream: Tensor, weights: Tensor, anchors: Tensor, candidates: Tensor
         ) -> tuple[Tensor, Tensor, Tensor]:
             a, c = _centered(anchors, candidates)
-            along = ops.sum(upstream * a, axis=-1, keepdims=True)
-            to_weights = 2.0 * (along - matmul(upstream, ops.transpose(c)))
-            to_anchors = 2.0 * ops.sum(weights, axis=-1, keepdims=True) * upstream
-            return to_weights, to_anchors, -2.0 * matmul(ops.transpose(weights), upstream)
+            to_a, to_c = _split(upstream, anchors)
+            along = ops.sum(a * to_a, axis=-1)[:, None] + ops.sum(c * to_c, axis=-1)[None, :]
+            across = matmul(a, ops.transpose(to_c)) + matmul(to_a, ops.transpose(c))
+            kept = ops.where(close, weights, 0.0)
+            to_anchors = ops.sum(kept, axis=1)[:, None] * to_a - matmul(kept, to_c)
+            turned = ops.transpose(kept)
+            to_candidates = ops.sum(turned, axis=1)[:, None] * to_c - matmul(turned, to_a)
+            to_weights = ops.where(close, 2.0 * (along - across), 0.0)
+            return to_weights, 2.0 * to_anchors, 2.0 * to_candidates
 
-        return 2.0 * total, backward
+        return total, backward
 
     return pulls(weights, anchors, candidates)
+
+
+def _split(both: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+    """Split `[a + c, d]` into the rows of the anchors and the rows of the candidates."""
+    height = ops.shape(anchors)[0]
+    return both[:height], both[height:]
 
 
 def _centered(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
@@ -390,34 +412,18 @@ def _centered(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
     # The first row goes first: far from the origin the mean's rounding error is as large as the
     # differences, and XLA computes the mean more than once, with different errors.
     first = ops.stop_gradient(candidates[:1])
-    a, c = anchors - first, candidates - first
+    c = candidates - first
     number = ops.cast(ops.maximum(ops.shape(c)[0], 1), c.dtype)
     mean = ops.stop_gradient(ops.sum(c, axis=0, keepdims=True) / number)
-    return a - mean, c - mean
-
-
-def _exact(anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the squared distances, and which pairs are close."""
-    a, c = _centered(anchors, candidates)
-    a_squares = ops.sum(ops.square(a), axis=-1)[:, None]
-    c_squares = ops.sum(ops.square(c), axis=-1)[None, :]
-    lengths = a_squares + c_squares
-    distances = lengths + matmul(-2.0 * a, ops.transpose(c))
-    close = distances <= _ROOT_EPSILON[standardize_dtype(distances.dtype)] * lengths
-
-    def put(flat: Tensor, place: Tensor, difference: Tensor, _: Tensor) -> Tensor:
-        squares = ops.sum(ops.square(difference), axis=-1)
-        return ops.scatter_update(flat, place[:, None], squares)
-
-    flat = ops.reshape(ops.where(close, 0.0, distances), (-1,))
-    flat = _over_close_pairs(anchors, candidates, close, put, flat)
-    return ops.reshape(flat, ops.shape(distances)), close
+    c = c - mean
+    return c if candidates is anchors else anchors - first - mean, c
 
 
 def _over_close_pairs(
     anchors: Tensor,
     candidates: Tensor,
     close: Tensor,
+    alone: Tensor | int,
     body: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     carried: Tensor,
 ) -> Tensor:
@@ -429,7 +435,8 @@ def _over_close_pairs(
         anchors: `[a, d]`.
         candidates: `[c, d]`.
         close: Bool `[a, c]`.
-        body: From `carried` and m pairs to the new `carried`: their places in the flat `[a · c]`,
+        alone: Number of close pairs up to which nothing has to be updated.
+        body: From `carried` and m pairs to the new `carried`: their rows and columns `[m, 2]`,
             anchor minus candidate `[m, d]`, and whether the pair exists. Other pairs repeat the
             last one.
         carried: The tensor to update.
@@ -444,13 +451,12 @@ def _over_close_pairs(
         def chunk(start: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
             wanted = start + slots
             place = places_in(running, ops.minimum(wanted, number - 1))
-            difference = ops.take(anchors, place // width, axis=0)
-            difference = difference - ops.take(candidates, place % width, axis=0)
-            return start + CHUNK * height, body(carried, place, difference, wanted < number)
+            row, column = place // width, place % width
+            difference = ops.take(anchors, row, axis=0) - ops.take(candidates, column, axis=0)
+            pairs = ops.stack([row, column], axis=-1)
+            return start + CHUNK * height, body(carried, pairs, difference, wanted < number)
 
         start = ops.zeros((), "int32")
         return ops.while_loop(lambda start, _: start < number, chunk, (start, carried))[1]
 
-    # Within one set each image is close to itself, and its distance is 0 already.
-    alone = height if candidates is anchors else 0
     return ops.cond(number > alone, all_chunks, lambda: carried)

@@ -24,7 +24,7 @@ def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]
     nothing = ops.zeros_like(values)
     keys = ops.concatenate([ops.where(mask, others, float("inf")), values], axis=-1)
     order = ops.argsort(ops.stop_gradient(keys), axis=-1)
-    place = ops.argsort(order, axis=-1)[:, ops.shape(others)[1] :]
+    place = _inverse(order)[:, ops.shape(others)[1] :]
 
     def up_to(counted: Tensor) -> Tensor:
         counted = ops.concatenate([counted, nothing], axis=-1)
@@ -35,6 +35,17 @@ def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]
         ops.stop_gradient(up_to(ops.cast(mask, values.dtype))),
         up_to(ops.where(mask, others, 0.0)),
     )
+
+
+def _inverse(order: Tensor) -> Tensor:
+    """Return the inverse of each row's permutation, `[a, c]`. A second sort is slow on XLA."""
+    rows, width = ops.shape(order)
+    first = width * ops.arange(rows, dtype=order.dtype)[:, None]
+    places = ops.broadcast_to(ops.arange(width, dtype=order.dtype), (rows, width))
+    flat = ops.scatter(
+        ops.reshape(order + first, (-1, 1)), ops.reshape(places, (-1,)), (rows * width,)
+    )
+    return ops.reshape(flat, (rows, width))
 
 
 def open_hinges(
