@@ -54,8 +54,8 @@ def readers_folder(tmp_path, monkeypatch):
 
 
 def marked(path):
-    # The gate runs the loop of `devices` on two devices (test_clipping.py). Blocks of `keras` take
-    # one to two minutes, and the tests of its classes train each of the models.
+    # test_distribute.py runs the loop of `devices` on devices. Blocks of `keras` take one to two
+    # minutes, and the tests of its classes train each of the models.
     thorough = [pytest.mark.thorough] if path.stem in ("devices", "keras") else []
     return pytest.param(path, marks=[pytest.mark.slow, *thorough], id=path.stem)
 

@@ -1,7 +1,6 @@
 """All private parts of Keras, TensorFlow, and Python that this package uses, under public names.
 
-The rest of the package uses none of them. `tests/keras_dml/_backend/test_private.py` lists and
-checks each of them, and reports the ones that an upgrade removes or changes.
+The rest of the package uses none of them, which `tests/keras_dml/_backend/test_private.py` checks.
 """
 
 import functools

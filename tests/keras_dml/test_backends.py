@@ -13,8 +13,6 @@ from device_programs import difference
 from loss_cases import NON_DEFAULT
 from processes import run_python
 
-BACKENDS = ("tensorflow", "jax", "torch")
-
 
 def run(backend, *words, **environment):
     """Return the last line that `python WORDS` prints on a backend."""
@@ -42,7 +40,7 @@ EIGHT = "--xla_force_host_platform_device_count=8 --xla_cpu_use_fusion_emitters=
 @pytest.mark.thorough
 @pytest.mark.parametrize("cases", SPREAD.values(), ids=SPREAD)
 def test_eight_devices_of_jax_equal_one_device(cases):
-    words = ["-m", "tests.support.spread_training", *cases]
+    words = ["-m", "tests.support.distributed_training", *cases]
     found = json.loads(run("jax", *words, XLA_FLAGS=EIGHT, **CHEAP))
     assert found["devices"] == 8 and list(found["cases"]) == cases
     for case, (one, eight) in found["cases"].items():

@@ -152,11 +152,8 @@ def test_means_only_count_the_mined_pairs(normalized):
     assert float(compiled(loss)(ids, z)) == pytest.approx(sum(expected), rel=1e-9)
 
     snca = losses.SNCALoss(0.3, dtype="float64", mining=lambda s, p, n: (p & (ids < 1)[:, None], n))
-    values = oracles.snca(np.where(ids < 1, ids, np.arange(100, 100 + len(ids))), z, 0.3)
-    kept = np.sum(values, axis=0)
-    same_zero = (ids < 1)[:, None] & same & other
-    assert (np.sum(parts(snca, ids, z), axis=0) != 0).tolist() == same_zero.any(1).tolist()
-    assert np.count_nonzero(kept) == same_zero.any(1).sum()
+    of_class_0 = (ids < 1)[:, None] & same & other
+    assert (np.sum(parts(snca, ids, z), axis=0) != 0).tolist() == of_class_0.any(1).tolist()
 
 
 def test_mining_in_a_memory():
@@ -184,9 +181,8 @@ def test_mining_in_a_memory():
     [mining.MultiSimilarity(0.2), [mining.EasyPositive(), mining.Hard()], similar_alone],
     ids=["one", "several", "function"],
 )
-@pytest.mark.parametrize("name", ["contrastive", "triplet"])
-def test_configuration_round_trip(name, strategy):
-    loss = losses.get(name, mining=strategy)
+def test_configuration_round_trip(strategy):
+    loss = losses.get("triplet", mining=strategy)
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     assert copy.get_config() == loss.get_config()
     ids, z = batch()

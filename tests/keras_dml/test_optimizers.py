@@ -182,6 +182,21 @@ def test_warm_cosine_matches_the_formula():
     assert [float(schedule(step)) for step in (total, total + 1, 10**9)] == [0.0, 0.0, 0.0]
 
 
+def test_a_loaded_optimizer_clips_and_accumulates_on_one_device():
+    """With one replica, Keras' methods work."""
+    for arguments in ({"global_clipnorm": 0.5}, {"gradient_accumulation_steps": 2}):
+        found = []
+        for made in (keras.optimizers.SGD, optimizers.SGD):
+            saved = keras.saving.serialize_keras_object(made(0.1, **arguments))
+            optimizer = keras.saving.deserialize_keras_object(saved)
+            weights = keras.Variable(np.arange(4.0), dtype="float32")
+            for step in range(1, 5):
+                optimizer.apply([keras.ops.ones(4) * step], [weights])
+            found.append(weights.numpy())
+        np.testing.assert_array_equal(*found)
+        assert not np.array_equal(found[0], np.arange(4.0))
+
+
 @pytest.mark.parametrize("make", optimizers.OPTIMIZERS.values())
 def test_the_configuration_round_trip(make):
     optimizer = make(

@@ -12,10 +12,9 @@ def batch(seed=0, sizes=(5, 1, 3, 2), dimensions=6):
     return ids, z
 
 
-def small_model(policy="float32"):
+def small_model():
     keras.utils.set_random_seed(1)
-    policy = keras.dtype_policies.DTypePolicy(policy)
-    layers = [keras.layers.Dense(12, dtype=policy), keras.layers.Dense(4, dtype=policy)]
+    layers = [keras.layers.Dense(12), keras.layers.Dense(4)]
     return keras.Sequential([keras.Input((8,)), *layers])
 
 

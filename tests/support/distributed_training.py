@@ -3,23 +3,28 @@
 `python -m tests.support.distributed_training DEVICES` splits the CPU into logical devices. The
 split must happen before TensorFlow starts, and would affect all other tests, so it needs a process.
 With `TF_CONFIG`, the process is one of several workers with one device each. `more` trains the
-cases that the quick tests leave out.
+cases that the quick tests leave out. On JAX, the arguments are the cases, and `XLA_FLAGS` splits
+the CPU (`test_backends.py`).
 """
 
+import contextlib
+import functools
 import json
 import os
 import pathlib
+import re
 import sys
+import types
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+import keras_dml
 import pipelines
 from experiments.evaluation.table_embedder import TableEmbedder
 from keras_dml import losses, models, optimizers, relations
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._pairwise import pairs
 from keras_dml.metrics import LossPart
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -34,6 +39,12 @@ CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT
     "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
     "clipped": ("multi_similarity", {"beta": 10.0}, "clipped"),
     "averaged": ("multi_similarity", {"beta": 10.0}, "averaged"),
+    "clipnorm": ("multi_similarity", {"beta": 10.0}, "clipnorm"),
+    "clipvalue": ("multi_similarity", {"beta": 10.0}, "clipvalue"),
+    "keras_sgd": ("multi_similarity", {"beta": 10.0}, "keras_sgd"),
+    "keras_adamw": ("multi_similarity", {"beta": 10.0}, "keras_adamw"),
+    "keras_scaled": ("multi_similarity", {"beta": 10.0}, "keras_scaled"),
+    "keras_several": ("multi_similarity", {"beta": 10.0}, "keras_several"),
 }
 
 
@@ -48,6 +59,16 @@ def sgd(path, velocity="keras"):
     )
 
 
+def several_optimizers(path):
+    """Return optimizers that Keras assigns variable by variable at build time."""
+    found = {
+        "kernel": keras.optimizers.SGD(0.5, global_clipnorm=0.1),
+        "bias": keras.optimizers.SGD(0.1),
+    }
+    return keras.optimizers.MultiOptimizer(lambda variable: found[variable.name])
+
+
+# The thresholds clip every step, and the parts of two replicas differently.
 RECIPES = {
     "plain": lambda path: keras.optimizers.SGD(0.05),
     "sgd": sgd,
@@ -56,6 +77,14 @@ RECIPES = {
         0.01, coupled_weight_decay=0.1, learning_rate_multipliers={path: 0.1}
     ),
     "clipped": lambda path: optimizers.SGD(0.5, global_clipnorm=0.1),
+    "clipnorm": lambda path: optimizers.SGD(0.5, clipnorm=0.05),
+    "clipvalue": lambda path: optimizers.SGD(0.5, clipvalue=0.01),
+    "keras_sgd": lambda path: keras.optimizers.SGD(0.5, global_clipnorm=0.1),
+    "keras_adamw": lambda path: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.1),
+    "keras_scaled": lambda path: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.5, global_clipnorm=0.1), initial_scale=1024.0, dynamic_growth_steps=2
+    ),
+    "keras_several": several_optimizers,
     "averaged": lambda path: optimizers.AdamW(
         0.01,
         decoupled_weight_decay=0.1,
@@ -116,6 +145,8 @@ def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False
         inputs, x = network()
         if loss.kind == "proxies":  # which compare cosines
             x = keras.layers.Activation("tanh")(x)
+        if recipe.startswith("keras_"):  # which clip each replica's part in a `keras.Model`
+            model = models.DistributedModel
         model = model(inputs, x, name="net")
         metrics = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else []
         optimizer = RECIPES[recipe](model.get_layer("head").kernel.path)
@@ -123,15 +154,19 @@ def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False
     return fitted(model)
 
 
-def train_rankmi(strategy, steps_per_execution=1):
+def rankmi():
+    statistics = models.StatisticsNetwork(hidden=8, depth=1, seed=2)
+    return models.RankMI(
+        keras.Model(*network(), name="net"), statistics_network=statistics, alpha=1.0
+    )
+
+
+def train_rankmi(strategy, steps_per_execution=1, **clipping):
     """Train RankMI's alternation."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
-        statistics = models.StatisticsNetwork(hidden=8, depth=1, seed=2)
-        model = models.RankMI(
-            keras.Model(*network(), name="net"), statistics_network=statistics, alpha=1.0
-        )
-        rates = (keras.optimizers.SGD(0.05), keras.optimizers.Adam(0.01))
+        model = rankmi()
+        rates = (keras.optimizers.SGD(0.05, **clipping), keras.optimizers.Adam(0.01, **clipping))
         model.compile(*rates, steps_per_execution=steps_per_execution)
     return fitted(model)
 
@@ -286,6 +321,84 @@ def unequal_rows(strategy, known):
         return f"{type(error).__name__}: {error}"
 
 
+REFUSED = (
+    "jit_compile",
+    "jit_compile_later",
+    "accumulation",
+    "accumulation_scaled",
+    "accumulation_ours",
+    "accumulation_rankmi",
+)
+
+
+def refusals(strategy):
+    """Return the errors of `compile` and `fit` for unsupported cases on several replicas."""
+    accumulating = {"gradient_accumulation_steps": 2}
+    sgd, scaled = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
+
+    def compiled(optimizer, cls=models.DistributedModel, **arguments):
+        model = cls(*network(), name="net")
+        model.compile(optimizer, losses.MultiSimilarityLoss(), **arguments)
+        return model
+
+    def changed_later():
+        model = compiled("sgd")
+        model.jit_compile = True
+        fitted(model)
+
+    tried = {
+        "jit_compile": lambda: compiled("sgd", jit_compile=True),
+        "jit_compile_later": changed_later,
+        "accumulation": lambda: compiled(sgd(**accumulating)),
+        "accumulation_scaled": lambda: compiled(scaled(sgd(**accumulating))),
+        "accumulation_ours": lambda: fitted(compiled(optimizers.SGD(**accumulating), keras.Model)),
+        "accumulation_rankmi": lambda: rankmi().compile("sgd", sgd(**accumulating)),
+    }
+    found = {}
+    for name in REFUSED:
+        with strategy.scope():
+            try:
+                tried[name]()
+                found[name] = "nothing"
+            except Exception as error:  # any exception: the test checks it
+                found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def overflow(strategy):
+    """Return the weights after a step whose gradient is infinite only on the last replica."""
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((2,))
+        model = models.DistributedModel(inputs, keras.layers.Dense(1, name="head")(inputs))
+        scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, clipvalue=1.0))
+        model.compile(scaling, "mean_squared_error")
+    before = [w.tolist() for w in model.get_weights()]
+    images = np.ones((8, 2), "float32")
+    images[-1] = 1e36
+    data = tf.data.Dataset.from_tensor_slices((images, np.ones((8, 1), "float32"))).batch(8)
+    model.fit(data, verbose=0)
+    return {
+        "before": before,
+        "after": [w.tolist() for w in model.get_weights()],
+        "scale": float(model.optimizer.dynamic_scale.numpy()),
+    }
+
+
+def custom_loop(strategy):
+    """Return the weights and the losses after the training loop of the guide to devices."""
+    text = (pathlib.Path(__file__).parents[2] / "docs/pages/guides/devices.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (code,) = [block for block in blocks if "GradientTape" in block]
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        names = {"model": keras.Model(*network(), name="net")}
+    names |= {"strategy": strategy, "keras_dml": keras_dml, "tf": tf}
+    names["batches"] = strategy.experimental_distribute_dataset(batches())
+    exec(code, names)
+    return {"weights": [w.tolist() for w in names["model"].get_weights()], "loss": names["values"]}
+
+
 def embedded(strategy):
     """Return embeddings (the images' means) for several batch sizes, in image order."""
     with strategy.scope():
@@ -304,15 +417,6 @@ def embedded(strategy):
     return again | {"rest": [*range(5), *np.concatenate(list(rest))[:, 0].tolist()]}
 
 
-def train_without_gathering(strategy):
-    """Train so that each replica only sees the pairs among its own images."""
-    pairs.gather_candidates = lambda x: (x, 0)
-    try:
-        return train(strategy, *CASES[first_of("contrastive")])
-    finally:
-        pairs.gather_candidates = gather_candidates
-
-
 def devices(count):
     """Return a strategy over this many devices of this process."""
     tf.config.set_logical_device_configuration(
@@ -328,7 +432,6 @@ def on_logical_devices(count):
     results = {"many": everything(many)}
     if count == 2:
         results["one"] = everything(tf.distribute.get_strategy())
-        results["not_gathered"] = train_without_gathering(many)
         results["batch_norm"] = train_batch_norm(many, synchronized=False)
         results["unequal"] = [unequal_rows(many, known) for known in (True, False)]
         for side, strategy in (("one", tf.distribute.get_strategy()), ("many", many)):
@@ -339,12 +442,21 @@ def on_logical_devices(count):
 def more_on_logical_devices(count):
     """Train the other cases on `count` devices; if `count` is 2, on one device, too."""
     many = devices(count)
-    results = {"many": {**trained(many, more_cases()), **trained_otherwise(many)}}
+    strategies = {"many": many} | ({"one": tf.distribute.get_strategy()} if count == 2 else {})
+    results = {
+        side: {
+            **trained(strategy, more_cases()),
+            **trained_otherwise(strategy),
+            "overflow": overflow(strategy),
+            "loop": custom_loop(strategy),
+        }
+        for side, strategy in strategies.items()
+    }
     if count == 2:
-        one = tf.distribute.get_strategy()
-        results["one"] = {**trained(one, more_cases()), **trained_otherwise(one)}
         results["several_steps"] = train_rankmi(many, steps_per_execution=3)
         results["several_steps_with_memory"] = train_memory(many, 3, chunk_size=5)
+        # Last, because an error during a step consumes the strategy's messages.
+        results["refusals"] = refusals(many)
     return results
 
 
@@ -389,6 +501,7 @@ def trained_otherwise(strategy):
         "dual": train_dual(strategy, chunk_size),
         "dual_memory": train_dual(strategy, labeled=True),
         "tags": train_tags(strategy),
+        "rankmi_clipped": train_rankmi(strategy, global_clipnorm=0.1),
     }
 
 
@@ -407,8 +520,33 @@ def as_worker():
     }
 
 
+def on_devices_of_jax(cases):
+    """Train these cases on one and on several devices; JAX splits the CPU at its start."""
+    # A stand-in for a strategy: on JAX, the process sets the distribution.
+    strategy = types.SimpleNamespace(scope=contextlib.nullcontext)
+    others = {
+        "rankmi": train_rankmi,
+        "dropout": train_dropout,
+        "proxies": train_proxies,
+        "chunks": functools.partial(train_chunks, chunk_size=5),
+        "memory": train_memory,
+    }
+    found = {case: [] for case in cases}
+    for case in cases:
+        for distribution in (None, keras.distribution.DataParallel(auto_shard_dataset=False)):
+            keras.distribution.set_distribution(distribution)
+            found[case].append(
+                others[case](strategy)
+                if case in others
+                else train(strategy, *CASES[case], models.DistributedModel)
+            )
+    return {"devices": len(keras.distribution.list_devices()), "cases": found}
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] == ["more"]:
+    if keras.backend.backend() == "jax":
+        results = on_devices_of_jax(sys.argv[1:])
+    elif sys.argv[1:] == ["more"]:
         results = as_worker_of(more_cases())
     elif sys.argv[2:] == ["more"]:
         results = more_on_logical_devices(int(sys.argv[1]))

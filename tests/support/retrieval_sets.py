@@ -1,6 +1,29 @@
-"""Retrieval by loops, and a difficult set of embeddings for it."""
+"""Retrieval by loops, sets of embeddings for it, and the mark of the tests that need ScaNN."""
+
+import importlib.util
 
 import numpy as np
+import pytest
+
+needs_scann = pytest.mark.skipif(
+    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
+)
+
+
+def assert_same(one, other, queries, k=7):
+    """Check that two indexes give the same answers."""
+    for a, b in zip(one.search(queries, k), other.search(queries, k)):
+        assert a.dtype.kind == b.dtype.kind
+        np.testing.assert_array_equal(a, b)
+
+
+def clustered(n=3000, seed=0):
+    """Return rows around 300 centers in 8 of 32 dimensions, with a little noise in all."""
+    shared = np.random.default_rng(0)
+    centers = shared.normal(size=(300, 8)) @ shared.normal(size=(8, 32))
+    generator = np.random.default_rng(seed)
+    rows = centers[generator.integers(0, 300, n)] + 0.5 * generator.normal(size=(n, 32))
+    return rows.astype(np.float32)
 
 
 def naive_search(items, queries, metric, rows=None):

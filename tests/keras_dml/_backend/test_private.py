@@ -1,92 +1,14 @@
-"""Private parts of Keras and TensorFlow that an upgrade can move, checked name by name."""
+"""Only one module uses private parts of Keras and TensorFlow, which an upgrade can move."""
 
 import ast
-import importlib
-import inspect
 import pathlib
-from typing import NamedTuple
 
 import keras
-import pytest
 
 from keras_dml._backend import private
 
 ROOT = pathlib.Path(private.__file__).parents[2]
 FOREIGN = {"keras", "ops", "tf", "tensorflow", "tfds", "absl", "flags"}
-
-
-class Needed(NamedTuple):
-    """A private name and its use in this package.
-
-    Attributes:
-        name: Full name, including the package.
-        parameters: Parameters of the function, at least the used ones. None if it is not a
-            function.
-        of_instance: Whether only instances have the attribute.
-    """
-
-    name: str
-    parameters: tuple[str, ...] | None = None
-    of_instance: bool = False
-
-
-NEEDED = (
-    Needed("keras.src.models.functional.Functional", ("inputs", "outputs", "name")),
-    Needed("keras.src.backend.common.stateless_scope.in_stateless_scope", ()),
-    Needed("keras.Model._make_function", ("self", "step_function")),
-    Needed("keras.Model._maybe_symbolic_build", ("self", "iterator", "data_batch")),
-    Needed("keras.Model._distribute_strategy", of_instance=True),
-    Needed("keras.optimizers.Optimizer._get_variable_index", ("self", "variable")),
-    Needed("keras.optimizers.Optimizer._clip_gradients", ("self", "grads")),
-    Needed("keras.optimizers.Optimizer._all_reduce_sum_gradients", ("self", "grads_and_vars")),
-    Needed("keras.layers.Layer._flatten_layers", ("self",)),
-    Needed("keras.layers.Lambda._output_shape", of_instance=True),
-    Needed("keras.layers.Layer._remat_mode", of_instance=True),
-    Needed(
-        "tensorflow.__internal__.distribute.interim.maybe_merge_call",
-        ("fn", "strategy", "args", "kwargs"),
-    ),
-)
-
-
-def _value(needed):
-    """Return the object for a name of `NEEDED`."""
-    owner, _, attribute = needed.name.rpartition(".")
-    if needed.of_instance:
-        made = {
-            "keras.Model": keras.Model,
-            "keras.layers.Lambda": lambda: keras.layers.Lambda(abs),
-            "keras.layers.Layer": keras.layers.Layer,
-        }
-        return getattr(made[owner](), attribute)
-    words = needed.name.split(".")
-    for end in range(len(words), 0, -1):
-        try:
-            value = importlib.import_module(".".join(words[:end]))
-        except ImportError:
-            continue
-        for word in words[end:]:
-            value = getattr(value, word)
-        return value
-    raise ImportError(needed.name)
-
-
-@pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
-def test_private_names_exist(needed):
-    versions = f"Keras {keras.__version__}"
-    try:
-        value = _value(needed)
-    except (AttributeError, ImportError) as error:
-        pytest.fail(
-            f"{needed.name}, which _backend/private.py needs, is gone from {versions}: {error}"
-        )
-    if needed.parameters is None:
-        return
-    parameters = inspect.signature(value).parameters
-    if "Functional" in needed.name:  # its class accepts any arguments
-        parameters = inspect.signature(value.__init__).parameters
-    lacking = [name for name in needed.parameters if name not in parameters]
-    assert not lacking, f"{needed.name} of {versions} takes no {', '.join(lacking)}: {parameters}"
 
 
 def _private_uses(path):

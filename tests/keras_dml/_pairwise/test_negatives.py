@@ -25,12 +25,6 @@ def test_limits():
     assert probabilities_of(ids, distances, 8, farthest=1.5)[0, 4] > 0
 
 
-def test_a_row_without_near_negatives_is_uniform_and_one_without_negatives_is_zero():
-    ids, distances = np.array([0, 0, 1, 1]), np.full((4, 4), 1.41)
-    np.testing.assert_allclose(probabilities_of(ids, distances, 128)[0], [0, 0, 0.5, 0.5])
-    assert (probabilities_of(np.zeros(4, int), distances, 128) == 0).all()
-
-
 def test_many_dimensions_do_not_overflow():
     """Weights range over 300 powers of ten, beyond float32."""
     ids = np.array([0, 1, 1, 1])
@@ -74,26 +68,6 @@ def test_draws_are_a_pure_function_of_seed_step_and_anchor():
     np.testing.assert_array_equal(first[:3], draw(changed, seed=1, step=7)[:3])
     # Nor do they depend on the replica.
     np.testing.assert_array_equal(first[10:20], draw(probabilities[10:20], 1, 7, first_row=10))
-
-
-@pytest.mark.slow
-def test_a_step_may_be_a_tensor_in_a_compiled_function():
-    probabilities = np.full((6, 6), 1 / 6, "float32")
-    expected = draw(probabilities, seed=3, step=11)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        compiled = jax.jit(lambda p, step: draw_negatives(p, 3, step))
-        drawn = compiled(probabilities, 11)
-    else:
-        import tensorflow as tf
-
-        signature = [tf.TensorSpec((None, None), "float32"), tf.TensorSpec((), "int64")]
-        compiled = tf.function(
-            lambda p, step: draw_negatives(p, 3, step), input_signature=signature
-        )
-        drawn = compiled(probabilities, tf.constant(11, "int64"))
-    np.testing.assert_array_equal(np.asarray(drawn), expected)
 
 
 def test_rows_without_negatives_draw_valid_indices():

@@ -36,31 +36,18 @@ class Unregistered(Doubled):
     pass
 
 
-def nested_model(policy="float32", shape=(SIZE, SIZE, 3)):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        inputs = keras.Input((None, None, 3))
-        features = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
-        features = keras.layers.Conv2D(4, 3, strides=2, name="first")(features)
-        features = keras.layers.BatchNormalization(name="norm")(features)
-        features = keras.ops.relu(features)
-        backbone = keras.Model(inputs, features, name="backbone")
-        head = keras.Sequential(
-            [
-                keras.Input((None, None, 4)),
-                keras.layers.GlobalAveragePooling2D(),
-                keras.layers.Dropout(0.5),
-                Doubled(8, name="doubled"),
-                Unregistered(8, name="unregistered"),
-            ],
-            name="head",
-        )
-        inputs = keras.Input(shape, name="images")
-        outputs = keras.layers.Dense(5, name="embedding")(head(backbone(inputs)))
-        model = keras.Model(inputs, outputs, name="whole")
-    finally:
-        keras.config.set_dtype_policy(before)
+def nested_model():
+    inputs = keras.Input((None, None, 3))
+    features = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
+    features = keras.layers.Conv2D(4, 3, strides=2, name="first")(features)
+    features = keras.layers.BatchNormalization(name="norm")(features)
+    backbone = keras.Model(inputs, keras.ops.relu(features), name="backbone")
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dropout(0.5)]
+    layers += [Doubled(8, name="doubled"), Unregistered(8, name="unregistered")]
+    head = keras.Sequential([keras.Input((None, None, 4)), *layers], name="head")
+    inputs = keras.Input((SIZE, SIZE, 3), name="images")
+    outputs = keras.layers.Dense(5, name="embedding")(head(backbone(inputs)))
+    model = keras.Model(inputs, outputs, name="whole")
     generator = np.random.default_rng(0)
     model.set_weights([generator.uniform(0.1, 1, w.shape) for w in model.get_weights()])
     return model

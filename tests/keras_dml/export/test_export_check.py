@@ -38,10 +38,8 @@ def named(layer="conv", model="outer", inputs="images", nested="inner"):
 )
 def test_names_that_are_valid_inner_scopes_are_served(names, half, tmp_path):
     keras.config.set_dtype_policy(half)
-    try:
-        model = named(**names)
-    finally:
-        keras.config.set_dtype_policy("float32")
+    model = named(**names)
+    keras.config.set_dtype_policy("float32")
     reference = named()
     reference.set_weights(model.get_weights())
     x = np.random.default_rng(0).uniform(0, 255, (3, SIZE, SIZE, 3)).astype("float32")
@@ -72,10 +70,8 @@ def test_names_that_tensorflow_refuses_are_reported(names, message, tmp_path):
 
 def test_the_check_draws_no_random_numbers():
     keras.config.set_dtype_policy("mixed_bfloat16")  # its copy has initializers
-    try:
-        model = named()
-    finally:
-        keras.config.set_dtype_policy("float32")
+    model = named()
+    keras.config.set_dtype_policy("float32")
 
     def drawn(check):
         keras.utils.set_random_seed(3)

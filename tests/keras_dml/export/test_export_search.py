@@ -1,6 +1,5 @@
 """SavedModels that include an index."""
 
-import importlib.util
 import os
 import textwrap
 
@@ -10,15 +9,13 @@ import pytest
 import tensorflow as tf
 import tiers
 from processes import run_python
+from retrieval_sets import needs_scann
 
 from keras_dml.export import export_saved_model
 from keras_dml.metrics import verification
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH
 from keras_dml.retrieval.serving import PrefixSearchModule, SearchModule
 
-needs_scann = pytest.mark.skipif(
-    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
-)
 SIZE, DIMENSIONS = 8, 6
 
 
@@ -27,9 +24,9 @@ def preprocessing(data):
     return tf.ensure_shape(tf.cast(image, tf.float32), [SIZE, SIZE, 3])
 
 
-def make_model(policy="float32"):
-    layers = [keras.layers.Rescaling(1 / 127.5, offset=-1, dtype=policy)]
-    layers += [keras.layers.Flatten(dtype=policy), keras.layers.Dense(DIMENSIONS, dtype=policy)]
+def make_model():
+    layers = [keras.layers.Rescaling(1 / 127.5, offset=-1)]
+    layers += [keras.layers.Flatten(), keras.layers.Dense(DIMENSIONS)]
     model = keras.Sequential([keras.Input((SIZE, SIZE, 3)), *layers])
     generator = np.random.default_rng(3)
     model.set_weights([generator.normal(size=w.shape) for w in model.get_weights()])
@@ -106,33 +103,6 @@ def test_the_module_has_integer_ids_and_takes_batches_of_any_size(metric, monkey
     assert zero.shape == (1, 300)
     with pytest.raises(tf.errors.InvalidArgumentError, match="an embedding is not finite"):
         module.search(tf.constant([[np.nan] * 5], tf.float32), 3)
-
-
-@pytest.mark.slow
-def test_signatures_and_bad_bytes(tmp_path):
-    model = make_model()
-    index = ExactIndex(gallery(model), ids=np.arange(300))
-    export_saved_model(model, tmp_path / "saved_model", preprocessing, index)
-    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
-    signatures = loaded.signatures
-    assert sorted(signatures) == ["embed_images", "search", "serving_default"]
-    data, pixels = encoded(60), pictures()[:60].astype(np.float32)
-    one, other = signatures["serving_default"], signatures["embed_images"]
-    for n in (1, 60):
-        embeddings = one(tf.constant(data[:n]))["embeddings"].numpy()
-        np.testing.assert_allclose(embeddings, model.predict(pixels[:n], verbose=0), atol=1e-5)
-        assert embeddings.dtype == np.float32
-        decoded = other(tf.constant(pixels[:n]))["embeddings"].numpy()
-        np.testing.assert_allclose(decoded, embeddings, atol=1e-5)
-    before = signatures["search"](tf.constant(data))
-    assert {name: (x.dtype, x.shape) for name, x in before.items()} == {
-        "ids": (tf.int64, (60, 10)), "similarities": (tf.float32, (60, 10))
-    }  # fmt: skip
-    for name in ("serving_default", "search"):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="image"):
-            signatures[name](tf.constant([data[0], b"no image"]))
-    after = signatures["search"](tf.constant(data))
-    np.testing.assert_array_equal(after["ids"], before["ids"])
 
 
 def test_indexes_that_do_not_match_the_model(tmp_path):

@@ -21,7 +21,7 @@ Z = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
 PAIR_CASES = [case for case in CASES if case.pairs]
 
 
-@each(PAIR_CASES, {"contrastive", "center", "spce", "triplet"}, tiers.THOROUGH)
+@each(PAIR_CASES, {"contrastive", "spce"}, tiers.THOROUGH)
 def test_hashed_ids_give_the_same_as_small_ids(case):
     loss = losses.get(case.name, **case.arguments)
     # The two orders of the class sums' slots round differently.
@@ -47,11 +47,15 @@ def test_fit_metric_and_evaluate_compare_integers():
     assert abs(merged[0] - scores[1][0]) > 1e-3
 
 
-NO_UINT64 = pytest.mark.skipif(ON_TORCH, reason="Keras has no uint64 there")
-
-
 @pytest.mark.parametrize(
-    "dtype", ["int8", "uint8", "int32", pytest.param("uint64", marks=NO_UINT64), "bool"]
+    "dtype",
+    [
+        "uint8",
+        "bool",
+        pytest.param(
+            "uint64", marks=pytest.mark.skipif(ON_TORCH, reason="Keras has no uint64 there")
+        ),
+    ],
 )
 def test_every_kind_of_integer(dtype):
     ids = (PLAIN % 2).astype(dtype)
@@ -69,13 +73,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize(
-    "loss",
-    [losses.ContrastiveLoss(), losses.CrossEntropyLoss(), addons.TripletHardLoss(),
-     addons.NpairsLoss()],
-    ids=lambda loss: type(loss).__name__,
-)  # fmt: skip
+    ("loss", "bad"),
+    [
+        *((losses.ContrastiveLoss(), bad) for bad in BAD),
+        (losses.CrossEntropyLoss(), "NaN"),
+        (addons.TripletHardLoss(), "NaN"),
+        (addons.NpairsLoss(), "NaN"),
+    ],
+)
 def test_floats_that_merge_classes_are_refused_and_nan_in_a_graph(loss, bad):
     ids, message = BAD[bad]
     given = np.eye(8, dtype="float32") if isinstance(loss, addons.NpairsLoss) else Z

@@ -79,8 +79,7 @@ def test_values_and_gradients_in_float32(batch):
 
 
 @each([case for case in CASES if case.pairs])
-@pytest.mark.parametrize("apart", [5e-4, 1e-6])
-def test_losses_in_float64_of_very_close_pairs(case, apart):
+def test_losses_in_float64_of_very_close_pairs(case, apart=1e-6):
     rng = np.random.default_rng(4)
     ids = np.array([0, 0, 1, 1, 2, 2, 2, 0])
     z = 0.3 * oracles.unit(rng.normal(size=(8, 6)))
@@ -91,17 +90,6 @@ def test_losses_in_float64_of_very_close_pairs(case, apart):
     loss = losses.get(case.name, **case.arguments, dtype="float64")
     for ours, theirs in zip(parts(loss, ids, z), case.oracle(ids, z, **case.arguments)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("offset", [0, 1000])
-def test_triplet_gradients_far_from_the_origin(offset):
-    ids = np.arange(24) % 4
-    z = (SPREAD + offset).astype("float32").astype("float64")
-    loss = losses.TripletLoss(normalize=False)
-    _, gradient = value_and_gradient(loss, ids, z, "float32")
-    exact = oracles.numeric_gradient(oracles.triplet, ids, z, normalize=False)
-    np.testing.assert_allclose(gradient, exact, atol=1e-5 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize("size", [3e19, 1e38, 1e-25, 1e-30, 1.0])

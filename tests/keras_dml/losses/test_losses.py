@@ -17,7 +17,6 @@ pytestmark = pytest.mark.any_backend
 
 PAIR_CASES = [case for case in CASES if case.pairs]
 every_case, pair_cases = each(CASES), each(PAIR_CASES)
-TRAINED = {"ce", "contrastive"}
 
 
 def make(case, **more):
@@ -30,8 +29,8 @@ def batch_of(case, *arguments, **more):
     return ids, z / np.abs(z).max() if is_over_proxies(case) else z
 
 
-def model_of(case, *policy):
-    model = small_model(*policy)
+def model_of(case):
+    model = small_model()
     return (
         keras.Sequential([model, keras.layers.Activation("tanh")])
         if is_over_proxies(case)
@@ -43,9 +42,8 @@ def is_over_proxies(case):
     return losses.LOSSES[case.name].kind == "proxies"
 
 
-def check_against_oracle(case, ids, z, weights=1.0):
-    loss = make(case, dtype="float64")
-    weights = weights * np.ones(len(ids))
+def check_against_oracle(case, ids, z):
+    loss, weights = make(case, dtype="float64"), np.linspace(0.5, 2, len(ids))
 
     def weighted(ids, z):
         return [weights * part for part in case.oracle(ids, z, **case.arguments)]
@@ -61,11 +59,9 @@ def check_against_oracle(case, ids, z, weights=1.0):
         assert np.isfinite(gradient).all()
 
 
-@every_case
-@pytest.mark.parametrize("weigh", [False, True])
-def test_value_parts_and_gradient_match_the_loops(case, weigh):
-    ids, z = batch_of(case, seed=int(weigh))
-    check_against_oracle(case, ids, z, np.linspace(0, 2, len(ids)) if weigh else 1.0)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_value_parts_and_gradient_match_the_loops(case):
+    check_against_oracle(case, *batch_of(case))
 
 
 @pair_cases
@@ -79,7 +75,7 @@ def test_degenerate_batches_match_the_loops(case, ids):
     check_against_oracle(case, np.array(ids), 0.5 * z[: len(ids)])
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@every_case
 def test_float32_is_close(case):
     ids, z = batch_of(case, seed=3, sizes=(4, 2, 7, 1, 3), dimensions=16)
     value, gradient = value_and_gradient(make(case), ids, z, dtype="float32")
@@ -137,7 +133,7 @@ def test_configuration_round_trip_with_non_default_arguments(case):
     assert float(copy(ids, z)) == float(loss(ids, z))
 
 
-@each(NON_DEFAULT, TRAINED, tiers.THOROUGH)
+@each(NON_DEFAULT, {"contrastive"}, tiers.THOROUGH)
 def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     ids, x = batch_of(case, seed=5, sizes=(20, 10, 15, 19), dimensions=8)
     model, loss = model_of(case), make(case)
@@ -154,16 +150,6 @@ def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     assert loaded.evaluate(x, ids, verbose=0) == pytest.approx(
         model.evaluate(x, ids, verbose=0), rel=1e-4, abs=1e-6
     )
-
-
-@pytest.mark.slow
-@each(NON_DEFAULT, TRAINED, pytest.mark.thorough)
-def test_fit_under_mixed_precision(case):
-    ids, x = batch_of(case, seed=5, sizes=(20, 10, 15, 19), dimensions=8)
-    model = model_of(case, "mixed_bfloat16")
-    model.compile(keras.optimizers.Adam(0.02), make(case))
-    history = model.fit(x, ids, batch_size=32, epochs=8, verbose=0).history
-    assert history["loss"][-1] < history["loss"][0]
 
 
 @every_case
@@ -259,10 +245,21 @@ def test_a_strategy_gets_embeddings_of_unit_length():
         np.testing.assert_allclose(similarities, oracles.unit(z) @ oracles.unit(z).T, atol=1e-6)
 
 
-def test_large_numbers_are_valid():
-    z = np.full((4, 300), 3e38, "float32")
-    z[:2] = -3e38
-    assert np.isfinite(float(losses.SNCALoss()([0, 0, 1, 1], z)))
+@pytest.mark.parametrize(
+    ("name", "arguments", "length"),
+    [
+        ("multi_similarity", {"alpha": 500.0, "beta": 5000.0}, 1.0),
+        ("snca", {"temperature": 1e-4}, 1e37),
+        ("n_pairs", {}, 100.0),
+        ("lifted_structure", {"margin": 200.0, "normalize": False}, 1e3),
+    ],
+)
+def test_large_numbers_do_not_overflow(name, arguments, length):
+    ids, z = batch()
+    loss = losses.get(name, **arguments)
+    value, gradient = value_and_gradient(loss, ids, length * z, "float32")
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
 
 
 def test_an_unknown_loss():

@@ -18,26 +18,6 @@ def projected(gradient, z):
     return (gradient - along * f) / np.linalg.norm(z, axis=1, keepdims=True)
 
 
-def test_supcon_nt_xent_and_snca_agree_with_one_positive_per_anchor():
-    _, z = batch(seed=4, sizes=(12,), dimensions=5)
-    ids = np.arange(12) // 2
-    expected, gradient = value_and_gradient(losses.SupConLoss(0.2, dtype="float64"), ids, z)
-    for other in (losses.NTXentLoss(0.2, dtype="float64"), losses.SNCALoss(0.2, dtype="float64")):
-        value, others = value_and_gradient(other, ids, z)
-        assert value == pytest.approx(expected, rel=1e-12)
-        np.testing.assert_allclose(others, gradient, atol=1e-12)
-
-
-def test_nt_xent_is_ice_averaged_over_pairs():
-    ids, z = batch(seed=6)
-    of_anchors = losses.get("ice", scale=5.0, reweight=False, dtype="float64", reduction="sum")
-    pairs = sum(n * (n - 1) for n in np.bincount(ids))
-    value, gradient = value_and_gradient(losses.NTXentLoss(0.2, dtype="float64"), ids, z)
-    summed, of_sum = value_and_gradient(of_anchors, ids, z)
-    assert value == pytest.approx(summed / pairs, rel=1e-12)
-    np.testing.assert_allclose(gradient, of_sum / pairs, atol=1e-12)
-
-
 def test_coincident_points():
     same, ids = np.tile([[1.0, 2.0]], (6, 1)), np.repeat([0, 1], 3)
     for loss, expected in (
@@ -88,17 +68,6 @@ def test_the_gradient_of_the_ranked_list_loss_treats_its_weights_as_constants(te
     np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
 
 
-def test_the_histogram_loss_is_the_share_of_pairs_in_the_wrong_order():
-    ids, z = batch(seed=9)
-    f = oracles.unit(z)
-    s, same = f @ f.T, ids[:, None] == ids
-    positive, negative = s[same & ~np.eye(len(ids), dtype=bool)], s[~same]
-    share = np.mean(positive[:, None] < negative)
-    loss = losses.HistogramLoss(num_bins=20000, dtype="float64")
-    # A tie with itself is half of a wrong order; its share goes to 0 with the bins.
-    assert float(loss(ids, z)) == pytest.approx(share, abs=1e-3)
-
-
 @pytest.mark.parametrize("far_class", [False, True])
 @pytest.mark.parametrize(("margin", "beta"), [(0.2, 1.1), (0.2, 1.2), (0.4, 1.5)])
 def test_the_gradient_of_the_margin_loss_treats_its_weights_as_constants(margin, beta, far_class):
@@ -129,25 +98,6 @@ def test_the_gradient_of_the_margin_loss_treats_its_weights_as_constants(margin,
     assert value == pytest.approx(expected, rel=1e-9)
 
 
-def test_each_anchor_uses_the_boundary_of_its_class():
-    ids, z = batch(seed=9)
-    betas = np.linspace(0.8, 1.4, 4)
-    rows = np.concatenate([z, np.tile(betas, (len(ids), 1))], axis=1)
-    given = {"sampling": "all", "nu": 0.3, "boundaries": 4}
-    loss = losses.MarginLoss(dtype="float64", **given)
-    value, gradient = value_and_gradient(loss, ids, rows)
-    # The oracle reads boundaries from the end of a row: the boundary of class 0 is B from it.
-    expected = oracles.mean_loss(oracles.margin, ids, rows, **given)
-    assert value == pytest.approx(expected, rel=1e-9)
-    numeric = oracles.numeric_gradient(oracles.margin, ids, rows, **given)
-    np.testing.assert_allclose(gradient, numeric, atol=1e-7)
-    assert np.abs(gradient[:, 6:]).max() > 1e-3
-    alike = losses.MarginLoss(beta=1.0, sampling="all", dtype="float64")
-    rows[:, 6:] = 1.0
-    learned = losses.MarginLoss(sampling="all", boundaries=4, dtype="float64")
-    assert float(learned(ids, rows)) == pytest.approx(float(alike(ids, z)), rel=1e-12)
-
-
 def test_a_class_without_a_boundary_is_nan():
     ids, z = batch(seed=9)
     each = losses.MarginLoss(boundaries=2, reduction=None)(ids, np.float32(z))
@@ -157,26 +107,3 @@ def test_a_class_without_a_boundary_is_nan():
 def test_boundaries_need_columns_of_the_embeddings():
     with pytest.raises(ValueError, match=r"followed by 3 boundaries.*\(4, 3\)"):
         losses.MarginLoss(boundaries=3)(np.arange(4), np.ones((4, 3)))
-
-
-def test_k_is_limited_by_the_batch():
-    ids, z = batch(seed=1)
-    few = losses.RecallAtKLoss((2, 11), dtype="float64")
-    many = losses.RecallAtKLoss((2, 500), dtype="float64")
-    assert float(few(ids, z)) == float(many(ids, z))
-
-
-def test_sharp_ranks_are_average_precision_and_recall():
-    """At a low temperature, smooth ranks equal the ranks of a sort."""
-    ids, z = batch(seed=3, sizes=(8, 9, 7), dimensions=5)
-    f = oracles.unit(z)
-    precisions, recalls = [], []
-    for q in range(len(ids)):
-        nearest = np.array([j for j in np.argsort(-(f @ f[q])) if j != q])
-        hits = ids[nearest] == ids[q]
-        precisions.append(np.mean(np.cumsum(hits)[hits] / (1 + np.flatnonzero(hits))))
-        recalls.append((hits[:2].sum() + 0.5 * hits[2]) / 3)  # the step is at the rank 3
-    smooth_ap = losses.SmoothAPLoss(1e-6, dtype="float64")
-    assert float(smooth_ap(ids, z)) == pytest.approx(1 - np.mean(precisions), abs=1e-9)
-    recall = losses.RecallAtKLoss((3,), temperature=1e-3, rank_temperature=1e-6, dtype="float64")
-    assert float(recall(ids, z)) == pytest.approx(1 - np.mean(recalls), abs=1e-9)

@@ -1,12 +1,14 @@
 """Losses with a relation, and between two sets, against the loops of the class-id losses."""
 
+import dataclasses
 import inspect
+import itertools
+from collections.abc import Callable
 
 import backend
 import keras
 import numpy as np
 import pytest
-from label_objects import label_objects
 from loss_cases import NON_DEFAULT
 from oracles import mean_loss, numeric_gradient
 
@@ -26,6 +28,39 @@ TAGS = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 1], [0, 1, 0
 PATHS = np.array([[0, 0], [0, 0], [0, 1], [1, 0], [1, 0], [1, 1], [1, 1]])
 VECTORS = np.array([[1, 0], [0.9, 0.4], [0, 1], [-1, 0], [0.6, 0.8], [0.3, 0.9], [-0.8, -0.3]])
 Z = RNG.normal(size=(7, 4))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Label:
+    """The label of a candidate, "equal" to its anchors and "unequal" to anchors of others.
+
+    With such labels, the loops over class ids of `oracles` become a relation's loops.
+
+    The oracles compare `label of candidate == label of anchor`. In two sets, only queries are
+    anchors, and only the other set's rows are candidates.
+    """
+
+    value: object
+    is_positive: Callable
+    is_negative: Callable
+    of_set: str | None = None
+
+    def __eq__(self, other):
+        return self._may_pair(other) and bool(self.is_positive(self.value, other.value))
+
+    def __ne__(self, other):
+        return self._may_pair(other) and bool(self.is_negative(self.value, other.value))
+
+    def _may_pair(self, anchor):
+        return (self.of_set, anchor.of_set) in ((None, None), ("candidates", "queries"))
+
+
+def label_objects(rows, is_positive, is_negative, of_set=None):
+    """Return an object array of labels, which can be indexed as class ids."""
+    labels = np.empty(len(rows), object)
+    for i, row in enumerate(rows):
+        labels[i] = Label(row, is_positive, is_negative, of_set)
+    return labels
 
 
 def tags_of(row):
@@ -57,8 +92,13 @@ def make(case, **more):
     return type(losses.get(case.name))(**case.arguments, dtype="float64", **more)
 
 
-@pytest.mark.parametrize("name", RELATIONS)
-@pytest.mark.parametrize("case", CASES, ids=str)
+def each_with_a_relation(cases):
+    """`pytest.mark.parametrize` over the cases, the relations in turn."""
+    pairs = zip(cases, itertools.cycle(RELATIONS))
+    return pytest.mark.parametrize(("case", "name"), pairs, ids=str)
+
+
+@each_with_a_relation(CASES)
 def test_a_relation_matches_the_loops(case, name):
     relation, labels, *kinds = RELATIONS[name]
     value, gradient = backend.value_and_gradient(make(case, relation=relation), labels, Z)
@@ -91,8 +131,7 @@ def expected_between(case, labels, queries, candidate_labels, candidates, kinds)
 TWO_SETS = [case for case in CASES if not case.arguments.get("query_in_database")]
 
 
-@pytest.mark.parametrize("name", RELATIONS)
-@pytest.mark.parametrize("case", TWO_SETS, ids=str)
+@each_with_a_relation(TWO_SETS)
 def test_two_sets_match_the_loops(case, name):
     relation, labels, *kinds = RELATIONS[name]
     of_queries, of_candidates = labels[[0, 1, 3, 2, 6]], labels[[0, 1, 3, 4]]

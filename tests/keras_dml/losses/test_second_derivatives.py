@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from backend import value_and_gradient
 from batches import batch
-from loss_cases import DEFAULTS, each
+from loss_cases import each
 
 from keras_dml import losses
 from keras_dml._backend.gradients import SecondDerivativeError
@@ -122,22 +122,6 @@ def test_second_derivatives_of_unit_vectors():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
-@pytest.mark.slow
-@each(DEFAULTS, {"contrastive", "triplet", "smooth_ap"}, pytest.mark.thorough)
-def test_a_graph_under_a_persistent_tape_needs_no_second_derivative(case):
-    import tensorflow as tf
-
-    ids, z = batch(seed=6)
-    loss = losses.get(case.name, **case.arguments, dtype="float64")
-    z = tf.constant(z)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(z)
-        value = tf.function(loss)(ids, z)
-    _, expected = value_and_gradient(loss, ids, z)
-    np.testing.assert_allclose(tape.gradient(value, z), expected, atol=1e-10)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
 @pytest.mark.parametrize("name", sorted(REFUSED - {"rankmi"}))
 @pytest.mark.slow
 def test_a_graph_refuses_second_derivatives(name):
@@ -149,37 +133,3 @@ def test_a_graph_refuses_second_derivatives(name):
         (SecondDerivativeError, tf.errors.UnimplementedError), match="not supported"
     ):
         product(loss, ids, z, np.ones_like(z), compile_it=True)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step of TensorFlow")
-def test_a_gradient_penalty_in_fit():
-    import tensorflow as tf
-
-    class Penalized(keras.Model):
-        weight = 0.0
-
-        def train_step(self, data):
-            x, ids = data
-            with tf.GradientTape() as outer:
-                z = self(x, training=True)
-                with tf.GradientTape() as inner:
-                    inner.watch(z)
-                    value = self.compute_loss(x, ids, z)
-                penalty = tf.reduce_sum(tf.square(inner.gradient(value, z)))
-                total = value + self.weight * penalty
-            variables = self.trainable_variables
-            self.optimizer.apply(outer.gradient(total, variables), variables)
-            return {"penalty": penalty}
-
-    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
-
-    def trained(weight):
-        keras.utils.set_random_seed(0)
-        inputs = keras.Input((8,))
-        model = Penalized(inputs, keras.layers.Dense(4)(inputs))
-        model.weight = weight
-        model.compile(keras.optimizers.Adam(0.01), losses.SNCALoss(temperature=0.5))
-        return model.fit(x, ids, batch_size=64, epochs=15, verbose=0).history["penalty"][-1]
-
-    assert trained(100.0) < 0.5 * trained(0.0)

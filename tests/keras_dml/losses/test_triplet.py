@@ -55,7 +55,7 @@ def test_float32_is_exact_with_hundreds_of_images(name, arguments):
         assert error < 0.03
 
 
-@pytest.mark.parametrize("factor", [1e4, 1e8, 1e10])
+@pytest.mark.parametrize("factor", [1e4, 1e10])
 @pytest.mark.parametrize("name", ["triplet", "quadruplet"])
 def test_a_far_row_does_not_round_the_other_rows(name, factor):
     """The sum of all hinges is never below 0, and far distances do not absorb near ones."""

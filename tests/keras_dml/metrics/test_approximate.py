@@ -1,22 +1,17 @@
 """Scores by ScaNN's neighbors, and their certificates."""
 
-import importlib.util
 import logging
 
 import keras
 import numpy as np
 import pytest
 import tiers
-from retrieval_sets import awkward_set
+from retrieval_sets import awkward_set, needs_scann
 
 from keras_dml import retrieval
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.metrics import evaluate
 from keras_dml.metrics.approximate import approximate_scores, takes_scann
-
-needs_scann = pytest.mark.skipif(
-    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed"
-)
 
 
 def planted(rows, classes, dimensions=8, seed=0):

@@ -19,17 +19,21 @@ def classes(spread, num_classes=20, size=10, seed=0):
     return z, rng.permutation(1000)[:num_classes][labels]
 
 
-def test_histograms_count_every_pair_once(monkeypatch):
+@pytest.mark.parametrize("with_gallery", [False, True])
+def test_histograms_count_every_pair_once(with_gallery, monkeypatch):
     monkeypatch.setattr(pair_scores, "_BLOCK", 7)  # several blocks
     z, labels = classes(2.0, num_classes=4, size=6)
     z[3] = 0.0
     z[5] = z[4]
-    found = distance_histograms(z, labels, bins=15)
+    queries = 9 if with_gallery else len(z)
+    found = distance_histograms(
+        z[:queries], labels[:queries], 15, *([z[9:], labels[9:]] if with_gallery else [])
+    )
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
     f = z / np.where(lengths > 0, lengths, 1)
     expected = {True: np.zeros(15, int), False: np.zeros(15, int)}
-    for i in range(len(z)):
-        for j in range(i):
+    for i in range(queries):
+        for j in range(9, len(z)) if with_gallery else range(i):
             cell = min(int(np.linalg.norm(f[i] - f[j]) * 7.5), 14)
             expected[labels[i] == labels[j]][cell] += 1
     np.testing.assert_array_equal(found.positive, expected[True])

@@ -31,9 +31,8 @@ def naive(scores, labels, item_labels, own_rows, threshold):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("with_gallery", [False, True])
-@pytest.mark.parametrize("block", [1024, 7])
-def test_it_agrees_with_a_loop_over_the_queries(metric, with_gallery, block, monkeypatch):
-    monkeypatch.setattr(pair_scores, "_BLOCK", block)
+def test_it_agrees_with_a_loop_over_the_queries(metric, with_gallery, monkeypatch):
+    monkeypatch.setattr(pair_scores, "_BLOCK", 7)
     embeddings, labels = awkward_set()
     gallery, gallery_labels = embeddings, labels
     sets = {}
@@ -94,7 +93,6 @@ def test_equally_near_items_of_two_classes_are_no_identification():
         ({"labels": np.arange(40)}, "known and unknown queries.*0 known and 40 unknown"),
         ({"rates": [0.05]}, "0.05 needs at least 60 unknown queries .* but got 40"),
         ({"rates": [2]}, "false_positive_identification_rates must be a number above 0"),
-        ({"gallery": np.eye(3), "gallery_labels": [7, 8, 9]}, "0 known and 40 unknown"),
     ],
 )
 def test_refused_arguments(change, message):

@@ -14,10 +14,11 @@ from keras_dml.metrics import LossPart, PositivesPerAnchor
 pytestmark = pytest.mark.any_backend
 
 
-def fitted(ids, batch_size, epochs=1, metrics=(), **compiled):
+def fitted(ids, batch_size, epochs=1, metrics=(), **how):
+    how = how or {"run_eagerly": keras.backend.backend() != "jax"}
     inputs = keras.Input((3,))
     model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
-    model.compile("sgd", TripletLoss(), metrics=[*metrics, PositivesPerAnchor()], **compiled)
+    model.compile("sgd", TripletLoss(), metrics=[*metrics, PositivesPerAnchor()], **how)
     x = np.random.default_rng(0).normal(size=(len(ids), 3)).astype("float32")
     given = {"batch_size": batch_size, "epochs": epochs, "shuffle": False, "verbose": 0}
     return model.fit(x, ids, **given).history["positives_per_anchor"]

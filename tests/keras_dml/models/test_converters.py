@@ -110,12 +110,6 @@ def test_other_files(tmp_path):
             load_arrays(tiny(), write(tmp_path, {"stem.conv.bias": values}))
 
 
-def test_a_pytorch_file_without_a_state_dict(tmp_path):
-    save([1, 2], tmp_path / "other.pth")
-    with pytest.raises(ValueError, match="not a state_dict"):
-        load_arrays(tiny(), tmp_path / "other.pth")
-
-
 @pytest.mark.slow
 def test_only_two_backbones_take_checkpoints(tmp_path):
     path = write(tmp_path, arrays())

@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-import oracles
 import pytest
 import tiers
 from batches import batch
@@ -98,47 +97,6 @@ def test_the_first_memory_term_is_the_loss_of_the_batch(name):
         "loss": 2 * np.mean(tightness + contrastive),
     }
     assert found == pytest.approx(expected, rel=1e-3, abs=2e-4)
-
-
-def loops(ids, z, memory_ids, memory, own, temperature=0.1):
-    """Return SupCon of anchors against a memory, as a scalar loop, and its numeric gradient."""
-
-    def value(z):
-        z, rows = oracles.unit(z), oracles.unit(memory)
-        values = []
-        for i, anchor in enumerate(z):
-            others = [j for j in range(len(rows)) if j != own[i]]
-            near = [rows[j] @ anchor for j in others if memory_ids[j] == ids[i]]
-            if near:
-                total = sum(np.exp(rows[j] @ anchor / temperature) for j in others)
-                values.append(np.log(total) - np.mean(near) / temperature)
-        return np.mean(values)
-
-    gradient = np.zeros_like(z)
-    for place in np.ndindex(z.shape):
-        near, far = z.copy(), z.copy()
-        near[place] -= 1e-6
-        far[place] += 1e-6
-        gradient[place] = (value(far) - value(near)) / 2e-6
-    return value(z), gradient
-
-
-def test_value_and_gradient_match_the_loops():
-    """Only the anchors get a gradient, not the rows in the memory, not even the batch's."""
-    rng = np.random.default_rng(0)
-    steps = [(rng.integers(0, 3, 6), rng.normal(size=(6, 3)).astype("float32")) for _ in range(3)]
-    model = remembering(untouched(), losses.SupConLoss(), 10, rate=1.0, batch_term=False)
-    (kernel,) = model.trainable_variables
-    memory, memory_ids = np.zeros((10, 3)), np.zeros(10, int)
-    for number, (ids, x) in enumerate(steps):
-        before = np.asarray(kernel).astype("float64")
-        z = x @ before
-        slots = (6 * number + np.arange(6)) % 10
-        memory[slots], memory_ids[slots] = z, ids
-        filled = min(10, 6 * (number + 1))
-        value, gradient = loops(ids, z, memory_ids[:filled], memory[:filled], slots)
-        assert step(model, x, ids)["loss"] == pytest.approx(value, rel=1e-4)
-        np.testing.assert_allclose(before - np.asarray(kernel), x.T @ gradient, atol=1e-3)
 
 
 @pytest.mark.parametrize("case", MEMORY_CASES)

@@ -15,6 +15,8 @@ LATENT = RNG.normal(size=(N, 3))
 QUERIES = (LATENT @ RNG.normal(size=(3, 6))).astype("float32")
 CANDIDATES = (LATENT @ RNG.normal(size=(3, 5))).astype("float32")
 IDS = np.arange(N) // 2
+# In eager mode, JAX would compile each operation separately.
+QUICKER = {"run_eagerly": keras.backend.backend() != "jax"}
 
 
 def encoder(width, seed, **dense):
@@ -28,10 +30,9 @@ def dual(**how):
     return models.DualEncoder(encoder(6, 1), encoder(5, 2), **how)
 
 
-def fitted(model, y=None, loss=None, steps=2, x=(QUERIES, CANDIDATES), **how):
+def fitted(model, y=None, loss=None, steps=2, x=(QUERIES, CANDIDATES)):
     loss = loss or losses.NTXentLoss(temperature=0.2)
-    how = how or {"run_eagerly": keras.backend.backend() != "jax"}
-    model.compile(keras.optimizers.SGD(0.05), loss, **how)
+    model.compile(keras.optimizers.SGD(0.05), loss, **QUICKER)
     batches = [(x,) if y is None else (x, y)] * steps
 
     class Batches(keras.utils.PyDataset):
@@ -71,7 +72,7 @@ def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
     assert found == pytest.approx(clip_loss(queries, candidates), rel=1e-5)
     assert float(model.factor()) != pytest.approx(5.0, abs=1e-6)
     model = dual(scale=99.9)
-    model.compile(keras.optimizers.SGD(1e4), losses.NTXentLoss(temperature=1.0))
+    model.compile(keras.optimizers.SGD(1e4), losses.NTXentLoss(temperature=1.0), **QUICKER)
     model.fit([QUERIES, QUERIES[:, :5]], epochs=2, verbose=0)
     assert float(model.factor()) <= 100.001
 
@@ -98,9 +99,10 @@ def test_candidates_have_their_own_labels_and_number():
 
 
 @pytest.mark.parametrize(
-    "loss", [losses.NTXentLoss(0.2), losses.PairwiseSigmoidLoss()], ids=["nt_xent", "sigmoid"]
+    ("loss", "labels"),
+    [(losses.NTXentLoss(0.2), None), (losses.PairwiseSigmoidLoss(), IDS)],
+    ids=["rows", "ids"],
 )
-@pytest.mark.parametrize("labels", [None, IDS], ids=["rows", "ids"])
 def test_chunks_give_the_weights_of_the_whole_batch(loss, labels):
     whole, chunked = dual(scale=3.0), dual(scale=3.0)
     first = fitted(whole, labels, loss)
@@ -166,7 +168,7 @@ def test_a_memory_stores_candidates_of_earlier_batches():
     queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
     memory = models.CrossBatchMemory(model, memory_size=2 * N, start_step=0)
     loss = losses.NTXentLoss(temperature=1.0)
-    memory.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=keras.backend.backend() != "jax")
+    memory.compile(keras.optimizers.SGD(0.0), loss, **QUICKER)
     shifted = CANDIDATES[::-1].copy()
     data = [((QUERIES, CANDIDATES),), ((QUERIES, shifted),)]
     found = []
@@ -191,12 +193,12 @@ def test_a_memory_stores_rows_of_labels():
     single = encoder(6, 1)
     embeddings = single.predict(QUERIES, verbose=0)
     memory = models.CrossBatchMemory(single, memory_size=N, start_step=0, label_shape=(3,))
-    memory.compile(keras.optimizers.SGD(0.0), loss)
+    memory.compile(keras.optimizers.SGD(0.0), loss, **QUICKER)
     found = memory.train_on_batch(QUERIES, tags)
     expected = 2 * float(losses.SupConLoss(0.3)(np.arange(N) % 3, embeddings))
     assert float(found) == pytest.approx(expected, rel=1e-5)
     wrong = models.CrossBatchMemory(single, memory_size=N, start_step=0)
-    wrong.compile("sgd", loss)
+    wrong.compile("sgd", loss, **QUICKER)
     with pytest.raises(ValueError, match="label_shape must be .*3,"):
         wrong.train_on_batch(QUERIES, tags)
 

@@ -215,30 +215,11 @@ def test_presets_refuse_weights_and_filters(made):
 
 
 def test_a_hugging_face_folder(tmp_path):
-    """A tiny ViT with the names and layout of a Hugging Face checkpoint."""
-    numpy_files = pytest.importorskip("safetensors.numpy")
-    rng, d, wide, layers = np.random.default_rng(0), 8, 16, 1
-    norm = {"weight": (d,), "bias": (d,)}
-    dense = lambda a, b: {"weight": (b, a), "bias": (b,)}  # noqa: E731
-    block = "vit.encoder.layer.0"
-    parts = {
-        "vit.embeddings": {"cls_token": (1, 1, d), "position_embeddings": (1, 37, d)},
-        "vit.embeddings.patch_embeddings.projection": {"weight": (d, 3, 4, 4), "bias": (d,)},
-        **{f"{block}.attention.attention.{x}": dense(d, d) for x in ("query", "key", "value")},
-        f"{block}.attention.output.dense": dense(d, d),
-        f"{block}.intermediate.dense": dense(d, wide),
-        f"{block}.output.dense": dense(wide, d),
-        f"{block}.layernorm_before": norm, f"{block}.layernorm_after": norm, "vit.layernorm": norm,
-    }  # fmt: skip
-    arrays = {
-        f"{part}.{name}": rng.normal(size=shape).astype("float32")
-        for part, shapes in parts.items() for name, shape in shapes.items()
-    }  # fmt: skip
-    numpy_files.save_file(arrays, tmp_path / "model.safetensors", {"format": "pt"})
+    """A tiny ViT in the layout of Hugging Face. KerasHub reads the weights, and we the scaling."""
     config = {
         "model_type": "vit", "architectures": ["ViTModel"], "image_size": 24, "patch_size": 4,
-        "num_hidden_layers": layers, "num_attention_heads": 2, "hidden_size": d,
-        "intermediate_size": wide, "hidden_dropout_prob": 0.0, "qkv_bias": True,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8,
+        "intermediate_size": 16, "hidden_dropout_prob": 0.0, "qkv_bias": True,
         "attention_probs_dropout_prob": 0.0, "layer_norm_eps": 1e-6,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -247,10 +228,8 @@ def test_a_hugging_face_folder(tmp_path):
         "do_resize": True, "do_rescale": True, "do_normalize": True, "resample": 2,
         "size": {"height": 24, "width": 24},
     }))  # fmt: skip
-    backbone = models.build_backbone(f"hub:{tmp_path}", 24)
+    backbone = models.build_backbone(f"hub:{tmp_path}", 32, weights="none")
     scaling = backbone.get_layer("input_scaling")
     np.testing.assert_allclose(scaling(np.full((1, 2, 2, 3), 255.0)), 1.0, atol=1e-5)
     np.testing.assert_allclose(scaling(np.zeros((1, 2, 2, 3))), -1.0, atol=1e-5)
-    token = next(v for v in backbone.weights if v.path.endswith("class_token"))
-    np.testing.assert_array_equal(token, arrays["vit.embeddings.cls_token"])
-    assert models.build_backbone(f"hub:{tmp_path}", 32)(images(32)).shape == (2, 65, d)
+    assert backbone(images(32)).shape == (2, 65, 8)

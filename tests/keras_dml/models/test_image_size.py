@@ -43,7 +43,7 @@ def test_a_backbone_that_is_a_layer_of_the_model():
 
 
 def test_a_layer_that_accepts_one_size_only():
-    model = models.embedding_model(tiny_transformer(16), 5)
+    model = models.embedding_model(tiny_transformer(1), 5)
     with pytest.raises(ValueError, match="image_size must be 16 for model 'embedding'"):
         models.with_image_size(model, 32)
 

@@ -39,12 +39,6 @@ def same(arrays, others):
     return all(np.array_equal(a, b) for a, b in zip(arrays, others, strict=True))
 
 
-@pytest.fixture
-def policy():
-    yield keras.config.set_dtype_policy
-    keras.config.set_dtype_policy("float32")
-
-
 # Input scaling
 
 
@@ -98,13 +92,6 @@ def test_an_application_by_name(name):
     assert backbone.name == "mobilenetv2"
     assert backbone.input_shape == (None, SIZE, SIZE, 3)
     assert backbone.output_shape == (None, 2, 2, 1280)
-
-
-def test_backbone_names():
-    names = models.backbone_names()
-    assert names[:3] == ["small_convnet", "bn_inception", "resnet50_v1_5"]
-    assert {"resnet50", "densenet121", "mobilenetv2", "inceptionv3"} <= set(names)
-    assert all(name == name.lower() for name in names)
 
 
 @pytest.mark.parametrize("name", ["resnet49", "", None])
@@ -206,10 +193,7 @@ def test_imagenet_weights_without_a_network(no_network):
 @pytest.mark.parametrize(
     ("argument", "make"),
     [
-        ("filters", lambda: models.build_backbone("resnet50", 32, filters=(8,))),
-        ("image_size", lambda: models.build_backbone("resnet50", 2.5)),
         ("weights", lambda: models.build_backbone("small_convnet", 32, weights="imagenet")),
-        ("pooling", lambda: models.embedding_model(tiny_backbone(), pooling="mean")),
         ("embedding_size", lambda: models.embedding_model(tiny_backbone(), 0)),
         ("embedding", lambda: models.classifier_model(tiny_backbone(), 3)),
     ],
@@ -262,11 +246,10 @@ def test_feature_batch_norm_has_no_scale_and_no_offset():
     assert (embeddings.std(axis=0) < 1.001).all() and embeddings.std(axis=0).max() > 0.9
 
 
-@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
-def test_outputs_are_float32_under_mixed_precision(half, policy):
-    policy(half)
+def test_outputs_are_float32_under_mixed_precision():
+    keras.config.set_dtype_policy("mixed_bfloat16")
     embedding = models.embedding_model(tiny_backbone(), 4)
-    assert embedding.get_layer("projection").compute_dtype == half.removeprefix("mixed_")
+    assert embedding.get_layer("projection").compute_dtype == "bfloat16"
     assert embedding(images()).dtype == "float32"
     assert models.classifier_model(embedding, 3)(images()).dtype == "float32"
 
@@ -274,9 +257,8 @@ def test_outputs_are_float32_under_mixed_precision(half, policy):
 LEVELS = ["stage1_conv2_relu", "stage2_conv2_relu"]
 
 
-@pytest.mark.parametrize("half", ["float32", "mixed_bfloat16"])
-def test_levels_are_concatenated_and_normalized_separately(half, policy, tmp_path):
-    policy(half)
+def test_levels_are_concatenated_and_normalized_separately(tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
     backbone = shake(tiny_backbone())
     model = models.embedding_model(backbone, None, pooling="max", levels=LEVELS)
     found = model(images(), training=False).numpy()
@@ -297,7 +279,6 @@ def test_levels_are_concatenated_and_normalized_separately(half, policy, tmp_pat
     [
         (["stage1_conv2_relu", "stage3_conv2_relu"], "stage1_conv2_relu"),
         (["stage1_conv2_relu"] * 2, "stage1_conv2_relu"),
-        (["features"], "stage2_conv2_relu"),
         ([], "stage2_conv2_relu"),
     ],
 )
@@ -341,17 +322,6 @@ def test_the_classifier_starts_at_zero():
     assert float(loss(np.array([0, 6]), logits)) == pytest.approx(np.log(7))
 
 
-def test_dropout_only_affects_training():
-    model = tiny_classifier(dropout=0.5, seed=3)
-    shake(model.get_layer("logits"))
-    evaluated = model(images(), training=False).numpy()
-    np.testing.assert_array_equal(model(images(), training=False).numpy(), evaluated)
-    drop = model.get_layer("dropout")
-    dropped = drop(np.ones((4, 1000), "float32"), training=True).numpy()
-    assert set(np.unique(dropped)) == {0.0, 2.0} and 0.4 < (dropped == 0).mean() < 0.6
-    np.testing.assert_array_equal(drop(np.ones((4, 10)), training=False), np.ones((4, 10)))
-
-
 def sequential_embedding():
     return keras.Sequential([keras.Input((6,)), keras.layers.Dense(5), keras.layers.Dense(4)])
 
@@ -362,9 +332,13 @@ def called_sequential_embedding():
     return embedding
 
 
-@pytest.mark.parametrize("make", [sequential_embedding, called_sequential_embedding])
 @pytest.mark.parametrize(
-    "behind", [models.proxy_model, models.classifier_model, models.embedding_model]
+    ("behind", "make"),
+    [
+        (models.proxy_model, sequential_embedding),
+        (models.classifier_model, called_sequential_embedding),
+        (models.embedding_model, called_sequential_embedding),
+    ],
 )
 def test_sequential_model_followed_by_a_head(behind, make):
     embedding = make()

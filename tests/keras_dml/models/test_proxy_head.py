@@ -8,12 +8,12 @@ from batches import batch
 from keras_dml import losses, models, optimizers
 
 
-def embedding(policy="float32", dimensions=4):
+def embedding():
     """A small embedding model with fixed initial weights."""
     keras.utils.set_random_seed(2)
     inputs = keras.Input((8,))
-    x = keras.layers.Dense(12, "tanh", dtype=policy)(inputs)
-    return keras.Model(inputs, keras.layers.Dense(dimensions, dtype=policy, name="z")(x))
+    x = keras.layers.Dense(12, "tanh")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(4, name="z")(x))
 
 
 def data():

@@ -1,16 +1,10 @@
 """Search among a subset of the items."""
 
-import importlib.util
-
 import numpy as np
 import pytest
-from retrieval_sets import awkward_set, naive_search
+from retrieval_sets import awkward_set, naive_search, needs_scann
 
 from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, ScannIndex, TreeAH
-
-needs_scann = pytest.mark.skipif(
-    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
-)
 
 
 def tree(items, metric, ids=None):

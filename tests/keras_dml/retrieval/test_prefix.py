@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from retrieval_sets import naive_search
 
 from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, load_index
 
@@ -14,19 +15,12 @@ def rows(n=120, d=12, seed=0):
 
 def naive(items, queries, k, metric, length, candidates):
     """Compute each query in a loop, by the definition."""
-
-    def nearness(query, vectors):
-        if metric == "l2":
-            return -np.linalg.norm(vectors - query, axis=1)
-        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
-        return vectors @ query / lengths
-
     found = []
     for query in queries:
-        near = np.argsort(-nearness(query[:length], items[:, :length]), kind="stable")
-        kept = np.sort(near[: max(k, candidates)])
-        order = np.argsort(-nearness(query, items[kept]), kind="stable")
-        found.append(kept[order[:k]])
+        (near,) = naive_search(items[:, :length], [query[:length]], metric)
+        kept = sorted(row for row, _ in near[: max(k, candidates)])
+        (order,) = naive_search(items, [query], metric, kept)
+        found.append([row for row, _ in order[:k]])
     return np.array(found)
 
 

@@ -1,26 +1,14 @@
 """ScaNN's tree: its parameters, its answers, and its recall."""
 
 import dataclasses
-import importlib.util
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from retrieval_sets import clustered, needs_scann
 
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH, load_index
-
-needs_scann = pytest.mark.skipif(
-    importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
-)
-
-
-def clustered(n=3000, d=32, within=8, seed=0):
-    """Return rows around 300 centers in `within` of d dimensions, with a little noise in all."""
-    generator = np.random.default_rng(seed)
-    centres = generator.normal(size=(300, within)) @ generator.normal(size=(within, d))
-    rows = centres[generator.integers(0, 300, n)] + 0.5 * generator.normal(size=(n, d))
-    return rows.astype(np.float32)
 
 
 def recall_at_10(index, embeddings):
@@ -144,7 +132,7 @@ def test_an_unreachable_recall_warns_and_reorder_grows_if_allowed(caplog):
 
 @needs_scann
 def test_rows_in_few_dimensions_are_projected():
-    embeddings = clustered(within=8)
+    embeddings = clustered()
     assert ScannIndex(embeddings, tree=TreeAH(20)).tree.projected_dimensions < 16
     noise = np.random.default_rng(0).normal(size=(500, 32))
     assert ScannIndex(noise, tree=TreeAH(20)).tree.projected_dimensions == 32
