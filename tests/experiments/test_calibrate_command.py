@@ -113,7 +113,7 @@ def test_an_index_is_calibrated_with_its_classes(tmp_path):
         ({"labels": np.zeros(120)}, [], "labels must have at least two classes"),
         ({"labels": np.arange(120)}, [], "no pair is positive"),
         ({"embeddings": np.full((120, 2), np.inf)}, [], "embeddings must be finite"),
-        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, [], "two classes or more"),
+        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, [], "at least two classes"),
     ],
 )
 def test_invalid_input(tmp_path, capsys, arrays, arguments, message):

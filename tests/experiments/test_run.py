@@ -104,13 +104,10 @@ def test_every_recipe_has_a_description_and_parses(recipe, tmp_path):
 
 
 BAD = [
-    (
-        ["--flagfile=glyph.flags"],
-        "Did you mean glyphs.flags or .*keras-dml recipes lists .*Received:",
-    ),
-    (["--optimizer=adma"], r"of sgd, adam, adamw, rmsprop. Did you mean adam .*: optimizer=adma"),
-    (["--dataset=glyph"], r"tfds:NAME. Did you mean glyphs\? Received: dataset=glyph"),
-    (["--loss=tripplet"], r"Did you mean triplet\b.* Received: loss='tripplet'"),
+    (["--flagfile=glyph.flags"], "glyph.flags.*Did you mean glyphs.flags or .*keras-dml recipes"),
+    (["--optimizer=adma"], "optimizer must be .*sgd, adam, .*adma.*Did you mean adam "),
+    (["--dataset=glyph"], r"dataset must be .*tfds:NAME.*Did you mean glyphs\?"),
+    (["--loss=tripplet"], r"loss must be .*tripplet.*Did you mean triplet\b"),
     ([], "dataset must be one of"),
     (["--flagfile=@circle"], "circle.flags names itself"),
     (["--flagfile=@utf16"], "utf16.flags cannot be read"),
@@ -128,13 +125,13 @@ def test_bad_command_lines(arguments, message, tmp_path, capsys):
 BAD_FOR_TINY = [
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
-    (["--train_classes=3"], "4 classes a batch, but only 3 classes train: lower batch_size"),
+    (["--train_classes=3"], "batch_size must be .* 3 classes, but got 8. Lower batch_size"),
     (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
     (["--resize=12by12"], "resize must be N or HxW"),
     (["--crop_area=a,b"], "crop_area must be 2 numbers"),
-    (["--recall_at=50"], "recall_at must be between 1 and 19.*50"),
+    (["--recall_at=50"], "recall_at must be from 1 to 19.*50"),
     (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
-    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*image_size=16"),
+    (["--backbone=inceptionv3"], "inceptionv3 cannot be built.*at least 75.*16"),
 ]
 
 

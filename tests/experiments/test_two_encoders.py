@@ -59,8 +59,11 @@ def test_invalid_candidate_models_are_refused(groceries, tmp_path, capsys):
     longer = f"--candidate_model={tmp_path / 'longer.keras'}"
     for arguments, message in (
         ([*given, longer], "candidate_model must give embeddings of length 6"),
-        ([*given, longer, "--split=train"], "candidate_model.* need a dataset with a gallery"),
-        ([longer, f"--saved_model={tmp_path}"], "candidate_model needs --model"),
+        (
+            [*given, longer, "--split=train"],
+            "candidate_model and candidate_saved_model must come with",
+        ),
+        ([longer, f"--saved_model={tmp_path}"], "candidate_model must be unset without --model"),
     ):
         assert evaluate_command(*arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]

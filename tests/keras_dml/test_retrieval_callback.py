@@ -151,15 +151,15 @@ def test_two_replicas_and_another_backend():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"ks": ()}, ValueError, r"ks must be one or more whole numbers.*Received: ks=\(\)"),
+        ({"ks": ()}, ValueError, r"ks must be one or more whole numbers.* but got \(\)"),
         ({"ks": (24,)}, ValueError, r"ks must be at most 23, the number of other images"),
         ({"every": 0}, ValueError, "every must be .* but got 0"),
         ({"metric": "dot"}, ValueError, "metric must be .* but got 'dot'"),
         ({"dataset": (IMAGES, LABELS[:5])}, ValueError, "24 images and 5 labels"),
-        ({"dataset": (IMAGES, LABELS, LABELS)}, ValueError, "Received: a tuple of 3"),
-        ({"dataset": 5}, TypeError, "batches of these. Received: 5"),
-        ({"dataset": iter([])}, TypeError, "a generator cannot"),
-        ({"gallery": iter([])}, TypeError, "gallery must be something"),
+        ({"dataset": (IMAGES, LABELS, LABELS)}, ValueError, "but got a tuple of 3"),
+        ({"dataset": 5}, TypeError, "batches of these, but got 5"),
+        ({"dataset": iter([])}, TypeError, "dataset must be a repeatable dataset.*generator"),
+        ({"gallery": iter([])}, TypeError, "gallery must be a repeatable dataset"),
         ({"dataset": tf.data.Dataset.range(3).repeat()}, ValueError, "must end"),
     ],
 )

@@ -255,7 +255,7 @@ def test_evaluation_on_many_replicas_returns_each_image_once(pipelines, replicas
 
 def test_batch_size_must_be_a_multiple_of_the_replicas():
     [context] = contexts(1, 4)
-    with pytest.raises(ValueError, match="multiple of the 4 replicas. Received: batch_size=6"):
+    with pytest.raises(ValueError, match="multiple of the 4 replicas, but got 6"):
         training_batches(ARRAYS, SAMPLER, TRANSFORM, input_context=context)
 
 

@@ -12,9 +12,10 @@ def batch(seed=0, sizes=(5, 1, 3, 2), dimensions=6):
     return ids, z
 
 
-def small_model():
+def small_model(policy="float32"):
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Dense(12), keras.layers.Dense(4)]
+    policy = keras.dtype_policies.DTypePolicy(policy)
+    layers = [keras.layers.Dense(12, dtype=policy), keras.layers.Dense(4, dtype=policy)]
     return keras.Sequential([keras.Input((8,)), *layers])
 
 

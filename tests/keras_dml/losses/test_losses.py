@@ -29,8 +29,8 @@ def batch_of(case, *arguments, **more):
     return ids, z / np.abs(z).max() if is_over_proxies(case) else z
 
 
-def model_of(case):
-    model = small_model()
+def model_of(case, policy="float32"):
+    model = small_model(policy)
     return (
         keras.Sequential([model, keras.layers.Activation("tanh")])
         if is_over_proxies(case)
@@ -43,7 +43,7 @@ def is_over_proxies(case):
 
 
 def check_against_oracle(case, ids, z):
-    loss, weights = make(case, dtype="float64"), np.linspace(0.5, 2, len(ids))
+    loss, weights = make(case, dtype="float64"), np.linspace(0, 2, len(ids))
 
     def weighted(ids, z):
         return [weights * part for part in case.oracle(ids, z, **case.arguments)]
@@ -150,6 +150,16 @@ def test_fit_lowers_the_loss_and_the_compiled_model_is_saved(case, tmp_path):
     assert loaded.evaluate(x, ids, verbose=0) == pytest.approx(
         model.evaluate(x, ids, verbose=0), rel=1e-4, abs=1e-6
     )
+
+
+@pytest.mark.slow
+@each(NON_DEFAULT, {"ce", "contrastive"}, pytest.mark.thorough)
+def test_fit_under_mixed_precision(case):
+    ids, x = batch_of(case, seed=5, sizes=(20, 10, 15, 19), dimensions=8)
+    model = model_of(case, "mixed_bfloat16")
+    model.compile(keras.optimizers.Adam(0.02), make(case))
+    history = model.fit(x, ids, batch_size=32, epochs=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
 
 
 @every_case

@@ -62,10 +62,10 @@ def test_it_is_saved_with_its_inner_loss(tmp_path):
     ("dims", "weights", "message"),
     [
         ((), None, "dims must be one or more whole numbers"),
-        ((3, 3, 6), None, r"dims must be increasing.*dims=\(3, 3, 6\)"),
-        ((3, 6), (1.0,), r"weights must be one number for each of dims=\(3, 6\).*weights=\(1.0,\)"),
+        ((3, 3, 6), None, r"dims must be increasing.* but got \(3, 3, 6\)"),
+        ((3, 6), (1.0,), r"weights must be one number for each of dims=\(3, 6\), but got \(1.0,\)"),
         ((3, 6), (1.0, -1.0), r"weights\[1\] must be a number of at least 0"),
-        ((3, 7), None, r"dims must be .* end with d = 6.*dims=\(3, 7\)"),
+        ((3, 7), None, r"dims must be .* end with d = 6.* but got \(3, 7\)"),
     ],
 )
 def test_bad_arguments(dims, weights, message):

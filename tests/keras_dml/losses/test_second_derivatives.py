@@ -133,3 +133,37 @@ def test_a_graph_refuses_second_derivatives(name):
         (SecondDerivativeError, tf.errors.UnimplementedError), match="not supported"
     ):
         product(loss, ids, z, np.ones_like(z), compile_it=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step of TensorFlow")
+def test_a_gradient_penalty_in_fit():
+    import tensorflow as tf
+
+    class Penalized(keras.Model):
+        weight = 0.0
+
+        def train_step(self, data):
+            x, ids = data
+            with tf.GradientTape() as outer:
+                z = self(x, training=True)
+                with tf.GradientTape() as inner:
+                    inner.watch(z)
+                    value = self.compute_loss(x, ids, z)
+                penalty = tf.reduce_sum(tf.square(inner.gradient(value, z)))
+                total = value + self.weight * penalty
+            variables = self.trainable_variables
+            self.optimizer.apply(outer.gradient(total, variables), variables)
+            return {"penalty": penalty}
+
+    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
+
+    def trained(weight):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((8,))
+        model = Penalized(inputs, keras.layers.Dense(4)(inputs))
+        model.weight = weight
+        model.compile(keras.optimizers.Adam(0.01), losses.SNCALoss(temperature=0.5))
+        return model.fit(x, ids, batch_size=64, epochs=15, verbose=0).history["penalty"][-1]
+
+    assert trained(100.0) < 0.5 * trained(0.0)

@@ -85,7 +85,7 @@ def test_an_index_added_in_batches_saved_and_moved_equals_one_built_at_once(
     [
         ([1, 2, 1, 3, 2], "2 of them more than once, 1, 2"),
         ([0, 1, 2], r"shape \(3,\) for 5 rows"),
-        ([0, [1], 2, 3, 4], "sequence"),
+        ([0, [1], 2, 3, 4], "lists of different lengths"),
         ([0.0, 1.0, 2.0, 3.0, 4.0], "dtype float64"),
         ([0, 1, 2, 3, "a"], "dtype <U"),
         ([b"a", b"b", b"c", b"d", b"e"], "dtype .S1"),

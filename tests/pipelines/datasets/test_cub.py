@@ -80,7 +80,7 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("images.txt", "1 a.jpg\nb.jpg\n", r"images.txt, line 2: expected 'image_id path'.*b.jpg"),
+        ("images.txt", "1 a.jpg\nb.jpg\n", "images.txt, line 2 must be 'image_id path'.*b.jpg"),
         ("images.txt", "1 a.jpg\n1 b.jpg\n", "images.txt, line 2: duplicate image_id 1"),
         ("images.txt", "\n", "images.txt must have lines .* but got an empty file"),
         (

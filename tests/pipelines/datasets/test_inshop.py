@@ -32,11 +32,11 @@ def test_downloaded_folder_layout(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"many\n{HEAD}", "partition.txt, line 1: expected 'number of images'. Received: 'many'"),
-        ("3\nimg/a.jpg id_1 train\n", "line 2: expected the columns' names 'image_name item_id"),
-        (f"1\n{HEAD}img/a.jpg id_1\n", "line 3: expected 'image_name item_id evaluation_status'"),
-        (f"1\n{HEAD}img/a.jpg id_1 test\n", "line 3: expected 'image_name.*'img/a.jpg id_1 test'"),
-        (f"2\n{HEAD}img/a.jpg id_1 train\n", "must list 2 images.* but it lists 1"),
+        (f"many\n{HEAD}", "partition.txt, line 1 must be 'number of images', but got 'many'"),
+        ("3\nimg/a.jpg id_1 train\n", "line 2 must be the columns' names 'image_name item_id"),
+        (f"1\n{HEAD}img/a.jpg id_1\n", "line 3 must be 'image_name item_id evaluation_status'"),
+        (f"1\n{HEAD}img/a.jpg id_1 test\n", "line 3 must be 'image_name.*'img/a.jpg id_1 test'"),
+        (f"2\n{HEAD}img/a.jpg id_1 train\n", "must list 2 images.* but got 1"),
     ],
 )
 def test_bad_lists(tmp_path, text, message):
