@@ -143,7 +143,7 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
         ({"labels": ["a"] * 30}, "The queries must have at least 2 classes, but got 1"),
         ({"labels": range(30)}, "at least 2 images of a class, but got 1 of each class"),
         ({"labels": LABELS[:7]}, r"labels shape \[n\].*\(30, 4\) and \(7,\)"),
-        ({"embeddings": EMBEDDINGS[0]}, r"embeddings must be .*\[n, d\].*\(4,\)"),
+        ({"embeddings": EMBEDDINGS[0]}, r"embeddings must have .*\[n, d\].*\(4,\)"),
         ({"embeddings": NAN_IN_ROW_3}, r"NaN or infinity in 1 of 30 rows \(row numbers 3\)"),
         ({"embeddings": EMBEDDINGS[:1], "labels": LABELS[:1]}, "at least 2 images.*1"),
         ({"embeddings": EMBEDDINGS[:0], "labels": LABELS[:0]}, "at least 2 images.*0"),

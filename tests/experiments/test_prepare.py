@@ -207,7 +207,7 @@ def test_another_archive(tmp_path, cub_archive, monkeypatch, capsys):
         archive.add(__file__, "CUB_200/README")
     serve(monkeypatch, "cub", cub_archive)
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
-    assert "tgz must contain CUB_200_2011. It is another archive" in capsys.readouterr().err
+    assert "tgz must contain CUB_200_2011, but got another archive" in capsys.readouterr().err
     assert contents(tmp_path / "data") == ["CUB_200_2011.tgz"]
 
 

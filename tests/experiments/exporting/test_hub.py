@@ -127,7 +127,9 @@ def test_from_hub_downloads_the_model(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
     assert models.from_hub("me/glyphs", revision="v1").output_shape == (None, 2)
     assert asked == [("me/glyphs", "model.keras", "v1")]
-    with pytest.raises(ArgumentError, match="name must be a repository.*404 Client Error. Rec"):
+    with pytest.raises(
+        ArgumentError, match="name must be a repository.*me/nothing.*404 Client Error"
+    ):
         models.from_hub("me/nothing")
 
 

@@ -69,7 +69,7 @@ def test_a_failed_download_of_weights_suggests_alternatives(monkeypatch):
         encoders.embedding_model(parse(RunOptions, ["run", "--flagfile=folder.flags"]))
     message = str(refused.value)
     words = ("--weights=packaged", "--weights=FILE", "--weights=none", *downloads.WITHOUT_DOWNLOAD)
-    places = [message.index(word) for word in (*words, url)]
+    places = [message.index(word) for word in (url, *words)]
     assert places == sorted(places)
     for recipe in downloads.WITHOUT_DOWNLOAD:
         assert parse(RunOptions, ["run", f"--flagfile={recipe}"]).weights == "none"

@@ -39,7 +39,7 @@ def test_large_float32_sums_are_exact():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match=r"train_labels must have shape \[1\].*\(2,\)"):
+    with pytest.raises(ValueError, match=r"train_labels must be of shape \[1\].*\(2,\)"):
         class_mean_accuracy([[1.0]], [0, 1], [[1.0]], [0])
     with pytest.raises(ValueError, match=r"same width.*\(1, 1\) and \(1, 2\)"):
         class_mean_accuracy([[1.0]], [0], [[1.0, 2.0]], [0])

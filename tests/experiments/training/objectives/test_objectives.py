@@ -73,5 +73,5 @@ def test_a_new_pair_loss_trains_without_other_changes(monkeypatch, tiny, level_n
 )
 def test_a_flag_of_other_losses_is_refused(loss, flag, objective):
     name = flag.partition("=")[0]
-    with pytest.raises(UsageError, match=f"{name} is only for losses .*{name}=.*loss={loss}"):
+    with pytest.raises(UsageError, match=f"loss must be one of .* with {name}=.*{loss}"):
         objective(f"--loss={loss}", f"--{flag}")

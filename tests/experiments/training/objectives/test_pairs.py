@@ -98,7 +98,7 @@ def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
 
 
 def test_chunks_that_depend_on_each_other_are_refused(tiny):
-    message = "chunk_size needs --frozen_batch_norm or --chunk_statistics: .*norm"
+    message = "chunk_size must be unset without --frozen_batch_norm or --chunk_statistics.*norm"
     with pytest.raises(ValueError, match=message):
         tiny("--loss=snca", "--chunk_size=3", two_levels=False)
 
