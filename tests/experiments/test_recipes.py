@@ -16,9 +16,14 @@ from PIL import Image
 from experiments import recipes, run
 from experiments.evaluation.scores import PAPER, rows_of
 from experiments.options import RunOptions, declarations, parse
+from experiments.options import data as described
 from experiments.options.command_line import run_command
 from experiments.options.loss_flags import flags_of_losses
+from experiments.training import encoders
+from experiments.training.objectives import objective_of
+from experiments.training.optimizer import backbone_optimizer
 from keras_dml.metrics import recall_at_k
+from pipelines import training_batches
 
 # Hyperparameters from the papers and the authors' code. Other hyperparameters are left out.
 JITTERLESS = {"jitter": ["0", "0", "0", "0"], "flip": True}
@@ -202,6 +207,23 @@ def test_pce_has_more_images_than_dimensions_and_computes_lambda(name):
     assert "lam" not in options.loss_arguments
 
 
+@pytest.mark.slow
+def test_lambda_of_pce_is_above_its_floor_in_the_first_steps_on_glyphs():
+    options = parsed("glyphs_pce")
+    split, _ = described.data(options)
+    backbone, embedding = encoders.embedding_model(options)
+    objective = objective_of(options)
+    model = objective.training_model(embedding, split.train.num_classes)
+    rate = objective.learning_rate(480)
+    model.compile(backbone_optimizer(options, [backbone], rate), **objective.compile_arguments(480))
+    sampler = described.sampler(options, split.train, options.seed)
+    train = described.training_transform(options)
+    history = model.fit(
+        training_batches(split.train, sampler, train, num_steps=5), verbose=0, shuffle=False
+    ).history
+    assert history["lambda_of_batch"][0] > 1.5 * objective.loss().lam_floor
+
+
 @pytest.mark.parametrize(
     "name", ["glyphs_spce", "cub_spce", "digits_spce", "cached_groceries_spce", "groceries_spce"]
 )
@@ -355,3 +377,14 @@ def test_comments_without_scores(tmp_path):
     lines = ["# Paper: to be written, R@1 high, NMI 71", "# Paper: R@1 0.7", "# Paper, l2: NMI 0.7"]
     (tmp_path / "mine.flags").write_text("\n".join([*lines, "--seed=1"]))
     assert recipes.paper_scores(tmp_path / "mine.flags") == {}
+
+
+def test_recipes_that_were_not_run_are_marked():
+    for name in recipes.names():
+        lines = recipes.find_recipe(name).read_text().splitlines()
+        _, _, expected = " ".join(x for x in lines if x[:1] == "#").partition("# Expected: ")
+        assert expected, name
+        options = parsed(name.removesuffix(".flags"))
+        benchmark = options.dataset in ("cub", "cars", "sop", "inshop")
+        assert ("not run here" in expected) == benchmark, name
+        assert not (benchmark and "minutes" in expected), name
