@@ -14,6 +14,21 @@ pytestmark = pytest.mark.any_backend
 FLOOR = 0.02
 
 
+def test_lambda_is_the_smallest_eigenvalue_over_the_classes():
+    """Many images, few dimensions: Eq. 25 is above the floor."""
+    ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)
+    eigenvalue = oracles.smallest_eigenvalue(oracles.simplified_assignments(ids, z), z)
+    given, computed = (
+        float(losses.PairwiseCrossEntropyLoss(**arguments, dtype="float64")(ids, z))
+        for arguments in ({"lam": eigenvalue}, {"lam_floor": eigenvalue / 2})
+    )
+    assert computed == pytest.approx(given, rel=1e-9)
+    floored = float(losses.PairwiseCrossEntropyLoss(lam_floor=2 * eigenvalue)(ids, z))
+    assert floored != pytest.approx(given, rel=1e-2)
+    expected = float(losses.PairwiseCrossEntropyLoss(lam=2 * eigenvalue)(ids, z))
+    assert floored == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_metric_records_lambda():
     ids, z = batch(sizes=(9, 1, 7, 6), dimensions=3)
     eigenvalue = oracles.smallest_eigenvalue(oracles.simplified_assignments(ids, z), z)
@@ -107,3 +122,21 @@ def test_a_batch_of_unknown_size_gives_the_floor():
     ids, z = batch(dimensions=12)
     loss = losses.PairwiseCrossEntropyLoss(dtype="float64")
     check_by_xla_and_with_unknown_size(loss, ids, z, float(loss(ids, z)))
+
+
+def test_the_pairwise_loss_can_exceed_the_smallest_cross_entropy():
+    """The counterexample to Proposition 1 that the docstring prints."""
+    ids = np.repeat([0, 1], 3)
+    z = np.array([-1.0, -1.0, 1.0, 1.0, 1.0, -1.0])[:, None]
+    theta = 0.5 * np.log(2.0) * np.array([[-1.0, 1.0]])  # two of three are right: odds of 2
+    probabilities = softmax(z @ theta)
+    gradient = z.T @ (probabilities - np.eye(2)[ids])
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-12)  # the minimizer: cross-entropy is convex
+    cross_entropy = losses.CrossEntropyLoss(label_smoothing=0.0, dtype="float64")(ids, z @ theta)
+    assert float(cross_entropy) == pytest.approx(0.6365, abs=1e-4)
+    assert oracles.smallest_eigenvalue(probabilities, z) == pytest.approx(2 / 9)
+    classifier = keras.layers.Dense(2, use_bias=False, dtype="float64")
+    classifier.build((None, 1))
+    classifier.set_weights([theta])
+    pairwise = losses.PairwiseCrossEntropyLoss(classifier=classifier, dtype="float64")(ids, z)
+    assert float(pairwise) == pytest.approx(0.7014, abs=1e-4)

@@ -15,6 +15,26 @@ from keras_dml.losses import FixedStatistics, RankMILoss
 pytestmark = pytest.mark.any_backend
 
 
+def tangled(sizes=(4, 3, 3), spread=0.05):
+    """Return tight classes around far-apart directions."""
+    rng = np.random.default_rng(1)
+    ids = np.repeat(np.arange(len(sizes)), sizes)
+    return ids, np.eye(len(sizes), 6)[ids] + spread * rng.normal(size=(len(ids), 6))
+
+
+def pair_distances(ids, z):
+    f = oracles.unit(z)
+    positives, negatives = [], []
+    for i in range(len(f)):
+        for j in range(len(f)):
+            distance = float(np.linalg.norm(f[i] - f[j]))
+            if ids[i] != ids[j]:
+                negatives.append(distance)
+            elif i != j:
+                positives.append(distance)
+    return np.array(positives), np.array(negatives)
+
+
 def small_network():
     keras.utils.set_random_seed(3)
     network = keras.Sequential(
@@ -44,8 +64,41 @@ def test_any_keras_network_is_the_statistics_network():
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("x", [-3.0, -1e-3, 0.7, 40.0])
-def test_equation_13(x, beta=1.0):
+def test_the_optimal_statistic_reaches_two_log_two():
+    """The bound of separated distributions, with an arbitrarily large V = log p⁺ − log p⁻."""
+    ids, z = tangled()
+    steep = RankMILoss(lambda d: 1e3 * (0.8 - d), dtype="float64")
+    assert float(steep(ids, z)) == pytest.approx(-2 * math.log(2), rel=1e-9)
+
+
+def test_separated_at_beta_the_fixed_statistic_gives_the_open_quadruplet_term():
+    """Statement 1 needs the opposite of a good embedding: positives beyond β, negatives within."""
+    # Classes along the diagonals of a square: every negative is nearer than every positive.
+    ids = np.array([0, 0, 1, 1])
+    z = np.array([[1.0, 0.05], [-1.0, 0.0], [0.0, 1.0], [0.1, -1.0]])
+    positives, negatives = pair_distances(ids, z)
+    assert negatives.max() < 1.7 < positives.min()
+    expected = np.mean(positives) - np.mean(negatives) - 2 * math.log(2)
+
+    def value(beta):
+        return float(RankMILoss(FixedStatistics(beta), dtype="float64")(ids, z))
+
+    assert value(1.7) == pytest.approx(expected, rel=1e-10)
+    assert value(1.6) == pytest.approx(expected, rel=1e-10)
+    # If the positives are on the other side of β, the statement fails.
+    assert abs(value(2.5) - expected) > 0.1
+
+
+def test_the_fixed_statistic_on_the_distance_itself():
+    ids, z = batch(seed=6)
+    positives, negatives = pair_distances(ids, z)
+    expected = np.mean(positives) + np.mean(-np.log(1 - np.exp(-negatives))) - 2 * math.log(2)
+    assert float(RankMILoss(dtype="float64")(ids, z)) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("x", [-3.0, -0.7, -1e-3, 1e-3, 0.7, 3.0, 40.0])
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_equation_13(x, beta):
     value = FixedStatistics(beta)(keras.ops.convert_to_tensor([[x + beta]], dtype="float64"))
     assert float(value[0, 0]) == pytest.approx(oracles.fixed_statistics(x), rel=1e-9, abs=1e-9)
 
@@ -57,6 +110,23 @@ def test_equation_13_is_finite_at_zero():
     tightness, contrastive = RankMILoss(reduction=None).parts(ids, z)
     np.testing.assert_allclose(np.asarray(tightness), -math.log(2), atol=1e-5)
     assert np.asarray(contrastive).min() > 10
+
+
+def test_expected_draws_weigh_anchors_by_their_positives():
+    """Compare with the mean over positive pairs of the expected cost of the drawn negative."""
+    ids, z = batch(seed=11, sizes=(5, 2, 3))
+    f = oracles.unit(z)
+    costs = []
+    for a in range(len(f)):
+        negatives = [j for j in range(len(f)) if ids[j] != ids[a]]
+        distances = [float(np.linalg.norm(f[a] - f[j])) for j in negatives]
+        shares = oracles.distance_weighted(distances, z.shape[1])
+        expected = sum(p * -math.log(1 - math.exp(-d)) for p, d in zip(shares, distances))
+        costs += [expected] * (sum(ids == ids[a]) - 1)
+    loss = RankMILoss(sampling="distance_weighted", reduction=None, dtype="float64")
+    _, contrastive = loss.parts(ids, z)
+    mean = float(np.mean(np.asarray(contrastive)))
+    assert mean == pytest.approx(np.mean(costs) - math.log(2), rel=1e-9)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from keras_dml.metrics.linear_probe import fit_probe, information_probe
 from keras_dml.metrics.pairwise_information import (
     pair_influence,
     pair_statistics,
+    uniform_log_distance,
     within_class_entropy,
 )
 
@@ -36,22 +37,41 @@ def clusters(classes, size, d, scale, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("name", "z", "labels", "printed"),
+    ("name", "z", "labels", "arguments", "printed"),
     [
-        ("mean_distance/l2", ROWS, LABELS, 3.394176),
-        ("entropy_uniformity/cosine", UNIT, LABELS, -0.117276),
+        ("entropy_pairwise/l2", ROWS, LABELS, {}, 4.257409),
+        ("mean_distance/l2", ROWS, LABELS, {}, 3.394176),
+        ("entropy_uniformity/cosine", UNIT, LABELS, {}, -0.117276),
+        ("entropy_within/l2", ROWS, LABELS, {}, 2.949449),
+        ("information_generative/l2", ROWS, LABELS, {}, 0.614813),
+        ("information_neighbors/l2", ROWS, LABELS, {"neighbors": 1}, 0.458333),
+        (
+            "information_neighbors/l2",
+            np.array([[0], [1], [3], [2.2], [11.5], [14]]),
+            np.repeat([0, 1], 3),
+            {"neighbors": 1},
+            0.311111,
+        ),
+        (
+            "information_neighbors/l2",
+            np.array([[0], [1], [3], [10], [11.5], [14]]),
+            np.repeat([0, 1], 3),
+            {"neighbors": 1},
+            0.783333,
+        ),
     ],
 )
-def test_worked_examples(name, z, labels, printed):
-    assert one(name, z, labels) == pytest.approx(printed, abs=5e-7)
+def test_worked_examples(name, z, labels, arguments, printed):
+    assert one(name, z, labels, **arguments) == pytest.approx(printed, abs=5e-7)
 
 
 def test_worked_example_of_the_entropy_within_classes():
     found = within_class_entropy(ROWS.astype(float), LABELS)
     np.testing.assert_allclose(found.per_class, [1.451583, 4.447315], atol=5e-7)
-    expected = [2.949449, 3.802958, 4.462877]
     np.testing.assert_allclose(
-        [found.average, found.pooled, found.unit_variance], expected, atol=5e-7
+        [found.average, found.pooled, found.unit_variance],
+        [2.949449, 3.802958, 4.462877],
+        atol=5e-7,
     )
 
 
@@ -66,6 +86,14 @@ def test_worked_example_of_the_probe():
     assert math.log(2) - losses.mean() == pytest.approx(0.033787, abs=1e-5)
     claimed = math.log(2) + probe.log_probabilities(z, labels).mean()
     assert claimed == pytest.approx(0.607660, abs=1e-5)
+
+
+def test_worked_examples_of_mean_logarithms():
+    found = pair_statistics(ROWS.astype(float), LABELS, 1).log_distance.mean()
+    assert found == pytest.approx(1.056340, abs=5e-7)
+    assert pair_statistics(UNIT, LABELS, 1).log_distance.mean() == pytest.approx(0.075871, abs=5e-7)
+    uniform = [uniform_log_distance(d) for d in (2, 3, 128)]
+    np.testing.assert_allclose(uniform, [0, 0.193147, 0.344597], atol=5e-7)
 
 
 def slow_information(z, labels, k):
@@ -99,7 +127,7 @@ def slow_information(z, labels, k):
     }
 
 
-@pytest.mark.parametrize("k", [1, 6])
+@pytest.mark.parametrize("k", [1, 3, 6])
 def test_estimates_equal_loops(k):
     rng = np.random.default_rng(k)
     z, labels = rng.normal(size=(40, 3)), np.repeat([2, 0, 1, 5], [4, 12, 15, 9])
@@ -122,13 +150,22 @@ def test_probe_equals_scikit_learn():
     assert probe.converged
 
 
+def test_scaling_adds_d_log_a():
+    z, labels = clusters(3, 10, 5, 1.0)
+    first, second = (information(a * z, labels, PAIRS) for a in (1, 7))
+    for name in ("entropy_pairwise/l2", "entropy_within/l2"):
+        assert second[name] - first[name] == pytest.approx(5 * math.log(7), abs=1e-9)
+    for name in ("information_neighbors/l2", "information_generative/l2", "jensen_shannon"):
+        assert second[name] == pytest.approx(first[name], abs=1e-6)
+
+
 def test_separated_classes_reach_the_class_entropy():
     z, labels = clusters(10, 30, 8, 16.0)
-    found = information(z, labels, [*PAIRS, "information_probe/l2"])
+    found = information(z, labels, [*PAIRS, "information_probe/l2", "information_probe/cosine"])
     assert found["class_entropy"] == pytest.approx(math.log(10))
     for distance in ("l2", "cosine"):
         assert found[f"information_neighbors/{distance}"] == pytest.approx(2.3177, abs=5e-5)
-    assert found["information_probe/l2"] == pytest.approx(math.log(10), abs=0.02)
+        assert found[f"information_probe/{distance}"] == pytest.approx(math.log(10), abs=0.02)
     assert found["information_generative/l2"] > 10  # the index has no ceiling
 
 
@@ -143,7 +180,7 @@ def test_linear_probe_misses_exclusive_or_and_neighbors_find_it():
 
 def test_fitted_half_is_not_scored():
     rng = np.random.default_rng(0)
-    z, labels = rng.normal(size=(200, 128)), np.arange(200) % 10
+    z, labels = rng.normal(size=(200, 256)), np.arange(200) % 10
     assert one("information_probe/l2", z, labels) < 0.05
     probe = fit_probe(z[:100], labels[:100], 1e-4)
     assert math.log(10) + probe.log_probabilities(z[:100], labels[:100]).mean() > 2.2
@@ -270,6 +307,7 @@ def test_every_score_by_default():
         (ROWS, LABELS, {"scores": ["entropy"]}, "scores"),
         (ROWS, LABELS, {"neighbors": 0}, "neighbors"),
         (ROWS, LABELS, {"rows": 1}, "rows"),
+        (ROWS, LABELS, {"seed": -1}, "seed"),
         (ROWS, LABELS, {"replicates": 0}, "replicates"),
         (ROWS, LABELS, {"level": 1.0}, "level"),
     ],
