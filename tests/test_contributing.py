@@ -159,7 +159,7 @@ def test_the_added_dataset_sampler_and_backbone_work(extended):
     assert (sizes, rows, shape) == ("48 24", "[12 15 18 21]", "(None, 8, 8, 32)")
     assert folder.startswith("data_dir must not be set with stripes")
     assert box.startswith("crop_to_box must be False except for cars and cub")
-    assert weights.startswith("weights must be none or a file for plain_convnet")
+    assert weights.startswith("weights must be 'none', or a file for plain_convnet")
 
 
 @pytest.mark.slow

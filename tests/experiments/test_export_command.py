@@ -82,7 +82,7 @@ def test_bad_input(words, message, begun, capsys):
 def test_a_missing_dataset_and_a_folder_without_an_export(run, capsys):
     for words, message in (
         (["--data_dir=/nowhere"], "/nowhere"),
-        ([f"--output_dir={run}"], "path must be new or hold an export"),
+        ([f"--output_dir={run}"], "path must be a new folder, or an export"),
     ):
         assert command(f"--run={run}", "--format=saved_model", *words) == 2
         assert message in capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_another_backend_does_not_load_an_installed_tensorflow(tmp_path):
     assert done.returncode == 0, done.stderr
     loaded, refused = done.stdout.splitlines()
     assert loaded == "[]"
-    assert refused.startswith("preprocessing must be a function from image bytes to an image.")
+    assert refused.startswith("preprocessing must be a function from image bytes to an image,")
 
 
 def test_optional_packages_are_detected():
