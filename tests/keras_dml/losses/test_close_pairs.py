@@ -92,6 +92,16 @@ def test_losses_in_float64_of_very_close_pairs(case, apart=1e-6):
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-12)
 
 
+def test_a_close_pair_without_weight_has_no_gradient():
+    """Also not from the empty places of a chunk, which repeat the last pair."""
+
+    def nothing(_, z):
+        return ops.sum(0.0 * squared_distances(z, ops.stop_gradient(z) + 1e-3))
+
+    _, gradient = value_and_gradient(nothing, None, SPREAD[:5], "float32")
+    np.testing.assert_array_equal(gradient, 0.0)
+
+
 @pytest.mark.parametrize("size", [3e19, 1e38, 1e-25, 1e-30, 1.0])
 def test_huge_and_tiny_rows_are_normalized(size):
     z = (SPREAD / np.abs(SPREAD).max() * size).astype("float32")
