@@ -65,6 +65,15 @@ def test_an_epoch_of_single_class_batches_warns_once(batch_size):
     assert len(told) == (batch_size == 4)
 
 
+def test_a_reset_forgets_negatives():
+    metric, z = PositivesPerAnchor(), np.zeros((2, 1))
+    metric.update_state([0, 1], z)
+    metric.reset_state()
+    metric.update_state([0, 0], z)
+    with pytest.warns(UserWarning, match="of one class alone"):
+        assert float(metric.result()) == 1.0
+
+
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="other backends keep 64 bits")
 def test_class_ids_that_merge_on_jax_warn():
     import jax
