@@ -82,7 +82,7 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     title = f"{options.kind} {options.source}"
     if options.kind == "embeddings":
         embedded, trained = embeddings_from_file(options.source), 0
-        classes = None
+        classes = related_classes(options, embedded.queries.table)
         gallery = embedded.gallery
         ks = checked_ks(embedded.queries.labels, None if gallery is None else gallery.labels)
         prefixes = _prefixes(options, embedded)

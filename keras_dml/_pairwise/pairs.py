@@ -334,8 +334,8 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
     products = gram(a) if c is a else matmul(a, ops.transpose(c))
     distances = lengths - 2.0 * products
     limits = _ROOT_EPSILON[standardize_dtype(distances.dtype)] * ops.stop_gradient(lengths)
-    # Within one set each image is close to itself, and its distance is 0 already.
-    alone = ops.shape(anchors)[0] if candidates is anchors else 0
+    # Within one set, each image is close to itself, and its distance is 0 already.
+    diagonal = ops.shape(anchors)[0] if candidates is anchors else 0
 
     @with_gradient
     def exact(
@@ -347,12 +347,12 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
             return ops.scatter_update(far, pairs, ops.sum(ops.square(difference), axis=-1))
 
         far = ops.where(close, 0.0, distances)
-        distances = _over_close_pairs(anchors, candidates, close, alone, put, far)
+        distances = _over_close_pairs(anchors, candidates, close, diagonal, put, far)
 
         def backward(
             upstream: Tensor, distances: Tensor, limits: Tensor, anchors: Tensor, candidates: Tensor
         ) -> tuple[Tensor, None, Tensor, Tensor]:
-            pulls = _pulls_of_close_pairs(upstream, anchors, candidates, close, alone)
+            pulls = _pulls_of_close_pairs(upstream, anchors, candidates, close, diagonal)
             return ops.where(close, 0.0, upstream), None, *_split(pulls, anchors)
 
         return distances, backward
@@ -361,11 +361,12 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _pulls_of_close_pairs(
-    weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor, alone: Tensor | int
+    weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor, diagonal: Tensor | int
 ) -> Tensor:
-    """Compute the gradients `2 Σ_j w_ij (a_i − c_j)` of the anchors, and those of the candidates.
+    """Compute the gradients of the anchors and of the candidates from the close pairs.
 
-    The sums are over the close pairs. The result is `[a + c, d]`.
+    They are `2 Σ_j w_ij (a_i − c_j)` for an anchor and `2 Σ_i w_ij (c_j − a_i)` for a candidate,
+    `[a + c, d]`.
     """
 
     @with_gradient
@@ -380,7 +381,7 @@ def _pulls_of_close_pairs(
             return total + segment_sum(ops.concatenate([pulls, -pulls]), rows, height + width)
 
         none = ops.zeros_like(ops.concatenate([anchors, candidates]))
-        total = _over_close_pairs(anchors, candidates, close, alone, add, none)
+        total = _over_close_pairs(anchors, candidates, close, diagonal, add, none)
 
         def backward(
             upstream: Tensor, weights: Tensor, anchors: Tensor, candidates: Tensor
@@ -423,7 +424,7 @@ def _over_close_pairs(
     anchors: Tensor,
     candidates: Tensor,
     close: Tensor,
-    alone: Tensor | int,
+    diagonal: Tensor | int,
     body: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     carried: Tensor,
 ) -> Tensor:
@@ -435,7 +436,7 @@ def _over_close_pairs(
         anchors: `[a, d]`.
         candidates: `[c, d]`.
         close: Bool `[a, c]`.
-        alone: Number of close pairs up to which nothing has to be updated.
+        diagonal: Number of the pairs of an image with itself, which need no update.
         body: From `carried` and m pairs to the new `carried`: their rows and columns `[m, 2]`,
             anchor minus candidate `[m, d]`, and whether the pair exists. Other pairs repeat the
             last one.
@@ -459,4 +460,4 @@ def _over_close_pairs(
         start = ops.zeros((), "int32")
         return ops.while_loop(lambda start, _: start < number, chunk, (start, carried))[1]
 
-    return ops.cond(number > alone, all_chunks, lambda: carried)
+    return ops.cond(number > diagonal, all_chunks, lambda: carried)

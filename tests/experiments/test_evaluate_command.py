@@ -165,6 +165,14 @@ def test_invalid_embeddings(changed, message, tmp_path, capsys):
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_the_relation_of_a_flag_file_needs_coarse_classes(tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS)
+    (tmp_path / "mine.flags").write_text("--relation=hierarchy\n")
+    words = [f"--flagfile={tmp_path / 'mine.flags'}", f"--embeddings={tmp_path / 'mine.npz'}"]
+    refused(words, "dataset must have coarse classes with --relation", capsys)
+    assert not list(tmp_path.rglob("*.json"))
+
+
 def refused(arguments, message, capsys):
     assert command(*arguments) == 2
     lines = capsys.readouterr().err.splitlines(keepends=True)
