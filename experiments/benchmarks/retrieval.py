@@ -21,8 +21,8 @@ class RetrievalOptions(Options):
     """Options of `benchmark retrieval`: none."""
 
     command = "experiments.benchmark retrieval"
-    intro = """Measure the scores of a million synthetic embeddings by ScaNN, with their certificates,
-and the scores of 100,000 of them by ScaNN and by exact search.
+    intro = """Measure the scores of a million synthetic embeddings by ScaNN, with certificates, and
+the scores of 100,000 of them by ScaNN and by exact search.
 
   python -m experiments.benchmark retrieval
 """

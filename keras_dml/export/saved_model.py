@@ -57,12 +57,13 @@ def export_saved_model(
       `distances` for "l2". With a threshold also `matches`, bools `[n, neighbors]`: whether a
       neighbor's similarity is at least the threshold, or its distance at most the threshold.
 
-    `tf.saved_model.load` needs neither this package nor its layers. Only with a `ScannIndex`, the
-    loading process must first run `import scann`. The folder can be moved. If `preprocessing`
-    refuses an image, only that call raises its error (tf.io's: InvalidArgument). A model in mixed
-    precision, under a distribution strategy, or with layer names that TensorFlow accepts only
-    within a scope (`"_norm"`) is exported as its `float32_copy`. The SavedModel is written next to
-    `path` under a temporary name and then renamed. An existing SavedModel is removed last.
+    `tf.saved_model.load` needs neither this package nor its layers. Only with the tree of a
+    `ScannIndex`, the loading process must first run `import scann`. The folder can be moved. If
+    `preprocessing` refuses an image, only that call raises its error (tf.io's: InvalidArgument). A
+    model in mixed precision, under a distribution strategy, or with layer names that TensorFlow
+    accepts only within a scope (`"_norm"`) is exported as its `float32_copy`. The SavedModel is
+    written next to `path` under a temporary name and then renamed. An existing SavedModel is
+    removed last.
     `assets.extra/sha256.json`, which TensorFlow ignores, contains the files' checksums, which the
     commands of `experiments` verify.
 
