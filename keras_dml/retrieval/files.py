@@ -88,27 +88,23 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
         raise argument_error("path", "a folder that Index.save wrote", os.fspath(path))
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
-        newer = description["format"] > FORMAT
-        items = None if newer else _read_items(folder, description)
+        if description["format"] <= FORMAT:
+            return SavedIndex(description, _read_items(folder, description), folder, path)
     except PermissionError as error:  # another user's file is not damaged
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
     # Of the JSON reader. The checksums in the file cover all other files.
     except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
-    if items is None:
-        wanted = f"an index of format {FORMAT} or older"
-        advice = f"It has format {description['format']}. Install a newer version of keras-dml."
-        raise argument_error("path", wanted, os.fspath(path), advice=advice)
-    return SavedIndex(description, items, folder, path)
+    wanted = f"an index of format {FORMAT} or older"
+    advice = f"It has format {description['format']}. Install a newer version of keras-dml."
+    raise argument_error("path", wanted, os.fspath(path), advice=advice)
 
 
 def _digest(description: Mapping[str, Any]) -> str:
     """Compute the SHA-256 of `index.json` without its checksums."""
     said = {name: value for name, value in description.items() if name != _CHECKSUMS}
-    # Normalize to JSON values, because reading turns tuples into lists.
-    text = json.dumps(json.loads(json.dumps(said)), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:

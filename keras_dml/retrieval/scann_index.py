@@ -104,12 +104,8 @@ class ScannIndex(Index):
         if not isinstance(tree, (TreeAH, TreeSearcher, type(None))):
             raise argument_error("tree", "None or a TreeAH", tree, ArgumentTypeError)
         self._scann = import_scann()
-        self._asked: TreeAH | None
-        self._tree: TreeSearcher | None
-        if isinstance(tree, TreeSearcher):
-            self._asked, self._tree = tree.asked, tree
-        else:
-            self._asked, self._tree = tree, None
+        self._tree = tree if isinstance(tree, TreeSearcher) else None
+        self._asked = tree.asked if isinstance(tree, TreeSearcher) else tree
         super().__init__(embeddings, metric, ids)
         if isinstance(tree, TreeAH) and not isinstance(embeddings, Items):
             tree.for_items(self.num_items, self.dimensions)  # raises the error for too few items

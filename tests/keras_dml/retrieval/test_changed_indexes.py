@@ -391,12 +391,6 @@ def test_soar_and_reorder_options(metric, option, tmp_path):
 
 
 @needs_scann
-def test_soar_needs_the_cosine_metric():
-    with pytest.raises(ValueError, match="soar_lambda must be None for metric='l2', but got 1"):
-        ScannIndex(clustered(100, 0), "l2", None, TreeAH(5, soar_lambda=1))
-
-
-@needs_scann
 def test_an_index_too_small_for_its_tree_is_searched_exactly(tmp_path):
     rows = clustered(100, 0)
     index = ScannIndex(rows, "cosine", None, TreeAH(50, 50, soar_lambda=1))
