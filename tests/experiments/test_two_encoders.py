@@ -59,10 +59,7 @@ def test_invalid_candidate_models_are_refused(groceries, tmp_path, capsys):
     longer = f"--candidate_model={tmp_path / 'longer.keras'}"
     for arguments, message in (
         ([*given, longer], "candidate_model must give embeddings of length 6"),
-        (
-            [*given, longer, "--split=train"],
-            "candidate_model and candidate_saved_model must come with",
-        ),
+        ([*given, longer, "--split=train"], "candidate_model must come with split=test"),
         ([longer, f"--saved_model={tmp_path}"], "candidate_model must be unset without --model"),
     ):
         assert evaluate_command(*arguments) == 2

@@ -215,14 +215,3 @@ def test_pairs_before_training_use_the_untrained_backbone(started):
     assert name.partition(": ")[0] == "before, untrained backbone"
     assert name.partition(": ")[2] == other.partition(": ")[2]
     np.testing.assert_array_equal(before, after)
-
-
-def test_findings_are_concatenated():
-    first = Findings(
-        rows={"a": {"recall@1": 0.5}}, lines=[("x", "1")], printed=["p"], result={"n": 1}
-    )
-    second = Findings(rows={"b": {"recall@1": 0.2}}, summary=[("y", "2")], figures={"t": "data"})
-    both = Findings.together([first, second, Findings()])
-    assert list(both.rows) == ["a", "b"]
-    assert (both.lines, both.summary, both.printed) == ([("x", "1")], [("y", "2")], ["p"])
-    assert (both.figures, both.result) == ({"t": "data"}, {"n": 1})
