@@ -179,14 +179,6 @@ class Options:
         """Return the values of the flag files, changed to fit the command line."""
         return in_files
 
-    @classmethod
-    def refusal(cls, name: str | None, received: str) -> str | None:
-        """Return the message for an unknown flag, or for other words if the name is None.
-
-        None selects the usual message.
-        """
-        return None
-
 
 Declarations = Mapping[str, tuple[str, str, Flag]]
 

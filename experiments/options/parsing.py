@@ -195,7 +195,7 @@ def _read(
             name, equals, text = name.removeprefix("no"), "=", "false"
         if name not in flags:
             if not partial:
-                raise UsageError(options.refusal(name, word) or _unknown(options, name, word))
+                raise UsageError(_unknown(options, name, word))
             continue
         if not equals:
             text = "true" if flags[name].kind is bool else next(rest, "")
@@ -205,10 +205,7 @@ def _read(
         received = " ".join(left_over)
         files = [word for word in left_over if word.endswith(recipes.ENDING)]
         hint = f" Did you mean --flagfile={files[0]}?" if files else ""
-        raise UsageError(
-            options.refusal(None, received)
-            or f"Flags must start with --, but got {received}.{hint}"
-        )
+        raise UsageError(f"Flags must start with --, but got {received}.{hint}")
     return values
 
 

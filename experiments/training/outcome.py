@@ -11,9 +11,9 @@ import numpy as np
 
 from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.evaluators import Finished
-from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.result import Findings, Result
+from experiments.evaluation.saved_model import file_sha256
 from experiments.evaluation.scores import PAPER, Rows, percent, rows_of, score_table
 from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
