@@ -116,11 +116,6 @@ class EmbeddingFile:
             )
         return np.load(self.path, mmap_mode="r")
 
-    def remove(self) -> None:
-        """Delete the file and its state."""
-        for path in (self.path, self._partial, self._state_file):
-            path.unlink(missing_ok=True)
-
     @property
     def _open_stream(self) -> IO[bytes]:
         if self._stream is None:

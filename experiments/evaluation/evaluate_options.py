@@ -10,7 +10,6 @@ from experiments.options import (
     Options,
     RunOptions,
     UsageError,
-    declarations,
     option,
     refuse_unused,
 )
@@ -93,14 +92,6 @@ default of --dataset is a folder of class folders. The same command resumes afte
     def of_flag_files(cls) -> type[Options]:
         """Return the options of a recipe or of a run."""
         return RunOptions
-
-    @classmethod
-    def refusal(cls, name: str | None, received: str) -> str | None:
-        """Return a message for a flag of training."""
-        known = declarations(RunOptions, registries=False)
-        if name is None or not {name, name.removeprefix("no")} & known.keys():
-            return None
-        return f"{name} has no effect on an evaluation, but got {received}."
 
     @property
     def kind(self) -> str:

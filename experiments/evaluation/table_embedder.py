@@ -1,6 +1,5 @@
 """Embeddings of a table of images."""
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -146,15 +145,6 @@ class EmbedsTables(Protocol):
         """Yield the embeddings of the rows from `first_row` on, `[b, d]`."""
 
 
-class SharedWork(Protocol):
-    """The processes that embed together."""
-
-    first: bool
-
-    def from_first(self, array: np.ndarray) -> np.ndarray:
-        """Return the array of the first worker."""
-
-
 class IdentifiedEmbedder(NamedTuple):
     """An embedder, and a text that identifies its model and weights."""
 
@@ -163,12 +153,8 @@ class IdentifiedEmbedder(NamedTuple):
 
 
 def embeddings_on_disk(
-    model: IdentifiedEmbedder,
-    table: ImageTable,
-    path: str | os.PathLike[str],
-    description: str,
-    workers: SharedWork | None = None,
-) -> EmbeddingFile | None:
+    model: IdentifiedEmbedder, table: ImageTable, path: str | os.PathLike[str], description: str
+) -> EmbeddingFile:
     """Embed a table into a file. After a stop, the same call resumes.
 
     Args:
@@ -176,20 +162,13 @@ def embeddings_on_disk(
         table: The images.
         path: The file; see `EmbeddingFile`.
         description: Text of the progress bar.
-        workers: The workers that embed together. Only the first one has the file.
 
     Returns:
-        The complete `EmbeddingFile`; None on every worker but the first.
+        The complete file.
     """
-    file = None
-    if workers is None or workers.first:
-        file = EmbeddingFile(path, len(table), embedding_key(model, table))
-    with file or contextlib.nullcontext():
-        done = np.array(file.done if file else 0)
-        first_row = int(done if workers is None else workers.from_first(done))
-        for rows in model.embedder.batches(table, description, first_row):
-            if file:
-                file.append(rows)
+    with EmbeddingFile(path, len(table), embedding_key(model, table)) as file:
+        for rows in model.embedder.batches(table, description, file.done):
+            file.append(rows)
     return file
 
 
