@@ -13,7 +13,6 @@ A call needs TensorFlow (see `tensorflow_transforms`), whose area crops use a fa
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -228,12 +227,14 @@ class EvaluationTransform:
 
 def _with_tensorflow() -> Any:
     with needing("tensorflow", "a call of a transform"):
-        return importlib.import_module("pipelines.images.tensorflow_transforms")
+        from pipelines.images import tensorflow_transforms
+    return tensorflow_transforms
 
 
 def _with_pillow() -> Any:
     with needing("images", "with_pillow"):
-        return importlib.import_module("pipelines.images.pillow_transforms")
+        from pipelines.images import pillow_transforms
+    return pillow_transforms
 
 
 def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed: bool) -> None:
