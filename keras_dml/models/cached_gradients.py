@@ -216,7 +216,6 @@ class _Chunks:
             )
         known = self.rows if isinstance(self.rows, int) else None
         self._size = _least(chunk_size, self.rows)
-        self._alone = known is not None and known <= chunk_size
         self._number = (self.rows + chunk_size - 1) // chunk_size
         # On JAX, the scope must provide all variables that a model reads.
         self._read = model.variables if keras.backend.backend() == "jax" else []
@@ -234,14 +233,12 @@ class _Chunks:
 
     def outputs(self) -> Any:
         """Compute the model's outputs for the whole batch."""
-        if self._alone:
-            outputs, self._after = self._computed(0, self._before)
-            return outputs
         specs = keras.tree.flatten(self._specs)
         buffers = [ops.zeros((self.rows, *spec.shape[1:]), dtype=spec.dtype) for spec in specs]
 
         def put(number: Tensor | int, states: Any, buffers: Any) -> Any:
-            outputs, states = self._computed(number, states)
+            with self._scope(states):
+                outputs, states = self._forward(number)
             rows = self._rows_of(number)
             filled = [
                 ops.scatter_update(
@@ -267,8 +264,6 @@ class _Chunks:
             met.update(place for place, each in enumerate(of_chunk) if each is not None)
             return states, [_sum(pair) for pair in zip(totals, of_chunk)]
 
-        if self._alone:
-            return self._pulled(0, self._before, variables, at_outputs)[1]
         totals = [ops.zeros(variable.shape, dtype=variable.dtype) for variable in variables]
         _, totals = loop(self._number, add, (self._before, totals))
         return [total if place in met else None for place, total in enumerate(totals)]
@@ -345,25 +340,18 @@ class _Chunks:
 
     def _forward(self, number: Any) -> tuple[Any, list[Tensor]]:
         """Compute a chunk's outputs and the states after it, within the open scope."""
-        if self._alone:
-            outputs = self._model(self._x, training=True)
-        else:
-            start = self._start(number)
-            chunk = keras.tree.map_structure(
-                lambda tensor: ops.slice(
-                    tensor,
-                    [start, *[0] * (len(tensor.shape) - 1)],
-                    [self._size, *ops.shape(tensor)[1:]],
-                ),
-                self._x,
-            )
-            with piece_of_batch(start, self.rows):
-                outputs = self._model(chunk, training=True)
+        start = self._start(number)
+        chunk = keras.tree.map_structure(
+            lambda tensor: ops.slice(
+                tensor,
+                [start, *[0] * (len(tensor.shape) - 1)],
+                [self._size, *ops.shape(tensor)[1:]],
+            ),
+            self._x,
+        )
+        with piece_of_batch(start, self.rows):
+            outputs = self._model(chunk, training=True)
         return outputs, values_of(self._states)
-
-    def _computed(self, number: Any, states: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
-        with self._scope(states):
-            return self._forward(number)
 
     def _pulled(
         self,
@@ -373,11 +361,9 @@ class _Chunks:
         at_outputs: Sequence[Tensor | None],
     ) -> tuple[list[Tensor], list[Tensor | None]]:
         """Compute the states after a chunk, and its share of the gradients."""
-        upstream = [gradient for gradient in at_outputs if gradient is not None]
-        if not self._alone:
-            rows = self._rows_of(number)
-            shares = [ops.take(gradient, rows, axis=0) for gradient in upstream]
-            upstream = [self._where_new(number, share, ops.zeros_like(share)) for share in shares]
+        rows = self._rows_of(number)
+        shares = [ops.take(each, rows, axis=0) for each in at_outputs if each is not None]
+        upstream = [self._where_new(number, share, ops.zeros_like(share)) for share in shares]
 
         def met() -> tuple[list[Tensor], list[Tensor]]:
             outputs, behind = self._forward(number)

@@ -7,13 +7,7 @@ import keras
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._common.checks import (
-    check_bool,
-    check_choice,
-    check_number,
-    check_whole,
-    check_wholes,
-)
+from keras_dml._common.checks import check_bool, check_number, check_whole, check_wholes
 from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
@@ -69,7 +63,6 @@ class CrossBatchMemory(ModelAround):
         batch_term: Whether the sum includes the batch's loss. The paper's algorithm has only the
             memory's term (which requires start_step 0).
         label_shape: Shape of one row of labels, for a loss with a relation: `(G,)` for G tags.
-        label_dtype: Dtype of the labels, int32, int64, float32, or float64. None: whole numbers.
         name: Name of the model.
 
     Attributes:
@@ -98,7 +91,6 @@ class CrossBatchMemory(ModelAround):
         start_step: int = 1000,
         batch_term: bool = True,
         label_shape: Sequence[int] = (),
-        label_dtype: str | None = None,
         name: str = "cross_batch_memory",
         **kwargs: Any,
     ) -> None:
@@ -116,9 +108,6 @@ class CrossBatchMemory(ModelAround):
             raise argument_error("start_step", "0 without batch_term", start_step, advice=advice)
         scalar = isinstance(label_shape, (tuple, list)) and not label_shape
         self.label_shape = () if scalar else check_wholes("label_shape", label_shape, least=1)
-        self.label_dtype = label_dtype
-        if label_dtype is not None:
-            check_choice("label_dtype", label_dtype, ("int32", "int64", "float32", "float64"))
         whole = widest_integers()  # the dtype of class ids
 
         def state(name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
@@ -134,7 +123,7 @@ class CrossBatchMemory(ModelAround):
 
         self.memory = state("memory", (self.memory_size, dimensions), "float32")
         self.memory_class_ids = state(
-            "memory_class_ids", (self.memory_size, *self.label_shape), label_dtype or whole
+            "memory_class_ids", (self.memory_size, *self.label_shape), whole
         )
         self.written = state("written", (), whole)
         self.step = state("step", (), whole)
