@@ -1,5 +1,6 @@
 """Training on large batches with the activation memory of a small batch, on every backend."""
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +87,8 @@ class CachedGradients(ModelAround):
             raise argument_error("model", wanted, model, advice=advice)
         self.chunk_size = check_whole("chunk_size", chunk_size, least=1)
         self.batch_statistics = check_bool("batch_statistics", batch_statistics)
-        self._traced = _Traced()
+        # Traces of the model, by input shapes. Keras does not track a namespace.
+        self._traced = types.SimpleNamespace(known={})
         self.built = True
 
     @property
@@ -180,13 +182,6 @@ class CachedGradients(ModelAround):
         return trainer.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
 
-class _Traced:
-    """A cache of traces of a model, by input shapes. A plain object, so Keras does not track it."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, tuple[list[keras.Variable], Any]] = {}
-
-
 class _Chunks:
     """The chunks of one batch, computed twice from the same states.
 
@@ -205,7 +200,7 @@ class _Chunks:
         rows: Number of images in the batch, a number or a tensor.
     """
 
-    def __init__(self, model: keras.Model, chunk_size: int, x: Any, traced: _Traced) -> None:
+    def __init__(self, model: keras.Model, chunk_size: int, x: Any, traced: Any) -> None:
         self._model = model
         self._x = keras.tree.map_structure(ops.convert_to_tensor, x)
         self.rows = ops.shape(keras.tree.flatten(self._x)[0])[0]
@@ -273,7 +268,7 @@ class _Chunks:
         for variable, value in zip(self._states, self._after):
             variable.assign(value)
 
-    def _look(self, size: Any, traced: _Traced) -> tuple[list[keras.Variable], Any]:
+    def _look(self, size: Any, traced: Any) -> tuple[list[keras.Variable], Any]:
         """Find the variables that a forward pass changes, and the specs of its outputs.
 
         Args:

@@ -1,5 +1,6 @@
 """A model whose loss compares each batch with embeddings of earlier batches."""
 
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,7 @@ class CrossBatchMemory(ModelAround):
         )
         self.written = state("written", (), whole)
         self.step = state("step", (), whole)
-        self._watched = _Watched()
+        self._watch([], None)
         self.built = True
 
     @property
@@ -164,7 +165,14 @@ class CrossBatchMemory(ModelAround):
         )
         parts, others = _parts_of(loss, metrics)
         super().compile(optimizer=optimizer, loss=loss, metrics=others, **kwargs)
-        self._watched = _Watched(parts, metrics)
+        self._watch(parts, metrics)
+
+    def _watch(self, parts: Sequence[LossPart], given: Any) -> None:
+        """Store the loss parts that this model records itself, and the metrics of `compile`.
+
+        Keras does not track a namespace. Otherwise it would keep the metrics of every `compile`.
+        """
+        self._watched = types.SimpleNamespace(parts=parts, given=given)
 
     def get_compile_config(self) -> Config:
         """Return the arguments of `compile`, or an empty dictionary before `compile`."""
@@ -290,18 +298,6 @@ class CrossBatchMemory(ModelAround):
             which = ("tightness", "contrastive").index(metric.part)
             values = [weight * both[which] for weight, both in parts]
             keras.metrics.Mean.update_state(metric, sum(values[1:], start=values[0]))
-
-
-class _Watched:
-    """The loss parts that a model records itself, and all metrics passed to `compile`.
-
-    A plain object, which Keras does not track. Otherwise it would keep the metrics of every
-    `compile`.
-    """
-
-    def __init__(self, parts: Sequence[LossPart] = (), given: Any = None) -> None:
-        self.parts = parts
-        self.given = given
 
 
 def _parts_of(loss: EmbeddingLoss, metrics: Any) -> tuple[list[LossPart], Any]:
