@@ -1,8 +1,8 @@
-"""The base classes of all losses: of embeddings, of pairs, and of class cosines."""
+"""The registry and the base classes of losses: of embeddings, of pairs, and of class cosines."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import keras
 import numpy as np
@@ -22,10 +22,10 @@ from keras_dml._pairwise.arrays import (
     check_embeddings,
     check_order,
     check_rows,
-    check_sample_weight,
     checked_class_ids,
+    checked_weights,
     known_numbers,
-    numbers_of,
+    known_shape,
     one_hot,
 )
 from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
@@ -33,6 +33,35 @@ from keras_dml.relations import RelationLike
 
 # Rounding in half precision can exceed 1.
 _LARGEST_COSINE = 1.01
+
+REGISTERED: dict[str, type[Any]] = {}
+"""Classes by name, in the order in which their modules were imported."""
+
+Class = TypeVar("Class", bound=type[Any])
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """Return a decorator that registers a class as the loss of a name, and with Keras.
+
+    The name is also the default `name` of the loss, unless the class sets `default_name`.
+
+    Raises:
+        ValueError: Another class has the name.
+    """
+
+    def add(cls: Class) -> Class:
+        other = REGISTERED.get(name, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"name must be new, but got {name!r} for {cls.__qualname__}. "
+                f"{other.__qualname__} of {other.__module__} has this name."
+            )
+        REGISTERED[name] = cls
+        if "default_name" not in vars(cls):
+            cls.default_name = name
+        return keras.saving.register_keras_serializable("keras_dml")(cls)
+
+    return add
 
 
 class LossOptions(TypedDict, total=False):
@@ -132,9 +161,8 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
     ) -> Tensor:
         """Compute the reduced loss. Integers in `y_true` stay integers."""
         check_order(y_true, y_pred)
-        labels, embeddings = self.as_labels(y_true), as_embeddings(y_pred)
-        check_sample_weight(sample_weight, embeddings)
-        return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
+        labels = self.checked_labels(y_true)
+        return LabelsAsTheyAre(self, labels)((), as_embeddings(y_pred), sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Compute the loss of each anchor, `[n]`."""
@@ -170,20 +198,15 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
         return tuple(ops.where(sound, each, ops.full_like(each, float("nan"))) for each in values)
 
     def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
-        labels = self.as_labels(y_true)
-        embeddings = ops.convert_to_tensor(as_embeddings(y_pred), dtype=self.dtype)
+        labels = self.checked_labels(y_true)
+        embeddings = ops.cast(as_embeddings(y_pred), self.dtype)
         check_embeddings(embeddings)
-        labels = self.checked_labels(labels)
         check_rows(labels, embeddings)
         return labels, embeddings
 
-    def as_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert `y_true` to a tensor that keeps labels distinct."""
-        return as_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
         """Convert `y_true` to class ids `[n]`. Override this for other labels."""
-        return checked_class_ids(labels)
+        return checked_class_ids(as_labels(y_true))
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether checked labels are valid, for graphs, which cannot raise errors."""
@@ -269,15 +292,9 @@ class PairLoss(EmbeddingLoss):
         self.strategies = _checked_mining(mining)
         self.relation = relations.get(relation)
 
-    def as_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert `y_true` to the relation's labels, or to a tensor of class ids."""
-        if isinstance(self.relation, relations.SameClass):
-            return as_labels(y_true)
-        return self.relation.checked_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
         """Convert `y_true` to the relation's labels, n rows."""
-        return self.relation.checked_labels(labels)
+        return self.relation.checked_labels(y_true)
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether the labels are valid for the relation."""
@@ -314,16 +331,10 @@ class PairLoss(EmbeddingLoss):
 
         Raises:
             TypeError: The loss compares candidates with each other (`takes_memory` is False).
-            ValueError: As in the call, or d differs between the two sets.
+            ValueError: As in the call.
         """
         self.check_memory()
         labels, embeddings = self._checked(candidate_labels, candidates)
-        width = ops.shape(queries)[-1]
-        if ops.shape(embeddings)[-1] != width:
-            raise ArgumentError(
-                "queries and candidates must have embeddings of the same length, but got "
-                f"{width} and {embeddings.shape[-1]}."
-            )
         rows, _ = gather_candidates(embeddings)
         row_labels, _ = gather_candidates(labels)
         filled = ops.ones(ops.shape(rows)[:1], "bool")
@@ -384,6 +395,28 @@ class PairLoss(EmbeddingLoss):
         if self.strategies:
             config["mining"] = keras.saving.serialize_keras_object(list(self.strategies))
         return config
+
+
+class WholeBatchLoss(PairLoss):
+    """A loss over pairs that does more than compare each anchor with its candidates.
+
+    For example, it compares candidates with each other. So it has neither mining nor a relation,
+    and rows of earlier batches cannot be its candidates.
+
+    Args:
+        reduction, name, dtype: As in `EmbeddingLoss`.
+    """
+
+    takes_memory = False
+
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        *,
+        name: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction, name=name, dtype=dtype)
 
 
 class ProxyLoss(EmbeddingLoss):
@@ -452,13 +485,9 @@ class LossAround(EmbeddingLoss):
 
     loss: EmbeddingLoss
 
-    def as_labels(self, y_true: TensorLike) -> Tensor:
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
         """Convert the labels as the inner loss does."""
-        return self.loss.as_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.checked_labels(labels)
+        return self.loss.checked_labels(y_true)
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether the labels are valid for the inner loss."""
@@ -519,7 +548,8 @@ class LabelsAsTheyAre(keras.losses.Loss):
     ) -> Tensor:
         """Compute the reduced loss with weights that are numbers."""
         if sample_weight is not None:
-            sample_weight = numbers_of("sample_weight", sample_weight, "weights")
+            images = (known_shape(y_pred) or (None,))[0]
+            sample_weight = checked_weights(sample_weight, images)
         value = super().__call__(y_true, y_pred, sample_weight)
         if self.divides:
             return ops.sum(value) / max(value.shape[0], 1)

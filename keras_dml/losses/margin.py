@@ -13,8 +13,7 @@ from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.arrays import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Memory, Pairs, mean_over_pairs
-from keras_dml.losses.base import PairLoss, PairOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import PairLoss, PairOptions, register
 from keras_dml.relations import SameClass
 
 _BETA = 1.2

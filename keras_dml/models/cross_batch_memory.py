@@ -246,7 +246,7 @@ class CrossBatchMemory(ModelAround):
 
         Before `start_step`, nothing is written, but all shapes are the same.
         """
-        given = self.loss.checked_labels(self.loss.as_labels(sets.candidate_labels))
+        given = self.loss.checked_labels(sets.candidate_labels)
         if tuple(given.shape[1:]) != self.label_shape:
             wanted = f"{tuple(given.shape[1:])}, the shape of a row of labels"
             raise argument_error("label_shape", wanted, self.label_shape)
