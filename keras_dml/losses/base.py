@@ -1,8 +1,9 @@
 """The registry and the base classes of losses: of embeddings, of pairs, and of class cosines."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 import keras
 import numpy as np
@@ -141,6 +142,7 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
     measured: ClassVar[tuple[str, ...]] = ()
     trained_by: ClassVar[str | None] = None
     default_name: ClassVar[str | None] = None
+    memory: Memory | None = None
 
     def __init__(
         self,
@@ -235,6 +237,16 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             wanted = "a loss that compares anchors only with candidates, for candidates of a memory"
             advice = "It must not use pairs of candidates, class sums, or learned classes."
             raise argument_error("loss", wanted, self, ArgumentTypeError, advice=advice)
+
+    def against(self, memory: Memory) -> Self:
+        """Return a copy of a loss that `takes_memory`, for one step against the rows of a memory.
+
+        The copy has the reduction of the loss, so sample weights, masks, and replicas work as in
+        the loss.
+        """
+        loss = copy.copy(self)
+        loss.memory = memory
+        return loss
 
 
 class PairLoss(EmbeddingLoss):
@@ -339,35 +351,31 @@ class PairLoss(EmbeddingLoss):
         row_labels, _ = gather_candidates(labels)
         filled = ops.ones(ops.shape(rows)[:1], "bool")
         own = ops.full(ops.shape(queries)[:1], -1, "int32")
-        against = AgainstMemory(self, Memory(rows, row_labels, filled, own, scale))
+        against = self.against(Memory(rows, row_labels, filled, own, scale))
         value = against(query_labels, queries, sample_weight)
         # A compiled graph cannot raise an error for candidates that are not finite.
         return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
 
-    def compute_loss(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Tensor:
-        """Compute the loss `[n]` of checked labels and embeddings, or of both against a memory."""
-        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings, memory))
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Compute the loss `[n]` of checked labels and embeddings."""
+        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings))
 
-    def compute_parts(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Parts:
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """Compute the two parts `[n]` of the loss of `compute_loss`."""
-        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings, memory))
+        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings))
 
-    def pairs_of(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Pairs:
+    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
         """Prepare the embeddings `[n, d]`, pair them, and apply the mining strategies.
 
         The candidates are the embeddings of all replicas, or the rows of a memory.
         """
-        embeddings = self.prepare(embeddings)
+        memory, embeddings = self.memory, self.prepare(embeddings)
         if memory is None:
             pairs = Pairs.of_batch(class_ids, embeddings, self.relation.compare)
         else:
-            stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
+            # The embeddings can be a prefix of the rows in the memory.
+            stored = memory.embeddings[:, : embeddings.shape[1]]
+            stored = self.prepare(ops.cast(stored, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
             if memory.scale is not None:
                 embeddings = embeddings * ops.cast(memory.scale, embeddings.dtype)
@@ -474,51 +482,6 @@ class ProxyLoss(EmbeddingLoss):
             cosines: `[n, K]`.
         """
         raise NotImplementedError
-
-
-class LossAround(EmbeddingLoss):
-    """A loss that another loss computes, with the labels of the other loss.
-
-    Attributes:
-        loss: The inner loss. A subclass sets it.
-    """
-
-    loss: EmbeddingLoss
-
-    def checked_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.checked_labels(y_true)
-
-    def are_valid(self, labels: Tensor) -> Tensor | bool:
-        """Return whether the labels are valid for the inner loss."""
-        return self.loss.are_valid(labels)
-
-
-class AgainstMemory(LossAround):
-    """A loss of a batch's anchors against a memory, created within one step.
-
-    It has the reduction of the inner loss, so sample weights, masks, and replicas work as in that
-    loss.
-
-    Args:
-        loss: A loss whose `takes_memory` is True.
-        memory: A memory that includes the rows of the batch.
-    """
-
-    loss: Any  # its methods take a memory
-
-    def __init__(self, loss: EmbeddingLoss, memory: Memory) -> None:
-        super().__init__(reduction=loss.reduction, name=loss.name, dtype=loss.dtype)
-        self.loss = loss
-        self.memory = memory
-
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """Compute the loss `[n]`."""
-        return self.loss.compute_loss(class_ids, embeddings, self.memory)
-
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """Compute the two parts `[n]`."""
-        return self.loss.compute_parts(class_ids, embeddings, self.memory)
 
 
 class LabelsAsTheyAre(keras.losses.Loss):
