@@ -13,7 +13,7 @@ from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
 from keras_dml._pairwise.pairs import Memory, Sets
-from keras_dml.losses.base import AgainstMemory, EmbeddingLoss, check_compared_loss
+from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.distributed_model import TWO_SETS, ModelAround, refuse_arguments
 from keras_dml.models.head import check_embedding_model
@@ -238,12 +238,12 @@ class CrossBatchMemory(ModelAround):
             return super().compute_loss(x, y, y_pred, *args)
         return self._dual.compute_loss_with(self.loss, y, y_pred, args[0])
 
-    def _remembered(self, sets: Sets) -> tuple[AgainstMemory, Tensor]:
+    def _remembered(self, sets: Sets) -> tuple[EmbeddingLoss, Tensor]:
         """Write the batch to the memory. Return the loss against it, and whether it is valid.
 
         Before `start_step`, nothing is written, but all shapes are the same.
         """
-        given = self.loss.checked_labels(self.loss.as_labels(sets.candidate_labels))
+        given = self.loss.checked_labels(sets.candidate_labels)
         if tuple(given.shape[1:]) != self.label_shape:
             wanted = f"{tuple(given.shape[1:])}, the shape of a row of labels"
             raise argument_error("label_shape", wanted, self.label_shape)
@@ -284,9 +284,9 @@ class CrossBatchMemory(ModelAround):
         )
         scale = None if self._dual is None else self._dual.factor()
         remembered = Memory(memory, memory_labels, filled, own, scale)
-        return AgainstMemory(self.loss, remembered), sound
+        return self.loss.against(remembered), sound
 
-    def _record(self, y: TensorLike | None, y_pred: Tensor, against: AgainstMemory | None) -> None:
+    def _record(self, y: TensorLike | None, y_pred: Tensor, against: EmbeddingLoss | None) -> None:
         """Add the parts of a batch to the metrics."""
         # Recorded here, because on JAX the values that a step writes cannot be read later.
         if not self._watched.parts:
