@@ -118,10 +118,11 @@ def _decoding(
     from pipelines import training_batches
     from pipelines.images.decode import EncodedImage, open_image
     from pipelines.images.resample import whole_pixels
+    from pipelines.images.tensorflow_transforms import draw
 
     def decode(source: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         image = cast(EncodedImage, open_image(source))
-        resized, window, *_ = transform.draw(image.size, numbers)
+        resized, window, *_ = draw(transform, image.size, numbers)
         whole, _ = whole_pixels(image.size, resized, window)
         pixels = tf.cond(image.is_jpeg, lambda: image.crop_jpeg(whole), lambda: image.crop(whole))
         return tf.shape(pixels)
