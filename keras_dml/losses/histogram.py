@@ -54,10 +54,9 @@ class HistogramLoss(PairLoss):
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """Compute the loss `[n]` without the cancellation of its parts."""
         places = (pairs.similarities() + 1.0) * (self.num_bins / 2)
-        # Rounding can carry a similarity beyond 1.
-        lower = ops.stop_gradient(ops.clip(ops.floor(places), 0, self.num_bins - 1))
-        upper_share = places - lower
-        nodes = ops.cast(lower, "int32")
+        # Rounding can carry a similarity beyond 1. A node must exist also for NaN.
+        nodes = ops.clip(ops.cast(ops.floor(places), "int32"), 0, self.num_bins - 1)
+        upper_share = places - ops.cast(nodes, places.dtype)
         weights = ops.cast(pairs.positive, places.dtype)
         number = maximum(sum_over_replicas(ops.sum(weights)), 1.0)
         counts = self._sums(weights * (1.0 - upper_share), nodes)
