@@ -23,6 +23,7 @@ from experiments.evaluation.table_embedder import (
     TableEmbedder,
     embeddings_on_disk,
 )
+from experiments.options import RunOptions
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
@@ -129,7 +130,7 @@ def saved_model(
 
 
 def keras_model(
-    path: str | os.PathLike[str], options: EvaluationOptions, flag: str
+    path: str | os.PathLike[str], options: EvaluationOptions | RunOptions, flag: str
 ) -> IdentifiedEmbedder:
     """Return the embedder of a `.keras` file.
 
@@ -182,7 +183,9 @@ def backbone_model(model: keras.Model, options: EvaluationOptions, name: str) ->
     return _embedder(float32_copy(model), options, digest.hexdigest())
 
 
-def _embedder(model: keras.Model, options: EvaluationOptions, key: str) -> IdentifiedEmbedder:
+def _embedder(
+    model: keras.Model, options: EvaluationOptions | RunOptions, key: str
+) -> IdentifiedEmbedder:
     transform = options_data.evaluation_transform(options)
     return IdentifiedEmbedder(TableEmbedder(model, transform, options.eval_batch_size), key)
 
