@@ -25,7 +25,6 @@ def main(argv: list[str]) -> None:
 
         options = parse(AuditOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     from experiments.evaluation.audited_images import images_of_file
-    from experiments.evaluation.duplicates import Thresholds
     from experiments.evaluation.findings import find, lines_of, write_findings
     from experiments.evaluation.held_folder import held
     from experiments.pages.audit_page import write_audit_page
@@ -44,10 +43,8 @@ def main(argv: list[str]) -> None:
             )
         if options.embeddings:
             until_end.enter_context(held(output, "output_dir"))
-        findings = find(
-            images, Thresholds(options.correlation, options.similarity, options.max_pixels)
-        )
-        lines, counts = lines_of(findings), findings.counts(options.limits)
+        findings = find(images, options)
+        lines, counts = lines_of(findings), findings.counts()
         title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
         page, file = output / "audit.html", output / "findings.csv"
         write_findings(file, lines)
