@@ -99,12 +99,11 @@ def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
     from experiments.evaluation import model_embeddings
     from experiments.options import data as options_data
     from experiments.training.made_of import images_of_run
-    from experiments.training.run_files import known_bad_images
 
     if options.kind == "run":
         data = images_of_run(options.source, options, data_dir_moves=False, refuses=True)
     else:
-        data, _ = options_data.data(options, known_bad_images(options.output))
+        data, _ = options_data.data(options)
     return model_embeddings.evaluated_tables(data, options.split, options.dataset)
 
 

@@ -104,11 +104,6 @@ class EmbeddingFile:
         """Return the complete embeddings as a read-only memory map, `[rows, d]`."""
         return np.load(self.path, mmap_mode="r")
 
-    def remove(self) -> None:
-        """Delete the file and its state."""
-        for path in (self.path, self._state_file):
-            path.unlink(missing_ok=True)
-
     def _resume(self) -> None:
         """Take the valid rows of an earlier process with the same key."""
         try:

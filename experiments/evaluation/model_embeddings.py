@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 import keras
 import numpy as np
@@ -15,7 +14,6 @@ import tensorflow as tf
 
 import pipelines
 from experiments.evaluation.audited_images import split_sets
-from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.saved_model import ImageEmbedder, file_sha256, fingerprint
 from experiments.evaluation.table_embedder import (
@@ -246,7 +244,7 @@ def embed(
 def embed_table(model: IdentifiedEmbedder, table: ImageTable, path: pathlib.Path) -> np.ndarray:
     """Embed images into a file, as `embed`."""
     with naming_bad_images(table, "the same command continues where it stopped"):
-        return cast(EmbeddingFile, embeddings_on_disk(model, table, path, "embedding")).array()
+        return embeddings_on_disk(model, table, path, "embedding").array()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Embeddings of a table of images."""
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -109,9 +108,7 @@ def _embedding_function(
 ) -> Callable[[Any], np.ndarray]:
     """Return a function from a batch, or its parts on the replicas, to all of its embeddings."""
     if keras.backend.backend() != "tensorflow":
-        call = compiled(
-            lambda images: model(images, training=False), model.variables, assigns=False
-        )
+        call = compiled(lambda images: model(images, training=False), model.variables)
         return lambda images: keras.ops.convert_to_numpy(
             call(keras.ops.convert_to_tensor(np.asarray(images)))
         )
@@ -144,12 +141,8 @@ class IdentifiedEmbedder(NamedTuple):
 
 
 def embeddings_on_disk(
-    model: IdentifiedEmbedder,
-    table: ImageTable,
-    path: str | os.PathLike[str],
-    description: str,
-    workers: Any = None,
-) -> EmbeddingFile | None:
+    model: IdentifiedEmbedder, table: ImageTable, path: str | os.PathLike[str], description: str
+) -> EmbeddingFile:
     """Embed a table into a file. After a stop, the same call resumes.
 
     Args:
@@ -157,21 +150,13 @@ def embeddings_on_disk(
         table: The images.
         path: The file; see `EmbeddingFile`.
         description: Text of the progress bar.
-        workers: The `Workers` of `experiments.training` that embed together. Only the first one has
-            the file. None: this process.
 
     Returns:
-        The complete `EmbeddingFile`; None on every worker but the first.
+        The complete file.
     """
-    file = None
-    if workers is None or workers.first:
-        file = EmbeddingFile(path, len(table), embedding_key(model, table))
-    with file or contextlib.nullcontext():
-        done = np.array(file.done if file else 0)
-        first_row = int(done if workers is None else workers.from_first(done))
-        for rows in model.embedder.batches(table, description, first_row):
-            if file:
-                file.append(rows)
+    with EmbeddingFile(path, len(table), embedding_key(model, table)) as file:
+        for rows in model.embedder.batches(table, description, file.done):
+            file.append(rows)
     return file
 
 

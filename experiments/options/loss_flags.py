@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.options.declaration import Flag
+from experiments.options.declaration import Flag, flags_of
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 from experiments.options.registries import Argument, arguments, flags_of_entries, import_attribute
@@ -93,26 +93,28 @@ def flags_of_losses() -> tuple[Flag, ...]:
     return tuple(dataclasses.replace(flag, former=_FORMER.get(flag.name)) for flag in flags)
 
 
-def flags_of_statistics() -> tuple[Flag, ...]:
-    """Return the flags of the statistics network."""
-    return _flags_of_model(
-        "keras_dml.models.StatisticsNetwork",
-        STATISTICS,
-        "rankmi's statistics network: {text}",
-        True,
-    )
+def flags_of_model(path: str, prefix: str, text: str, with_default: bool = False) -> Any:
+    """Declare a field of the flags of a model's arguments.
 
+    Args:
+        path: `MODULE.NAME` of the model.
+        prefix: Start of the flags' names.
+        text: Description, with the places {text} and {default}.
+        with_default: Whether the flags have the model's defaults. Otherwise they have no value
+            until they are set.
+    """
 
-def flags_of_proxies() -> tuple[Flag, ...]:
-    """Return the flags of the head that has the proxies."""
-    text = "losses over proxies: {text} Default: the default of the loss, or {default}."
-    return _flags_of_model("keras_dml.models.ProxyHead", PROXIES, text)
+    def read() -> tuple[Flag, ...]:
+        return tuple(
+            dataclasses.replace(
+                _flag_of(f"{prefix}{argument.name.removeprefix(prefix)}", argument),
+                default=argument.default if with_default else None,
+                text=text.format(text=argument.text, default=shown(argument.default) or "none"),
+            )
+            for argument in arguments(import_attribute(path))
+        )
 
-
-def flags_of_memory() -> tuple[Flag, ...]:
-    """Return the flags of the memory of earlier batches."""
-    text = "losses over pairs: {text} Default: {default}."
-    return _flags_of_model("keras_dml.models.CrossBatchMemory", MEMORY, text)
+    return flags_of(read, prefix)
 
 
 def flags_of_relations() -> tuple[Flag, ...]:
@@ -212,19 +214,6 @@ def _losses() -> Mapping[str, type[EmbeddingLoss]]:
 
 def _has_cross_entropy(loss: str) -> bool:
     return _losses()[loss].kind == "beside_classifier"
-
-
-def _flags_of_model(
-    path: str, prefix: str, text: str, with_default: bool = False
-) -> tuple[Flag, ...]:
-    return tuple(
-        dataclasses.replace(
-            _flag_of(f"{prefix}{argument.name.removeprefix(prefix)}", argument),
-            default=argument.default if with_default else None,
-            text=text.format(text=argument.text, default=shown(argument.default) or "none"),
-        )
-        for argument in arguments(import_attribute(path))
-    )
 
 
 def _flag_of(name: str, argument: Argument) -> Flag:

@@ -214,7 +214,8 @@ def test_unreadable_files(tmp_path, capsys):
         ([], "one of --run, --model, .*but got none of them"),
         (["--run=a", "--model=b"], "but got --run and --model"),
         (["--run=a", "--backbone=small_convnet"], "but got --run and --backbone"),
-        (["--model=b", "--epochs=3"], "--epochs=3.* a flag of experiments.run"),
+        (["--model=b", "--epochs=3"], "--epochs=3.*It is a flag of experiments.run"),
+        (["--model=b", "--nodeterministic"], "It is a flag of experiments.run"),
         (["--model=b", "--pooling=max"], "pooling has no effect on --model"),
     ],
 )

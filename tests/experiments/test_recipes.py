@@ -19,6 +19,7 @@ from experiments.options import RunOptions, declarations, parse
 from experiments.options import data as described
 from experiments.options.command_line import run_command
 from experiments.options.loss_flags import flags_of_losses
+from experiments.options.parsing import value_of
 from experiments.training import encoders
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import backbone_optimizer
@@ -128,9 +129,7 @@ def parsed(name, *more):
 
 def held(options, name):
     """Return the value of a flag, with tuples as lists, like in `NUMBERS`."""
-    field, key, _ = declarations(RunOptions)[name]
-    value = getattr(options, field)
-    value = value.get(key) if key else value
+    value = value_of(options, name)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -226,29 +226,20 @@ class Objective(abc.ABC):
         """Return the lengths of the embedding's prefixes, which end with the whole embedding.
 
         Raises:
-            ValueError: The lengths do not increase to the size of the embedding.
+            ValueError: The lengths do not increase.
         """
-        options = self.options
-        if options.matryoshka is None:
+        if self.options.matryoshka is None:
             return ()
-        prefixes = whole_numbers("matryoshka", options.matryoshka)
-        given = ",".join(options.matryoshka)
+        prefixes = whole_numbers("matryoshka", self.options.matryoshka)
         if list(prefixes) != sorted(set(prefixes)) or prefixes[0] < 1:
             raise UsageError(
-                f"matryoshka must be increasing lengths, each at least 1, but got {given}."
-            )
-        if options.embedding_size is not None and prefixes[-1:] != (options.embedding_size,):
-            raise UsageError(
-                f"matryoshka must end with embedding_size={options.embedding_size}, but got "
-                f"{given}."
+                "matryoshka must be increasing lengths, each at least 1, but got "
+                f"{','.join(self.options.matryoshka)}."
             )
         return prefixes
 
     def check_dimensions(self, dimensions: int) -> None:
-        """Raise `UsageError` unless the prefixes end with `dimensions`.
-
-        Without `embedding_size`, only the backbone determines the size.
-        """
+        """Raise `UsageError` unless the prefixes end with `dimensions`."""
         prefixes = self.prefixes()
         if prefixes and prefixes[-1] != dimensions:
             raise UsageError(

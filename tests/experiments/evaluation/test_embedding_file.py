@@ -57,9 +57,6 @@ def test_rows_are_reused_if_the_key_is_the_same(tmp_path):
     path.write_bytes(b"")  # a damaged file
     assert len(fill(path)[0]) == 10
 
-    EmbeddingFile(path, 10, "a").remove()
-    assert names(tmp_path) == []
-
 
 def test_an_error_loses_no_written_row(tmp_path):
     path = tmp_path / "e.npy"

@@ -16,7 +16,6 @@ from experiments.pages.retrieval import same_queries
 from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
 from experiments.training.run_files import (
-    BAD_IMAGES,
     BEST,
     CHECKPOINT,
     FLAGS_FILE,
@@ -47,9 +46,7 @@ def begun(photos, tmp_path):
 def begin(path, photos, *more):
     options = options_of(photos, *more)
     folder = RunFolder(path, resolved(options)).open()
-    split, lines = described.data(options)
-    settle_images(folder, record_of(split))
-    folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in lines))
+    settle_images(folder, record_of(described.data(options)[0]))
     folder.new_best().write_bytes(b"a model")
     folder.write_history([{"epoch": 1, "step": 1}])
     variables = types.SimpleNamespace(built=True, variables=[])

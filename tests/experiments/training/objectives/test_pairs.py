@@ -152,7 +152,7 @@ def test_miners_are_applied_in_order(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--mining=hardest"], "mining must be of hard, semi_hard, .*hardest"),
+        (["--mining=hardest"], "mining must be one of hard, semi_hard, .*hardest"),
         (["--mining="], "mining must not be empty"),
     ],
 )
