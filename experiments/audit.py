@@ -68,8 +68,10 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
         options: The options.
         open_output: Creates the folder of the results. It is called after all checks.
     """
+    import numpy as np
+
     from experiments.evaluation import model_embeddings
-    from experiments.evaluation.audited_images import audited_images, split_sets
+    from experiments.evaluation.audited_images import audited_images
     from experiments.evaluation.labeled_embeddings import EmbeddedSet
     from experiments.training.made_of import images_of_run
     from experiments.training.run_files import kept_model
@@ -77,15 +79,17 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
     run = options.source
     # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(run, options, data_dir_moves=True, refuses=False)
-    tables, class_names, offsets = split_sets(split)
+    tables = {"train": split.train, "test": split.test}
+    if split.gallery is not None:
+        tables["gallery"] = split.gallery
     embedder = model_embeddings.keras_model(kept_model(run), options, "run")
     open_output()
     sets = {}
     for name, table in tables.items():
         path = options.output / f"{name}.npy"
         embeddings = model_embeddings.embed_table(embedder, table, path)
-        sets[name] = EmbeddedSet(embeddings, table.labels + offsets[name], table)
-    return audited_images(sets, class_names)
+        sets[name] = EmbeddedSet(embeddings, np.array(table.class_names)[table.labels], table)
+    return audited_images(sets)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
-from experiments.evaluation.audited_images import split_sets
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.saved_model import ImageEmbedder, file_sha256, fingerprint
 from experiments.evaluation.table_embedder import (
@@ -60,10 +59,12 @@ def evaluated_tables(
         raise UsageError(
             f"split must be test or train with a gallery, but got all with dataset={dataset}."
         )
-    tables, class_names, offsets = split_sets(data)
-    labels = np.concatenate([each.labels + offsets[name] for name, each in tables.items()])
+    offset, class_names = 0, train.class_names
+    if not data.same_classes:
+        offset, class_names = train.num_classes, train.class_names + test.class_names
+    labels = np.concatenate([train.labels, test.labels + offset])
     images = {
-        kind: np.concatenate([getattr(each, kind) for each in tables.values()])
+        kind: np.concatenate([getattr(train, kind), getattr(test, kind)])
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(train, kind) is not None
     }
