@@ -26,8 +26,6 @@ NEGATIVE, POSITIVE = 0, 1
 # The bits of a float64 above this shift are the bin: the exponent and ten bits of the mantissa.
 _SHIFT = 42
 _BINS = 16 * 1024
-# Number of scores to bin at once.
-_IN_CACHE = 2**17
 # Number of pending scores before they are counted by value.
 _PENDING = 2**21
 # Up to this number of pairs of each kind, the sample contains all pairs.
@@ -143,9 +141,7 @@ def count_bins(rows: LabeledRows) -> Histogram:
     bins = Bins(rows.scores)
     counts = np.zeros((2, _BINS), np.int64)
     for kind, scores, _ in _pairs_of_a_kind("counting pairs", rows):
-        for start in range(0, len(scores), _IN_CACHE):
-            cells = bins.of(scores[start : start + _IN_CACHE])
-            counts[kind] += np.bincount(cells, minlength=_BINS)
+        counts[kind] += np.bincount(bins.of(scores), minlength=_BINS)
     return Histogram(bins, counts)
 
 
