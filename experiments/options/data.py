@@ -184,8 +184,8 @@ def bad_image_line(name: str, reason: str) -> str:
 
     A name with control characters, or with bytes that are not UTF-8, becomes a JSON string.
     """
-    shown = name if name.isprintable() else json.dumps(name)
-    return f"{shown}\t{visible(' '.join(reason.split()))}"
+    plain = name.isprintable() and not name.startswith('"')
+    return f"{name if plain else json.dumps(name)}\t{visible(' '.join(reason.split()))}"
 
 
 def classes_in_words(table: pipelines.ImageTable) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import keras
 
@@ -95,7 +95,8 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     if options.rematerialize:
         models.rematerialize_blocks(backbone)
     if options.lora_rank is not None:
-        _enable_lora(options, backbone)
+        with naming_flags({"layers": "lora_layers", "rank": "lora_rank"}):
+            models.enable_lora(backbone, options.lora_rank, options.lora_layers)
     return backbone, models.embedding_model(
         backbone,
         options.embedding_size,
@@ -119,10 +120,10 @@ def training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Mod
     Raises:
         UsageError: the backbone does not accept images of `training_size`.
     """
-    if options.training_size in (None, options.image_size):
+    if options.training_size is None or options.training_size == options.image_size:
         return embedding
     try:
-        return models.with_image_size(embedding, cast(int, options.training_size))
+        return models.with_image_size(embedding, options.training_size)
     except ArgumentError as error:
         raise UsageError(
             f"training_size must be image_size={options.image_size} for backbone "
@@ -139,8 +140,3 @@ def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) ->
         f"backbone must be trainable without --freeze_backbone, but got {options.backbone}, saved "
         "with trainable = False. Add --freeze_backbone, or save it again with trainable = True."
     )
-
-
-def _enable_lora(options: RunOptions, backbone: keras.Model) -> None:
-    with naming_flags({"layers": "lora_layers", "rank": "lora_rank"}):
-        models.enable_lora(backbone, cast(int, options.lora_rank), options.lora_layers)

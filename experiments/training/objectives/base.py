@@ -177,7 +177,12 @@ class Objective(abc.ABC):
         return float(rate(self.updates(steps) - 1) if callable(rate) else rate)
 
     def evaluators(self) -> list[Evaluator]:
-        """Return the evaluators, in their order."""
+        """Return the evaluators, in their order.
+
+        Raises:
+            UsageError: A tracked loss is unknown or needs a head.
+        """
+        names, flags = self.options.track, self.options.track_flags
         return [
             RetrievalScores(self.prefixes()[:-1], self.options),
             InformationScores(self.options.information),
@@ -185,17 +190,8 @@ class Objective(abc.ABC):
             UntrainedBackbone(),
             RawPixels(),
             PairSimilarities(),
-            *self.tracked(),
+            *([TrackedLosses(names, flags, self.has_classifier)] if names or flags else []),
         ]
-
-    def tracked(self) -> list[Evaluator]:
-        """Return the evaluator of the tracked losses, if there are any.
-
-        Raises:
-            UsageError: A loss is unknown or needs a head.
-        """
-        names, flags = self.options.track, self.options.track_flags
-        return [TrackedLosses(names, flags, self.has_classifier)] if names or flags else []
 
     def accuracy(self) -> Evaluator:
         """Return the evaluator of the accuracy on the training classes."""
