@@ -17,7 +17,7 @@ from experiments.evaluation.evaluators import (
     RetrievalScores,
     UntrainedBackbone,
 )
-from experiments.options import RunOptions, loss_flags
+from experiments.options import RunOptions
 from experiments.options import data as described
 from experiments.options.errors import UsageError
 from experiments.options.values import whole_numbers
@@ -214,9 +214,8 @@ class Objective(abc.ABC):
         return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss
 
     def own_arguments(self) -> dict[str, Any]:
-        """Return the loss arguments, without arguments of a cross-entropy next to the loss."""
-        own, _ = loss_flags.divided(self.options.loss, self.options.loss_arguments)
-        return own
+        """Return the arguments of the loss that are set."""
+        return self.options.loss_arguments
 
     def prefixes(self) -> tuple[int, ...]:
         """Return the lengths of the embedding's prefixes, which end with the whole embedding.
