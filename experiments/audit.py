@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 
 from experiments.evaluation.audit_options import AuditOptions
 from experiments.evaluation.tables import text_table
-from experiments.options import (
-    FindingsError,
-    UsageError,
-    parse,
-    run_command,
-)
+from experiments.options import FindingsError, UsageError, parse, run_command
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from experiments.evaluation.audited_images import AuditedImages
 
 
 def main(argv: list[str]) -> None:
-    """Embed the images that are not embedded yet, find, write, and print the counts."""
+    """Embed, find, write, and print the counts."""
     options = parse(AuditOptions, argv)
     source, output = options.source, options.output
     options.check_effect()
@@ -57,11 +50,8 @@ def main(argv: list[str]) -> None:
         lines, counts = lines_of(findings), findings.counts(options.limits)
         title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
         page, file = output / "audit.html", output / "findings.csv"
-        try:
-            write_findings(file, lines)
-            write_audit_page(page, title, findings, lines, counts)
-        except OSError as error:
-            raise UsageError(f"The results cannot be written: {error}") from error
+        write_findings(file, lines)
+        write_audit_page(page, title, findings, lines, counts)
     rows = [
         [each.text, f"{each.found:,}", "any" if each.limit is None else f"{each.limit:,}"]
         for each in counts
@@ -82,30 +72,21 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
         open_output: Creates the folder of the results. It is called after all checks.
     """
     from experiments.evaluation import model_embeddings
-    from experiments.evaluation.audited_images import audited_images, kept_embeddings, split_sets
+    from experiments.evaluation.audited_images import audited_images, split_sets
     from experiments.evaluation.labeled_embeddings import EmbeddedSet
     from experiments.training.made_of import images_of_run
-    from experiments.training.run_files import RESULT, kept_model, read_json
+    from experiments.training.run_files import kept_model
 
     run = options.source
     # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(run, options, data_dir_moves=True, refuses=False)
     tables, class_names, offsets = split_sets(split)
-    if options.split != "all":
-        is_train = options.split == "train"
-        tables = {n: table for n, table in tables.items() if (n == "train") == is_train}
-    found: dict[str, np.ndarray | None] = dict.fromkeys(tables)
-    if read_json(run, RESULT) is not None:  # otherwise they may belong to an earlier model
-        found = {name: kept_embeddings(run, name, table) for name, table in tables.items()}
-    if any(embeddings is None for embeddings in found.values()):
-        embedder = model_embeddings.keras_model(kept_model(run), options, "run")
+    embedder = model_embeddings.keras_model(kept_model(run), options, "run")
     open_output()
     sets = {}
     for name, table in tables.items():
-        embeddings = found[name]
-        if embeddings is None:
-            path = options.output / f"{name}.npy"
-            embeddings = model_embeddings.embed_table(embedder, table, path)
+        path = options.output / f"{name}.npy"
+        embeddings = model_embeddings.embed_table(embedder, table, path)
         sets[name] = EmbeddedSet(embeddings, table.labels + offsets[name], table)
     return audited_images(sets, class_names)
 

@@ -17,6 +17,7 @@ from keras_dml._common.errors import ArgumentError, argument_error
 from pipelines import heic
 from pipelines.checks import as_integers, check_callable
 from pipelines.images.decode import Source
+from pipelines.images.tensorflow_transforms import transform_batch
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.python_calls import map_numpy
 from pipelines.samplers import Sampler
@@ -329,7 +330,7 @@ def _images(
         return (image, *parts[with_seeds:]) if labels else image
 
     def load_batch(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        images = cast(TrainTransform, transform).of_batch(*parts[:with_seeds])
+        images = transform_batch(cast(TrainTransform, transform), *parts[:with_seeds])
         return (images, *parts[with_seeds:]) if labels else images
 
     if _takes_batches(table, transform):
@@ -340,12 +341,13 @@ def _images(
 
 
 def _takes_batches(table: ImageTable, transform: Callable[..., tf.Tensor] | None) -> bool:
-    """Return whether the transform takes whole batches of the table's pixels."""
-    # A subclass can override the transform of a single image.
-    if type(transform) not in (TrainTransform, EvaluationTransform):
+    """Return whether `transform_batch` takes whole batches of the table's pixels."""
+    if table.arrays is None or table.arrays.dtype != np.uint8 or table.boxes is not None:
         return False
-    pixels = table.arrays is not None and table.arrays.dtype == np.uint8
-    return pixels and table.boxes is None and cast(TrainTransform, transform).takes_batches
+    # A subclass can override the transform of a single image.
+    if type(transform) is TrainTransform:
+        return transform.crop != "area" and not any(transform.jitter)
+    return type(transform) is EvaluationTransform
 
 
 # AutoGraph would warn that it cannot convert the search for pillow-heif.

@@ -33,7 +33,8 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
         whose classes are the labels in sorted order.
 
     Raises:
-        TypeError: The argument is not a dataset, or its elements are not (x, label).
+        TypeError: The argument is not a dataset, its elements are not (x, label), or a label is
+            neither whole nor a string.
         ValueError: The dataset is infinite or empty, shapes of x differ, or labels are one-hot.
         OSError: The disk of the temporary file is full.
 
@@ -68,7 +69,7 @@ def table_from_dataset(dataset: tf.data.Dataset) -> ImageTable:
                         f"{row.shape}. Resize or pad x."
                     )
                 row.tofile(file)
-                labels.append(_label(one))
+                labels.append(one)
         if first is None:
             raise ArgumentError(f"{wanted} an empty dataset.")
         if not first.size:
@@ -144,17 +145,3 @@ def _rows(x: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]
             f"{labels.shape}. For one-hot labels, use label_mode='int' or map tf.argmax."
         )
     return zip(x, labels)
-
-
-def _label(label: Any) -> int | str:
-    """Return a class id as a Python integer or string."""
-    value = label.item() if isinstance(label, np.generic | np.ndarray) else label
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")  # keeps different classes different
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, int | str):
-        return int(value) if isinstance(value, bool) else value
-    raise ArgumentTypeError(
-        f"dataset must contain labels that are whole numbers or strings, but got {shown(value)}."
-    )

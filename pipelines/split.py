@@ -87,11 +87,6 @@ class Split:
             )
 
 
-def check_split(split: str) -> None:
-    """Raise `ValueError` unless the argument is one of `SPLITS`."""
-    check_choice("split", split, SPLITS)
-
-
 def split_by_class(
     table: ImageTable,
     train_classes: int | None = None,
@@ -133,7 +128,7 @@ def split_by_class(
     check_table("table", table)
     if catalog is not None:
         check_table("catalog", catalog)
-    check_split(split)
+    check_choice("split", split, SPLITS)
     seed = check_whole("seed", seed, least=0)
     if split not in _BY_NUMBER:
         if train_classes is not None or test_classes is not None:

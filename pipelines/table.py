@@ -228,15 +228,8 @@ def number_classes(
     given = as_labels("labels", labels)
     if given.ndim != 1 or len(given) == 0:
         raise argument_error("labels", "a vector with at least one label", given)
-    if given.dtype.kind in "iu":
-        values, numbers = np.unique(given, return_inverse=True)
-        distinct = values.tolist()
-    else:
-        # For 120,000 strings, a dictionary is several times faster than sorting the array.
-        texts = given.tolist()
-        distinct = sorted(set(texts))
-        number_of = {label: number for number, label in enumerate(distinct)}
-        numbers = np.array([number_of[label] for label in texts], np.int64)
+    values, numbers = np.unique(given, return_inverse=True)
+    distinct = values.tolist()
     names = _checked_names(map(str, distinct) if class_names is None else class_names)
     if len(names) != len(distinct):
         raise ArgumentError(

@@ -3,15 +3,12 @@
 import dataclasses
 import functools
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, embeddings_from_file
-from experiments.evaluation.npz_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.rows import finite_rows
@@ -130,24 +127,3 @@ def split_sets(split: Split) -> tuple[dict[str, ImageTable], tuple[str, ...], di
     offset = split.train.num_classes
     names = split.train.class_names + split.test.class_names
     return tables, names, {name: 0 if name == "train" else offset for name in tables}
-
-
-def kept_embeddings(run: pathlib.Path, name: str, table: ImageTable) -> np.ndarray | None:
-    """Return the embeddings of a set that a finished run has stored; None for other images.
-
-    Args:
-        run: Folder of the run.
-        name: "test" or "gallery".
-        table: Images of the set.
-    """
-    prefix = "" if name == "test" else f"{name}_"
-    wanted = [f"{prefix}{array}" for array in ("embeddings", "labels", "paths")]
-    try:
-        arrays, _ = read_npz(run / "test_embeddings.npz", wanted)
-    except (OSError, UnreadableError):
-        return None
-    embeddings, labels, paths = (arrays.get(array) for array in wanted)
-    pairs: list[tuple[Any, Any]] = [(labels, table.labels), (paths, table.paths)]
-    if embeddings is None or not all(np.array_equal(*pair) for pair in pairs):
-        return None
-    return embeddings if len(embeddings) == len(table) else None

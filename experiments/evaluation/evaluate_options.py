@@ -6,13 +6,7 @@ import dataclasses
 import os
 import pathlib
 
-from experiments.options import (
-    Options,
-    RunOptions,
-    UsageError,
-    option,
-    refuse_unused,
-)
+from experiments.options import Options, RunOptions, UsageError, option, refuse_unused
 from experiments.options.run_options import (
     BackboneOptions,
     EvaluationOptions,
@@ -54,7 +48,6 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
             gallery_paths and catalog_paths), the page shows neighbors.
         candidate_model: Keras model of the gallery or catalog images, which the queries of --model
             search. Default: --model embeds all images.
-        candidate_saved_model: The same as a SavedModel, with --saved_model.
         split: Images of the dataset. A model that was trained on it has seen the classes of train
             and all.
         clustering: Compute NMI and AMI, which need k-means.
@@ -83,7 +76,6 @@ default of --dataset is a folder of class folders. The same command resumes afte
     saved_model: str | None = option(None)
     embeddings: str | None = option(None)
     candidate_model: str | None = option(None, group=_HOW, needs="model")
-    candidate_saved_model: str | None = option(None, group=_HOW, needs="saved_model")
     split: str = option("test", group=_HOW, choices=("test", "train", "all"))
     clustering: bool = option(True, group=_HOW)
     output_dir: str | None = option(None, group=_HOW)

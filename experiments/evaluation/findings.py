@@ -101,21 +101,17 @@ class Findings:
             sets = self.images.set_numbers(rows)
             duplicates += len(rows) - 1
             leaks += int(np.count_nonzero(sets != sets.min()))
-        has_training = "train" in self.images.sets
-        found = {
-            "leaks": (
-                "images that training has seen"
-                if has_training
-                else "queries that the gallery contains",
-                leaks,
-            ),
-            "duplicates": ("near-duplicates to spare", duplicates),
-            "label_errors": ("labels probably wrong", len(self.label_errors)),
-            "outliers": ("outliers", len(self.outliers)),
-        }
-        if len(self.images.sets) == 1:
-            del found["leaks"]
-        return [Count(name, *each, limits[name]) for name, each in found.items()]
+        leaked = "queries that the gallery contains"
+        if "train" in self.images.sets:
+            leaked = "images that training has seen"
+        found = [
+            ("leaks", leaked, leaks),
+            ("duplicates", "near-duplicates to spare", duplicates),
+            ("label_errors", "labels probably wrong", len(self.label_errors)),
+            ("outliers", "outliers", len(self.outliers)),
+        ]
+        counts = [Count(name, text, number, limits[name]) for name, text, number in found]
+        return counts if len(self.images.sets) > 1 else counts[1:]
 
 
 def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
@@ -190,13 +186,13 @@ def lines_of(findings: Findings) -> dict[str, list[dict[str, Any]]]:
     lines: dict[str, list[dict[str, Any]]] = {
         "duplicates": [
             {
-                "finding": pair.kind,
-                "score": pair.score,
-                **image(pair.first),
-                **image(pair.second, "other_"),
-                "group": int(duplicates.groups[pair.first]),
+                "finding": "near-duplicate",
+                "score": score,
+                **image(first),
+                **image(second, "other_"),
+                "group": int(duplicates.groups[first]),
             }
-            for pair in duplicates.pairs
+            for (first, second), score in zip(duplicates.pairs.tolist(), duplicates.scores)
         ],
         "label_errors": [
             {

@@ -14,9 +14,8 @@ import tensorflow as tf
 
 import pipelines
 from experiments.evaluation.audited_images import split_sets
-from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
-from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
+from experiments.evaluation.saved_model import ImageEmbedder, file_sha256, fingerprint
 from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
@@ -30,13 +29,6 @@ from experiments.options.values import import_modules
 from keras_dml.export import float32_copy
 from keras_dml.models import load_keras_file
 from pipelines import ImageTable, Split
-
-# Set of `LabeledEmbeddings` -> the name of its file of embeddings.
-_FILES = {
-    "queries": "evaluation",
-    "gallery": "evaluation_gallery",
-    "catalog": "evaluation_catalog",
-}
 
 
 def evaluated_tables(
@@ -231,14 +223,10 @@ def embed(
             models differ in length.
         RunError: Out of memory.
     """
-    arrays = {
-        name: embed_table(
-            model if name == "queries" or candidate_model is None else candidate_model,
-            table,
-            folder / f"{_FILES[name]}.npy",
-        )
-        for name, table in tables.items()
-    }
+    arrays = {}
+    for name, table in tables.items():
+        one, suffix = (model, "") if name == "queries" else (candidate_model or model, f"_{name}")
+        arrays[name] = embed_table(one, table, folder / f"evaluation{suffix}.npy")
     lengths = [array.shape[1] for array in arrays.values()]
     if len(set(lengths)) > 1:
         raise UsageError(

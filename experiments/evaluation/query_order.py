@@ -1,16 +1,12 @@
 """Which queries a page shows, and which classes are mistaken for others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from keras_dml.retrieval import Index
+from keras_dml.metrics.neighbors import neighbor_blocks
+from keras_dml.retrieval import Index
 
 
 class Answers(NamedTuple):
@@ -55,23 +51,14 @@ def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.N
     no match.
 
     Args:
-        labels: Class of each image, integers `[n]`.
+        labels: Class of each image, integers `[n]`, n at least 1.
         num: Number of queries, at most.
         seed: Seed of the choice.
 
     Returns:
         Distinct row numbers, `[at most num]`.
-
-    Raises:
-        ValueError: `num` is below 1, or `labels` is not a vector or is empty.
     """
     labels = np.asarray(labels)
-    if labels.ndim != 1 or not len(labels):
-        raise ArgumentError(
-            f"labels must be a vector of at least one class, but got shape {labels.shape}."
-        )
-    if num < 1:
-        raise ArgumentError(f"num must be at least 1, but got {num}.")
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     _, classes, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
     order = np.argsort(classes, kind="stable")
@@ -97,8 +84,6 @@ def nearest(
         k: Number of neighbors, at least 1.
         own_rows: Item that each query is, `[n]`, to exclude it. None excludes nothing.
     """
-    from keras_dml.metrics.neighbors import neighbor_blocks
-
     _, rows, scores = zip(*neighbor_blocks(index, queries, k, own_rows))
     return np.concatenate(rows), np.concatenate(scores)
 

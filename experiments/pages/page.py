@@ -125,20 +125,13 @@ def address(encoded: bytes, kind: str) -> str:
 def array_picture(image: np.ndarray) -> Picture:
     """Return a small image as a PNG with all pixels, or another image as a small JPEG.
 
-    Raises:
-        ValueError: The image is not uint8 `[h, w, 3]`.
+    Args:
+        image: uint8 `[h, w, 3]`.
     """
-    import numpy as np
     from PIL import Image
 
     from experiments.evaluation.pictures import encoded_picture
-    from keras_dml._common.errors import ArgumentError
 
-    image = np.asarray(image)
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise ArgumentError(
-            f"Images of a page must be uint8 [h, w, 3], but got {image.dtype} {list(image.shape)}."
-        )
     height, width = image.shape[:2]
     longest = max(height, width)
     encoded, kind = encoded_picture(Image.fromarray(image), 2 * _SIDE, whole_up_to=_SIDE)

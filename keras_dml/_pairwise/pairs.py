@@ -61,10 +61,6 @@ class Memory:
     own: Tensor
     scale: Tensor | float | None = None
 
-    def prefix(self, length: int) -> "Memory":
-        """Return the memory with the first `length` dimensions of each embedding."""
-        return dataclasses.replace(self, embeddings=self.embeddings[:, :length])
-
 
 class Sets(NamedTuple):
     """The two sets of a batch: labels and embeddings of the queries and of the candidates."""

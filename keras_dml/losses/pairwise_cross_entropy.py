@@ -10,13 +10,12 @@ from keras import ops
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
+from keras_dml._common.errors import ArgumentTypeError, argument_error, shape_error
 from keras_dml._common.types import Parts, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, matmul, maximum, minimum
-from keras_dml._pairwise.arrays import checked_class_ids
+from keras_dml._pairwise.arrays import as_labels, checked_class_ids
 from keras_dml._pairwise.classes import ClassSums
-from keras_dml.losses.base import EmbeddingLoss, LossOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import EmbeddingLoss, LossOptions, register
 
 _NOT_A_DERIVATIVE = (
     "p and λ of PairwiseCrossEntropyLoss are constants for the gradient, although they depend on "
@@ -77,8 +76,9 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
 
     default_name = "simplified_pairwise_cross_entropy"
 
-    def checked_labels(self, labels: Tensor) -> Tensor:
-        """Return `y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G ≥ 2."""
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert `y_true` to class ids `[n]`, or to a multi-hot matrix `[n, G]` with G ≥ 2."""
+        labels = as_labels(y_true)
         if len(labels.shape) > 2 or (len(labels.shape) == 2 and labels.shape[1] in (0, None)):
             wanted = (
                 "class ids of shape [n] or [n, 1], or multi-hot groups of shape [n, G] with a "
@@ -169,8 +169,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     Raises:
         TypeError: `classifier` is neither None nor a Keras layer.
-        ValueError: `lam` or `lam_floor` is not above 0, the logits of the classifier are not
-            `[n, K]`, or shapes are wrong.
+        ValueError: `lam` or `lam_floor` is not above 0, or shapes are wrong.
 
     Reference: Boudiaf et al. 2020, Prop. 1, Eq. 12; supplement A.2, Eq. 22-30 (λ: Eq. 25).
     """
@@ -228,10 +227,6 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             means = ops.stop_gradient(classes.of_candidates()) / classes.number
             return classes.softmax(matmul(z, ops.transpose(means))), classes.sizes
         logits = ops.cast(self.classifier(z, training=False), z.dtype)
-        if len(logits.shape) != 2:
-            raise ArgumentError(
-                f"classifier must give logits of shape [n, K], but got shape {tuple(logits.shape)}."
-            )
         return ops.stop_gradient(ops.softmax(logits, axis=-1)), ops.ones_like(logits[0])
 
     def _lambda(self, classes: ClassSums, assigned: Tensor) -> Tensor | float:

@@ -1,6 +1,5 @@
 """Audit of a labeled set by nearest neighbors: label errors, outliers, and confused classes."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -93,9 +92,14 @@ def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
     own, best = np.zeros(len(rows)), np.zeros(len(rows))
     # Rows whose label is suggested.
     suggested = np.arange(len(rows))
-    for block, shares, votes_of in _vote_blocks(codes, rows):
+    weights = _rank_weights(rows.shape[1])
+    for start in range(0, len(rows) if len(weights) else 0, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        votes_of = codes[rows[block]]
+        # The fraction of all votes for the label of each neighbor.
+        shares = (votes_of[:, :, None] == votes_of[:, None, :]) @ weights
         is_own = votes_of == codes[block, None]
-        own[block] = (is_own * _rank_weights(rows.shape[1])).sum(axis=1)
+        own[block] = (is_own * weights).sum(axis=1)
         shares[is_own] = 0
         leader = shares.argmax(axis=1)[:, None]  # the nearest neighbor's label, among equal shares
         best[block] = np.take_along_axis(shares, leader, axis=1)[:, 0]
@@ -166,18 +170,13 @@ def confused_classes(
     most = check_whole("most", most, least=1)
     codes = class_numbers(given)
     sizes = np.bincount(codes)
-    pairs: np.ndarray = np.empty(0, np.int64)
-    votes: np.ndarray = np.empty(0)
-    weights = _rank_weights(rows.shape[1])
-    for block, _, votes_of in _vote_blocks(codes, rows):
-        own = np.broadcast_to(codes[block, None], votes_of.shape)
-        other = votes_of != own
-        low, high = np.minimum(own, votes_of)[other], np.maximum(own, votes_of)[other]
-        new = np.broadcast_to(weights, votes_of.shape)[other]
-        pairs, places = np.unique(
-            np.concatenate([pairs, low * len(sizes) + high]), return_inverse=True
-        )
-        votes = np.bincount(places, np.concatenate([votes, new]), minlength=len(pairs))
+    votes_of = codes[rows]
+    other = votes_of != codes[:, None]
+    own, voted = np.broadcast_to(codes[:, None], votes_of.shape)[other], votes_of[other]
+    weights = np.broadcast_to(_rank_weights(rows.shape[1]), votes_of.shape)[other]
+    names = np.minimum(own, voted) * len(sizes) + np.maximum(own, voted)
+    pairs, places = np.unique(names, return_inverse=True)
+    votes = np.bincount(places, weights)
     first, second = pairs // max(1, len(sizes)), pairs % max(1, len(sizes))
     shares = votes / (sizes[first] + sizes[second])
     _, where = np.unique(codes, return_index=True)
@@ -265,22 +264,6 @@ def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
     _, groups = connected_components(links, directed=False)
     _, first, places = np.unique(groups, return_index=True, return_inverse=True)
     return first[places]
-
-
-def _vote_blocks(
-    codes: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
-) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-    """Yield (slice of the rows, shares `[b, k]`, codes `[b, k]`) for blocks of rows.
-
-    `codes` are the labels of the neighbors, and `shares` the fraction of all votes for that label.
-    """
-    k = rows.shape[1]
-    weights = _rank_weights(k)
-    for start in range(0, len(rows) if k else 0, _BLOCK):
-        block = slice(start, min(start + _BLOCK, len(rows)))
-        votes_of = codes[rows[block]]
-        same = votes_of[:, :, None] == votes_of[:, None, :]
-        yield block, same @ weights, votes_of
 
 
 def _rank_weights(k: int) -> npt.NDArray[np.float64]:

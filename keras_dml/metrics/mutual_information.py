@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_seed, check_whole
 from keras_dml._common.errors import ArgumentError
-from keras_dml.metrics.bar import steps_bar
 from keras_dml.metrics.relevance import unit_embeddings
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def mutual_information_bound(
     network: keras.layers.Layer | None = None,
     steps: int = 1000,
     seed: int = 0,
-    verbose: int = 0,
 ) -> MutualInformationBound:
     """Fit a statistics network to an embedding's distances and return the bound that it reaches.
 
@@ -83,7 +81,6 @@ def mutual_information_bound(
         steps: Number of steps, each with 4,096 positive and 4,096 negative pairs drawn by (seed,
             step).
         seed: Seed of the halves, the pairs, and the weights of V.
-        verbose: 1 shows a progress bar.
 
     Returns:
         `MutualInformationBound`.
@@ -131,10 +128,8 @@ def mutual_information_bound(
         return [ops.convert_to_tensor(distances) for distances in half.draw(rng)]
 
     step, evaluate = compiled(update, variables), compiled(loss, variables)
-    with steps_bar("fitting V", steps, bool(verbose)) as advance:
-        for number in range(steps):
-            step(*draw(halves[0], np.random.default_rng([seed, 1, number])))
-            advance(1)
+    for number in range(steps):
+        step(*draw(halves[0], np.random.default_rng([seed, 1, number])))
     rng = np.random.default_rng([seed, 2])
     held_back = [-float(evaluate(*draw(halves[1], rng))) for _ in range(64)]
     start = ops.ones((), dtype=network.compute_dtype)

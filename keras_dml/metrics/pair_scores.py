@@ -101,19 +101,6 @@ class PairScores:
                 scores[strip] = self._distances(products[strip], own, items)
         return scores
 
-    def pairs(self, rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> _Rows:
-        """Return the scores of row `rows[p]` with item `items[p]`, float32 `[p]`."""
-        scores = np.empty(len(rows), np.float32)
-        step = max(1, _AT_ONCE // self._rows.shape[1])
-        for start in range(0, len(rows), step):
-            block = slice(start, start + step)
-            if self.metric == "l2":
-                scores[block] = -np.sqrt(self._differences(rows[block], items[block]))
-            else:
-                left, right = self._left[rows[block]], self._right[items[block]]
-                scores[block] = _on_grid(np.einsum("nd,nd->n", left, right))
-        return scores
-
     def _distances(
         self, squares: npt.NDArray[np.float64], rows: slice, items: slice
     ) -> npt.NDArray[np.float64]:

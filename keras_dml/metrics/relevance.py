@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import keras
 import numpy as np
@@ -22,28 +22,6 @@ Rows = npt.NDArray[np.float32]
 _NUMBERS = 2**24
 
 
-class Relevance(Protocol):
-    """The relevance of m items to n queries.
-
-    Attributes:
-        counts: Number of relevant items of each query, int `[n]`, without the query itself.
-    """
-
-    counts: npt.NDArray[np.int64]
-
-    def mask(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
-        """Return whether all items `[b, m]` are relevant to queries `[b]` (row numbers)."""
-
-    def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
-        """Return whether found items `[b, k]` are relevant to queries `[b]` (row numbers)."""
-
-    def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
-        """Return how relevant found items `[b, k]` are to queries `[b]` (row numbers)."""
-
-    def best_gains(self, queries: np.ndarray, k: int) -> npt.NDArray[np.float32]:
-        """Return the k largest gains of each query `[b]`, largest first, padded with 0."""
-
-
 class SameClassRelevance:
     """Relevance of the items that have the query's class.
 
@@ -51,6 +29,9 @@ class SameClassRelevance:
         codes: Class number of each query, `[n]`.
         item_codes: Class number of each item, `[m]`.
         own_rows: Whether the items are the queries, so that no query is relevant to itself.
+
+    Attributes:
+        counts: Number of relevant items of each query, int `[n]`, without the query itself.
     """
 
     def __init__(self, codes: np.ndarray, item_codes: np.ndarray, own_rows: bool) -> None:
@@ -60,11 +41,11 @@ class SameClassRelevance:
         self.counts = sizes[codes] - own_rows
 
     def mask(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
-        """Return whether all items `[b, m]` have the queries' classes."""
+        """Return whether all items `[b, m]` have the classes of queries `[b]` (row numbers)."""
         return self.item_codes == self.codes[queries, None]
 
     def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
-        """Return whether found items `[b, k]` have the queries' classes."""
+        """Return whether found items `[b, k]` have the classes of queries `[b]` (row numbers)."""
         return self.item_codes[found] == self.codes[queries, None]
 
     def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
@@ -86,6 +67,9 @@ class RelationRelevance:
         labels: Labels of the queries, n rows.
         item_labels: Labels of the items, m rows.
         own_rows: Whether the items are the queries, so that no query is relevant to itself.
+
+    Attributes:
+        counts: As in `SameClassRelevance`.
     """
 
     def __init__(
@@ -140,6 +124,9 @@ class RelationRelevance:
         if self.own_rows:
             values[np.arange(len(queries)), queries] = 0
         return values
+
+
+Relevance: TypeAlias = SameClassRelevance | RelationRelevance
 
 
 def _taken(

@@ -179,13 +179,12 @@ def retrieval_task(
         ValueError: As in `recall_at_k`, except for K, or the relation refuses the labels.
     """
     relation = relations.get(relation)
-    relevance: Relevance
     if relation.of_classes:
         queries, items, codes, item_codes = checked_sets(
             embeddings, labels, gallery, gallery_labels, metric
         )
-        relevance = SameClassRelevance(codes, item_codes, gallery is None)
-        return RetrievalTask(queries, items, relevance, metric)
+        same_class = SameClassRelevance(codes, item_codes, gallery is None)
+        return RetrievalTask(queries, items, same_class, metric)
     check_together(gallery, gallery_labels)
     queries, items = rows_of_sets(embeddings, gallery, metric)
     of_queries = np.asarray(labels)

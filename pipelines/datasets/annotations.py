@@ -1,17 +1,14 @@
 """Annotation files of published datasets: tables of columns, and the images that they list."""
 
-import collections
-import math
 import os
-import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from keras_dml._common.errors import ArgumentError
-from pipelines.datasets.files import LOGGER
 
 # Most characters of a line in a message. A damaged file can be one line of megabytes.
 _SHOWN = 200
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def read_table(
@@ -25,8 +22,8 @@ def read_table(
 
     Args:
         path: Path of a UTF-8 file.
-        columns: Name of each column, and the function that converts its word (`whole`, `decimal`,
-            `str`, ...) or raises ValueError. The last column takes the rest of the line.
+        columns: Name of each column, and the function that converts its word (`np.int64`, `str`,
+            ...) or raises ValueError or OverflowError. The last column takes the rest of the line.
         counted: Whether the first line is the number of lines after the header.
         header: Whether the names of the columns precede the lines.
         separator: Separator of the columns. None: blanks.
@@ -43,7 +40,7 @@ def read_table(
         lines = [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
     promised = None
     if counted and lines:
-        promised = _parse(path, *lines.pop(0), {"number of images": whole}, None)[0]
+        promised = _parse(path, *lines.pop(0), {"number of images": np.int64}, None)[0]
     if header and lines:
         number, line = lines.pop(0)
         names = line.decode("utf-8", "replace").split(separator)
@@ -66,33 +63,8 @@ def read_table(
     return rows
 
 
-def whole(word: str) -> int:
-    """Convert a whole number of at most 18 digits.
-
-    `int` also accepts `1_000`, digits of other scripts, and numbers that do not fit in an array.
-
-    Raises:
-        ValueError: The word is anything else.
-    """
-    if not _WHOLE.fullmatch(word):
-        raise ValueError(word)
-    return int(word)
-
-
-def decimal(word: str) -> float:
-    """Convert a finite number in ASCII digits.
-
-    Raises:
-        ValueError: The word is anything else.
-    """
-    number = float(word)
-    if not word.isascii() or "_" in word or not math.isfinite(number):
-        raise ValueError(word)
-    return number
-
-
 def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
-    """Check that all listed images are in a folder, and warn about images that are listed twice.
+    """Check that all listed images are in a folder.
 
     Lists can come from untrusted sources, so paths that lead out of the folder are errors. Links in
     the folder are followed, because the user has created them.
@@ -115,15 +87,6 @@ def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
         raise ArgumentError(
             f"Images listed in {listed_in} must be inside {folder}, but got {len(outside)} outside "
             f"it. The first: {first(outside)}"
-        )
-    again = [path for path, times in collections.Counter(paths).items() if times > 1]
-    if again:
-        LOGGER.warning(
-            "%s in %s lists %d images more than once, the first is %s",
-            listed_in,
-            folder,
-            len(again),
-            first(again[:1]),
         )
     for path in paths:
         parent, name = os.path.split(os.path.join(folder, path))
@@ -157,7 +120,7 @@ def _parse(path: str, number: int, line: bytes, columns: dict, separator: str | 
     try:
         words = line.decode("utf-8").split(separator, maxsplit=len(columns) - 1)
         return [kind(word.strip()) for word, kind in zip(words, columns.values(), strict=True)]
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:
         form = (separator or " ").join(columns)
         raise _wrong_line(path, number, line, f"'{form}'") from error
 

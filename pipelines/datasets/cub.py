@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError
-from pipelines.datasets.annotations import check_images, decimal, first, read_table, whole
+from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.split import Unsplit
 from pipelines.table import MAX_BOX_PIXELS, ImageTable
@@ -38,8 +38,8 @@ def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> 
     needed = ["images.txt", "image_class_labels.txt", "images"]
     needed += ["bounding_boxes.txt"] if crop_to_box else []
     root = dataset_root(data_dir, "CUB_200_2011", needed, EXPECTED)
-    images = read_table(os.path.join(root, "images.txt"), {"image_id": whole, "path": str})
-    labels = _columns_of_images(root, "image_class_labels.txt", {"class_id": whole}, images)
+    images = read_table(os.path.join(root, "images.txt"), {"image_id": np.int64, "path": str})
+    labels = _columns_of_images(root, "image_class_labels.txt", {"class_id": np.int64}, images)
     boxes = None
     if crop_to_box:
         sides = {"x": _pixels, "y": _pixels, "width": _extent, "height": _extent}
@@ -60,7 +60,7 @@ def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> 
 
 def _columns_of_images(root: str, name: str, columns: dict, images: dict) -> list[tuple]:
     """Return the columns of a file with one line for each image, in the order of `images`."""
-    rows = read_table(os.path.join(root, name), {"image_id": whole, **columns})
+    rows = read_table(os.path.join(root, name), {"image_id": np.int64, **columns})
     unpaired = sorted(images.keys() ^ rows.keys())
     if unpaired:
         raise ArgumentError(
@@ -77,7 +77,7 @@ def _boxes(sides: list[tuple]) -> np.ndarray:
 
 
 def _pixels(word: str) -> int:
-    number = round(decimal(word))
+    number = round(float(word))
     if abs(number) > MAX_BOX_PIXELS:
         raise ValueError
     return number
@@ -95,7 +95,7 @@ def _class_names(root: str, class_ids: np.ndarray) -> list[str] | None:
     path = os.path.join(root, "classes.txt")
     if not os.path.exists(path):
         return None
-    names = read_table(path, {"class_id": whole, "name": str})
+    names = read_table(path, {"class_id": np.int64, "name": str})
     nameless = [number for number in class_ids.tolist() if number not in names]
     if nameless:
         raise ArgumentError(

@@ -66,7 +66,7 @@ def load(num_classes: int | None = None) -> Unsplit:
     return Unsplit(glyphs(num_classes))
 
 
-def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
+def glyphs(num_classes: int | None = None) -> ImageTable:
     """Draw about 2,200 classes, one per character, of 12 gray images of 32×32, one in each DejaVu
     font.
 
@@ -74,28 +74,25 @@ def glyphs(num_classes: int | None = None, seed: int = 0) -> ImageTable:
     all fonts up to a fraction of a pixel (Latin A, Greek Alpha, Cyrillic A), are one class with the
     lowest code point. Characters are light on a dark background. Each image has a random rotation,
     scale, shift, and contrast, uniform in the ranges in this module, and Gaussian noise. They are a
-    pure function of (seed, character, font). The order of the classes is a fixed shuffle that does
-    not depend on the seed, so that all parts of it mix scripts. `glyphs(N)` has the first N classes
-    of `glyphs()`.
+    pure function of (character, font). The order of the classes is a fixed shuffle, so that all
+    parts of it mix scripts. `glyphs(N)` has the first N classes of `glyphs()`.
 
     Args:
         num_classes: Number of classes, from the first. None: all.
-        seed: Integer from 0 to 2^64 - 1.
 
     Returns:
         `ImageTable` with uint8 `arrays` [12 * num_classes, 32, 32, 1], ordered by class and font,
         and class names such as `U+00E9 é`.
 
     Raises:
-        ValueError, TypeError: `num_classes` or `seed` is out of range or not an integer.
+        ValueError, TypeError: `num_classes` is out of range or not an integer.
     """
-    seed = check_whole("seed", seed, least=0, most=2**64 - 1)
     fonts, characters = _fonts(), _characters()
     if num_classes is None:
         num_classes = len(characters)
     num_classes = check_whole("num_classes", num_classes, least=1, most=len(characters))
     characters = characters[:num_classes]
-    images = np.concatenate([_class_images(fonts, c, seed) for c in characters])
+    images = np.concatenate([_class_images(fonts, c) for c in characters])
     return ImageTable.from_arrays(
         images[..., np.newaxis],
         np.repeat(np.arange(num_classes), len(FACES)),
@@ -187,11 +184,11 @@ def _draw(font: "ImageFont.FreeTypeFont", character: str) -> "Image.Image | None
     return wide.crop((left, 0, left + _DRAWING, _DRAWING))
 
 
-def _class_images(fonts: "list[ImageFont.FreeTypeFont]", character: str, seed: int) -> np.ndarray:
+def _class_images(fonts: "list[ImageFont.FreeTypeFont]", character: str) -> np.ndarray:
     """Draw and distort a character in all fonts, uint8 [12, 32, 32]."""
     from PIL import Image
 
-    random = np.random.Generator(np.random.Philox(key=np.array([seed, ord(character)], np.uint64)))
+    random = np.random.Generator(np.random.Philox(key=np.array([0, ord(character)], np.uint64)))
     low, high = np.transpose([ROTATION, SCALE, SHIFT, SHIFT, CONTRAST])
     drawn = random.uniform(low, high, (len(fonts), 5))
     noise = random.standard_normal((len(fonts), IMAGE_SIZE, IMAGE_SIZE), dtype=np.float32)

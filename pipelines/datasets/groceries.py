@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError
-from pipelines.datasets.annotations import check_images, first, read_table, whole
+from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.split import Unsplit
 from pipelines.table import ImageTable
@@ -25,13 +25,13 @@ _FOLDERS = ("GroceryStoreDataset-master/dataset", "GroceryStoreDataset/dataset",
 _CLASSES, _LISTS = "classes.csv", ("train.txt", "val.txt", "test.txt")
 _CLASS_COLUMNS = {
     "Class Name (str)": str,
-    "Class ID (int)": whole,
+    "Class ID (int)": np.int64,
     "Coarse Class Name (str)": str,
-    "Coarse Class ID (int)": whole,
+    "Coarse Class ID (int)": np.int64,
     "Iconic Image Path (str)": str,
     "Product Description Path (str)": str,
 }
-_IMAGE_COLUMNS = {"path": str, "class_id": whole, "coarse_class_id": whole}
+_IMAGE_COLUMNS = {"path": str, "class_id": np.int64, "coarse_class_id": np.int64}
 
 
 def load(data_dir: str | os.PathLike[str] | None) -> Unsplit:

@@ -12,11 +12,11 @@ import inspect
 import os
 from collections.abc import Callable
 
-from keras_dml._common.checks import check_bool
+from keras_dml._common.checks import check_bool, check_choice
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from pipelines.datasets.files import check_not_given
 from pipelines.datasets.tfds import PREFIX, tfds_split
-from pipelines.split import Split, Unsplit, check_split
+from pipelines.split import SPLITS, Split, Unsplit
 
 NAMES = (
     "cars",
@@ -84,45 +84,28 @@ def load_dataset(
     crop_to_box = check_bool("crop_to_box", crop_to_box)
     if not isinstance(name, str):
         raise argument_error("name", "a string", name, ArgumentTypeError)
-    check_split(split)
-    if name in NAMES and (not crop_to_box or _takes(name, "crop_to_box")):
-        return _split(name, data_dir, train_classes, test_classes, crop_to_box, split, split_seed)
-    if crop_to_box:
+    check_choice("split", split, SPLITS)
+    numbers = {"train_classes": train_classes, "test_classes": test_classes}
+    if name not in NAMES and not name.startswith(PREFIX):
+        near = difflib.get_close_matches(name, NAMES, 1)
+        advice = f"Did you mean {near[0]}?" if near else ""
+        raise argument_error("dataset", f"one of {', '.join(DATASETS)}", name, advice=advice)
+    if crop_to_box and (name not in NAMES or not _takes(name, "crop_to_box")):
         boxed = " and ".join(known for known in NAMES if _takes(known, "crop_to_box"))
         raise ArgumentError(
             f"crop_to_box must be False except for {boxed}, which have bounding boxes, but got "
             f"True for {name}."
         )
-    if name.startswith(PREFIX):
+    if name not in NAMES:
         return tfds_split(
-            name.removeprefix(PREFIX), data_dir, train_classes, test_classes, split, split_seed
+            name.removeprefix(PREFIX), data_dir, **numbers, split=split, seed=split_seed
         )
-    near = difflib.get_close_matches(name, NAMES, 1)
-    advice = f"Did you mean {near[0]}?" if near else ""
-    raise argument_error("dataset", f"one of {', '.join(DATASETS)}", name, advice=advice)
-
-
-def takes_split(name: str) -> bool:
-    """Return whether `load_dataset` accepts other values of `split` than the default."""
-    return name not in NAMES or inspect.signature(_load(name)).return_annotation is Unsplit
-
-
-def _split(
-    name: str,
-    data_dir: str | os.PathLike | None,
-    train_classes: int | None,
-    test_classes: int | None,
-    crop_to_box: bool,
-    split: str,
-    seed: int,
-) -> Split:
     if not takes_split(name):
         if split != "first_classes":
             raise ArgumentError(
                 f"split (--class_split) must not be set with {name}, which has an official split, "
                 f"but got {split}."
             )
-        numbers = {"train_classes": train_classes, "test_classes": test_classes}
         check_not_given(name, "has an official split", **numbers)
     arguments: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
     if _takes(name, "data_dir"):
@@ -140,7 +123,12 @@ def _split(
         raise ArgumentError(error.renamed("train_classes + test_classes")) from error
     if isinstance(loaded, Split):
         return loaded
-    return loaded.split(train_classes, test_classes, split, seed)
+    return loaded.split(**numbers, split=split, seed=split_seed)
+
+
+def takes_split(name: str) -> bool:
+    """Return whether `load_dataset` accepts other values of `split` than the default."""
+    return name not in NAMES or inspect.signature(_load(name)).return_annotation is Unsplit
 
 
 def _load(name: str) -> Callable[..., Split | Unsplit]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError
-from pipelines.datasets.annotations import check_images, first, read_table, whole
+from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import dataset_root, warn_of_other_counts
 from pipelines.split import Split
 from pipelines.table import ImageTable
@@ -19,7 +19,7 @@ EXPECTED = (
     "Expected the unpacked archive Stanford_Online_Products: Ebay_train.txt, Ebay_test.txt, and a "
     "folder of images for each kind of product."
 )
-_COLUMNS = {"image_id": whole, "class_id": whole, "super_class_id": whole, "path": str}
+_COLUMNS = {"image_id": np.int64, "class_id": np.int64, "super_class_id": np.int64, "path": str}
 
 
 def load(data_dir: str | os.PathLike[str] | None) -> Split:

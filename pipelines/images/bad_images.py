@@ -5,11 +5,11 @@ error of a tf.data pipeline contains the reason but not the row.
 """
 
 import concurrent.futures
-import functools
 import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -25,8 +25,6 @@ from pipelines.images.limits import MOST_PIXELS
 from pipelines.table import ImageTable, check_table
 
 NO_SUCH_FILE = "no such file"
-# TensorFlow's message can contain bytes of a damaged file, which are not valid UTF-8.
-_DECODING_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _ROWS_AT_A_TIME = 1024
 _BAR_FROM = 1000  # rows; smaller checks are over before a bar is useful
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
@@ -39,11 +37,12 @@ _WRAPPING = re.compile(r"\{\{[^}]*\}\}\s*|\s*\[Op:.*$")
 def find_bad_images(
     table: ImageTable,
     rows: Sequence[int] | np.ndarray | None = None,
-    progress: bool | None = None,
     decode: bool = True,
     max_pixels: int = MOST_PIXELS,
 ) -> list[tuple[int, str, str]]:
     """Decode all images of a table and return the images that fail.
+
+    From 1,000 rows on, a progress bar is shown.
 
     Examples:
         >>> table = ImageTable.from_paths(["nowhere.jpg"], ["a"])
@@ -53,7 +52,6 @@ def find_bad_images(
     Args:
         table: `ImageTable`. A table of arrays has no bad images.
         rows: Rows to check, in this order. None: all rows.
-        progress: Whether to show a progress bar. None: for 1,000 rows or more.
         decode: If False, only check the first bytes of each file. This takes a hundredth of the
             time and finds missing and empty files and other formats, but not damaged images. Images
             in memory are then not checked.
@@ -64,8 +62,8 @@ def find_bad_images(
         name is the path. For an image in memory, it is `"image ROW"`.
 
     Raises:
-        ValueError, TypeError: `table` is not an `ImageTable`, `rows` are not integers, `progress`
-            or `decode` is not a bool, or `max_pixels` is below 1.
+        ValueError, TypeError: `table` is not an `ImageTable`, `rows` are not integers, `decode` is
+            not a bool, or `max_pixels` is below 1.
     """
     check_table("table", table)
     decode = check_bool("decode", decode)
@@ -73,42 +71,31 @@ def find_bad_images(
     rows = np.arange(len(table)) if rows is None else as_array("rows", rows)
     if rows.shape != (0,):
         rows = as_integers("rows", rows, None)
-    if progress is not None:
-        progress = check_bool("progress", progress)
     encoded, paths = table.encoded, table.paths
     if (encoded is None and paths is None) or (encoded is not None and not decode):
         return []
-    if progress is None:
-        progress = len(rows) >= _BAR_FROM
+
+    def why_bad(row: int) -> str | None:
+        if encoded is not None:
+            return _why_undecodable(max_pixels, encoded[row])
+        path = str(cast(np.ndarray, paths)[row])
+        return _why_unreadable(max_pixels, path) if decode else _why_not_an_image(path)
+
     found = []
-    unreadable = functools.partial(_why_unreadable, max_pixels) if decode else _why_not_an_image
-    undecodable = functools.partial(_why_undecodable, max_pixels)
+    hidden = len(rows) < _BAR_FROM
     # TensorFlow releases Python's lock while it decodes, so threads run in parallel.
     with (
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-        Bar(total=len(rows), desc="checking images", unit="image", disable=not progress) as bar,
+        Bar(total=len(rows), desc="checking images", unit="image", disable=hidden) as bar,
     ):
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            part = rows[start : start + _ROWS_AT_A_TIME]
-            if encoded is not None:
-                names = [f"image {row}" for row in part]
-                reasons = pool.map(undecodable, encoded[part])
-            elif paths is not None:
-                names = [str(path) for path in paths[part]]
-                reasons = pool.map(unreadable, names)
-            for row, name, reason in zip(part, names, reasons):
+            part = rows[start : start + _ROWS_AT_A_TIME].tolist()
+            for row, reason in zip(part, pool.map(why_bad, part)):
                 if reason is not None:
-                    found.append((int(row), str(name), reason))
+                    name = f"image {row}" if paths is None else str(paths[row])
+                    found.append((row, name, reason))
                 bar.update()
     return found
-
-
-@functools.lru_cache(maxsize=8)
-def _decoded_size(max_pixels: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    def size(encoded: tf.Tensor) -> tf.Tensor:
-        return tf.shape(decode_image(encoded, max_pixels))
-
-    return tf.function(size, input_signature=[tf.TensorSpec([], tf.string)])
 
 
 def _why_unreadable(max_pixels: int, path: str) -> str | None:
@@ -153,15 +140,12 @@ def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     except ArgumentError as error:
         return str(error)
     try:
-        _decoded_size(max_pixels)(encoded)
-    except _DECODING_ERRORS:
-        # The error of a graph is a long trace. Outside of a graph, the message is the reason.
-        try:
-            decode_image(encoded, max_pixels)
-        except tf.errors.OpError as error:
-            return _one_line(error.message)
-        except UnicodeDecodeError:
-            return "a damaged image"
+        # Not in a graph, whose error is a long trace.
+        decode_image(encoded, max_pixels)
+    except tf.errors.OpError as error:
+        return _one_line(error.message)
+    except UnicodeDecodeError:  # the message can contain bytes of the file
+        return "a damaged image"
     return None
 
 

@@ -8,8 +8,7 @@ Exif 2.32, sections 4.5.4, 4.6.4, and 4.7.2.)
 These functions never fail. EXIF that is damaged, cut off, or has another type or a value outside of
 1 to 8 counts as missing. Like browsers, they ignore orientations in XMP and in the text of a PNG.
 
-They are graph operations. A JPEG without EXIF costs one search through its bytes. If its EXIF
-starts as cameras write it and has orientation 1, the first bytes are enough (`looks_upright`).
+They are graph operations. A file without EXIF costs one search through its bytes.
 """
 
 import functools
@@ -34,18 +33,6 @@ _APP1, _IMAGE_BEGINS, _IMAGE_ENDS = 0xE1, 0xDA, 0xD9
 # Segments without a length: TEM, RST0 to RST7, and SOI.
 _BARE, _FIRST_BARE, _LAST_BARE = 0x01, 0xD0, 0xD8
 _LOOKAHEAD = 64  # bytes
-# Bytes that `looks_upright` reads: JFIF, and the eight tags that can precede the orientation.
-_HEAD = 192
-# Tags are in ascending order, so all tags before the orientation, 0x0112, are smaller. The pattern
-# therefore matches the first entry of the orientation, with the value 1.
-_UPRIGHT_HEAD = (
-    r"(?s)\xff\xd8(?:\xff\xe0\x00\x10.{14})?\xff\xe1..Exif\x00\x00(?:"
-    r"MM\x00\*\x00\x00\x00\x08..(?:\x00.{11}|\x01[\x00-\x11].{10})*"
-    r"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x01|"
-    r"II\*\x00\x08\x00\x00\x00..(?:.\x00.{10}|[\x00-\x11]\x01.{10})*"
-    r"\x12\x01\x03\x00\x01\x00\x00\x00\x01\x00"
-    r").*"
-)
 _EXIF_FLAG = 0x08  # in the VP8X chunk of a WebP
 # A PNG of 80 MB has as many chunks. Millions of empty chunks in a hostile file would take minutes.
 _MOST_PARTS = 10_000
@@ -63,32 +50,18 @@ def read_orientation(encoded: tf.Tensor) -> tf.Tensor:
         encoded: Scalar string, an image file of any format.
     """
     return tf.cond(
-        looks_upright(encoded) | ~_may_hold_exif(encoded),
-        lambda: tf.constant(UPRIGHT),
+        _may_hold_exif(encoded),
         lambda: _search_parts(encoded),
+        lambda: tf.constant(UPRIGHT),
     )
 
 
-def looks_upright(encoded: tf.Tensor) -> tf.Tensor:
-    """Return True for most JPEGs of orientation 1, without reading all their segments, scalar bool.
-
-    False for all other files, and for some JPEGs of orientation 1: those whose EXIF is not the
-    first segment, or the second after JFIF, and those whose tags are not in the order of the TIFF
-    standard.
-    """
-    # A regular expression is one operation. Reading the numbers takes fifty. Convert the bytes to
-    # characters, because bytes from 0x80 are not valid UTF-8.
-    head = tf.strings.unicode_transcode(tf.strings.substr(encoded, 0, _HEAD), "ISO-8859-1", "UTF-8")
-    no_exif = ~_holds_text(encoded, r"Exif\x00\x00")
-    return is_jpeg(encoded) & (no_exif | tf.strings.regex_full_match(head, _UPRIGHT_HEAD))
-
-
 def _may_hold_exif(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether a file for which `looks_upright` is False can contain EXIF."""
+    """Return whether a file can contain EXIF, without reading its parts."""
     extended = holds(encoded, 0, b"RIFF") & holds(encoded, 8, b"WEBPVP8X")
     flags = numbers(encoded, 20, 1)[0]
     return (
-        is_jpeg(encoded)
+        (is_jpeg(encoded) & _holds_text(encoded, r"Exif\x00\x00"))
         | (is_png(encoded) & _holds_text(encoded, "eXIf"))
         | (extended & (flags & _EXIF_FLAG != 0))
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import tensorflow as tf
 
@@ -51,7 +51,19 @@ def _shared(compute: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 def draw(
     transform: TrainTransform, size: tf.Tensor, seed: tf.Tensor
 ) -> tuple[tf.Tensor, Window, tf.Tensor, tf.Tensor]:
-    """Return `transform.draw(size, seed)`, see `TrainTransform`."""
+    """Draw the random choices for an image of a size, without its pixels.
+
+    Args:
+        transform: The transform.
+        size: int32 `[2]`, height and width.
+        seed: int32 or int64 `[2]`, or `[b, 2]` for a batch.
+
+    Returns:
+        `(resized, window, flip_number, jitter_numbers)`: the height and width of the resized image,
+        int32 `[2]`; the window of the crop in it, see `windows`; float32 `[1]`, below 0.5 for a
+        mirrored image; and float32 `[8]`, see `jitter.jitter_colors`. The results for a batch of
+        seeds have a first axis `b`, except the sizes.
+    """
     resized = resized_size(size, transform.resize or transform.image_size)
     seed = tf.convert_to_tensor(seed)
     # Draw all numbers at once: a random operation takes longer than its numbers.
@@ -105,26 +117,29 @@ def center(transform: EvaluationTransform, source: Source) -> tf.Tensor:
 
 
 @_shared
-def augment_batch(transform: TrainTransform, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Return `transform.of_batch(pixels, seeds)`, see `TrainTransform`."""
-    resized = _static_resized_size(transform, pixels)
-    _, (corners, extent), flip_numbers, _ = draw(transform, tf.shape(pixels)[1:3], seeds)
-    return resample_pixels(
-        pixels,
-        resized,
-        (tf.broadcast_to(corners, [tf.shape(pixels)[0], 2]), extent),
-        transform.image_size,
-        flip_numbers[:, 0] < 0.5 if transform.flip else None,
-    )
+def transform_batch(
+    transform: TrainTransform | EvaluationTransform, pixels: tf.Tensor, *seeds: tf.Tensor
+) -> tf.Tensor:
+    """Transform a batch of images of one size. Each image has the same bits as from a call.
 
+    Args:
+        transform: A transform with crops of a fixed size and without jitter.
+        pixels: uint8 `[b, h, w, 1 or 3]`.
+        *seeds: For a `TrainTransform`, int32 or int64 `[b, 2]`.
 
-@_shared
-def center_batch(transform: EvaluationTransform, pixels: tf.Tensor) -> tf.Tensor:
-    """Return `transform.of_batch(pixels)`, see `EvaluationTransform`."""
+    Returns:
+        float32 `[b, image_size, image_size, 3]`, RGB in 0..255.
+    """
     resized = _static_resized_size(transform, pixels)
-    corner, extent = central_window(tf.constant(resized), transform.image_size)
-    corners = tf.broadcast_to(corner, [tf.shape(pixels)[0], 2])
-    return resample_pixels(pixels, resized, (corners, extent), transform.image_size)
+    mirrored = None
+    if seeds:
+        training = cast("TrainTransform", transform)
+        _, (corners, extent), flip_numbers, _ = draw(training, tf.shape(pixels)[1:3], *seeds)
+        mirrored = flip_numbers[:, 0] < 0.5 if training.flip else None
+    else:
+        corners, extent = central_window(tf.constant(resized), transform.image_size)
+    corners = tf.broadcast_to(corners, [tf.shape(pixels)[0], 2])
+    return resample_pixels(pixels, resized, (corners, extent), transform.image_size, mirrored)
 
 
 def _static_resized_size(

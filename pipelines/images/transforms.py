@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from pipelines.images.decode import Source
     from pipelines.images.pillow_transforms import PillowSource
-    from pipelines.images.windows import Window
 
 CROPS = ("area", "fixed", "none")
 """The crops of a training image."""
@@ -133,40 +132,6 @@ class TrainTransform:
         """
         return _with_pillow().augment(self, source, seed)
 
-    @property
-    def takes_batches(self) -> bool:
-        """Whether `of_batch` is available: for crops of a fixed size without jitter."""
-        return self.crop != "area" and not any(self.jitter)
-
-    def of_batch(self, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """Augment a batch of images of one size. Each image has the same bits as from a call.
-
-        Args:
-            pixels: uint8 `[b, h, w, 1 or 3]`.
-            seeds: int32 or int64 `[b, 2]`.
-
-        Returns:
-            float32 `[b, image_size, image_size, 3]`, RGB in 0..255.
-        """
-        return _with_tensorflow().augment_batch(self, pixels, seeds)
-
-    def draw(
-        self, size: tf.Tensor, seed: tf.Tensor
-    ) -> tuple[tf.Tensor, Window, tf.Tensor, tf.Tensor]:
-        """Draw the random choices for an image of a size, without its pixels.
-
-        Args:
-            size: int32 `[2]`, height and width.
-            seed: int32 or int64 `[2]`. If `takes_batches`, also `[b, 2]`.
-
-        Returns:
-            `(resized, window, flip_number, jitter_numbers)`: the height and width of the resized
-            image, int32 `[2]`; the window of the crop in it, see `windows`; float32 `[1]`, below
-            0.5 for a mirrored image; and float32 `[8]`, see `jitter.jitter_colors`. The results for
-            a batch of seeds have a first axis `b`, except the sizes.
-        """
-        return _with_tensorflow().draw(self, size, seed)
-
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationTransform:
@@ -191,8 +156,6 @@ class EvaluationTransform:
     resize: int | tuple[int, int] | None = None
     max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
 
-    takes_batches = True
-
     def __post_init__(self) -> None:
         _check_sizes(self, crop_is_fixed=True)
 
@@ -212,17 +175,6 @@ class EvaluationTransform:
             (8, 8, 3)
         """
         return _with_pillow().center(self, source)
-
-    def of_batch(self, pixels: tf.Tensor) -> tf.Tensor:
-        """Transform a batch of images of one size. Each image has the same bits as from a call.
-
-        Args:
-            pixels: uint8 `[b, h, w, 1 or 3]`.
-
-        Returns:
-            float32 `[b, image_size, image_size, 3]`, RGB in 0..255.
-        """
-        return _with_tensorflow().center_batch(self, pixels)
 
 
 def _with_tensorflow() -> Any:

@@ -174,14 +174,10 @@ def test_a_table_the_size_of_stanford_online_products():
     ("build", "message"),
     [
         (lambda: RandomSampler(5, 6), "at most the number of images, 5, but got 6"),
-        (lambda: RandomSampler(5, 0), "batch_size must be .*at least 1, but got 0"),
         (lambda: RandomSampler(5, 2)(-1), "step must be .*from 0.* but got -1"),
         (lambda: BalancedSampler([0, 1, 1], 3, 1), "number of classes, 2, but got 3"),
-        (lambda: BalancedSampler([0, 1], 0, 1), "classes_per_batch must be .*at least 1"),
-        (lambda: BalancedSampler([0, 1], 1, 0), "images_per_class must be .*from 1"),
         (lambda: BalancedSampler([0.5, 1], 1, 1), "labels must be .*0.5 in row 0"),
         (lambda: BalancedSampler([[0, 1]], 1, 1), r"integers of shape \[n\].*\(1, 2\)"),
-        (lambda: BalancedSampler([0, 1], 1, 1)(-2), "step must be .*from 0.* but got -2"),
         # NumPy reads these as strings.
         (lambda: BalancedSampler(["a", math.nan], 1, 1), "labels must be .* but got nan"),
         (lambda: BalancedSampler(["a", 1], 1, 1), "labels must be .* but got 1 "),
@@ -190,9 +186,7 @@ def test_a_table_the_size_of_stanford_online_products():
             lambda: BalancedSampler([0, 1], 1, 1, seed=2**64),
             r"seed must be .* to \d+, but got \d{20}",
         ),
-        (lambda: RandomSampler(5, 2, seed=2**63), "seed must be a whole number from -"),
         (lambda: RandomSampler(5, 2, seed=-(2**63) - 1), "seed must be a whole number from -"),
-        (lambda: RandomSampler(5, 2, seed=0.0), "seed must be a whole number.* but got 0.0"),
         (lambda: RandomSampler(2**70, 2), "num_images must be .*at most"),
         (
             lambda: RandomSampler(5, 2)(2**62),

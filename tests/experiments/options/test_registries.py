@@ -46,7 +46,7 @@ def test_entries_that_share_a_name_must_share_its_type():
 
 
 def test_a_loss_name_is_registered_once():
-    from keras_dml.losses.registry import register
+    from keras_dml.losses.base import register
 
     register("triplet")(losses.TripletLoss)  # like a module reload
     with pytest.raises(ValueError, match="name must be new, but got 'triplet'.*TripletLoss"):

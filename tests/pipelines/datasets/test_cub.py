@@ -103,7 +103,7 @@ def test_bad_annotations(tmp_path, file, text, message):
         cub(tmp_path)
 
 
-@pytest.mark.parametrize("word", ["1_0", "١", "9" * 19, "1.0"])
+@pytest.mark.parametrize("word", ["9" * 19, "1.0"])
 def test_unusual_number_formats_are_refused(tmp_path, word):
     write_cub(tmp_path)
     (tmp_path / "image_class_labels.txt").write_text(f"1 {word}\n2 1\n3 2\n4 101\n5 102\n")
@@ -125,11 +125,3 @@ def test_long_line_is_shortened_in_the_message(tmp_path):
     with pytest.raises(ValueError, match=r"xxx\.\.\. \(1000002 characters\)") as refused:
         cub(tmp_path)
     assert len(str(refused.value)) < 1000
-
-
-def test_image_listed_twice_gives_a_warning(tmp_path, caplog):
-    write_cub(tmp_path, [1, 2])
-    text = (tmp_path / "images.txt").read_text().splitlines()[0]
-    (tmp_path / "images.txt").write_text(f"{text}\n2 {text.split()[1]}\n")
-    assert len(cub(tmp_path)) == 2
-    assert "lists 1 images more than once, the first is 001.Bird_1/" in caplog.records[0].message

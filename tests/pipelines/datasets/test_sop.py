@@ -27,8 +27,6 @@ def test_kinds_of_products_are_coarse_classes(tmp_path):
     ("text", "message"),
     [
         ("1 1 1 a.JPG\n", "test.txt, line 1 must be the columns' names 'image_id class_id super"),
-        ("{head}1 one 1 a.JPG\n", "Ebay_test.txt, line 2 must be 'image_id .* '1 one 1 a.JPG'"),
-        ("{head}1 1 a.JPG\n", "Ebay_test.txt, line 2 must be 'image_id"),
         ("{head}1 9 1 a.JPG\n\n1 9 1 b.JPG", "Ebay_test.txt, line 4: duplicate image_id 1"),
         (
             "{head}1 2 1 a.JPG\n",

@@ -76,10 +76,3 @@ def test_only_the_requested_rows_in_their_order(table):
 def test_table_of_arrays_has_no_bad_images():
     arrays = np.zeros([2, 8, 8, 1], np.uint8)
     assert find_bad_images(ImageTable.from_arrays(arrays, [0, 1])) == []
-
-
-def test_progress_bar(table, capsys):
-    find_bad_images(table, progress=True)
-    assert f"{len(FILES)}/{len(FILES)}" in capsys.readouterr().err
-    find_bad_images(table)
-    assert capsys.readouterr().err == ""

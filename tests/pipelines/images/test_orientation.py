@@ -17,7 +17,7 @@ from experiments.evaluation.saved_model import ImageEmbedder
 from keras_dml.export import export_saved_model
 from pipelines import EvaluationTransform
 from pipelines.images import decode
-from pipelines.images.orientation import looks_upright, read_orientation
+from pipelines.images.orientation import read_orientation
 from pipelines.table import ImageTable
 
 HEIGHT, WIDTH = 61, 83
@@ -42,7 +42,6 @@ STORING = {
 SPEC = [tf.TensorSpec([], tf.string)]
 decode_image = tf.function(decode.decode_image, input_signature=SPEC, autograph=False)
 orientation_of = tf.function(read_orientation, input_signature=SPEC, autograph=False)
-seen_upright = tf.function(looks_upright, input_signature=SPEC, autograph=False)
 
 
 def picture(height=HEIGHT, width=WIDTH, channels=3):
@@ -51,11 +50,11 @@ def picture(height=HEIGHT, width=WIDTH, channels=3):
     return Image.fromarray(noise).resize((width, height), Image.BICUBIC)
 
 
-def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x0112):
+def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x0112, last=0x0213):
     """Return EXIF as from a camera: a TIFF header, `before` other tags, the orientation, a tag."""
     entries = [struct.pack(byte_order + "HHI4x", 1 + number, 4, 1) for number in range(before)]
     entries += [struct.pack(byte_order + "HHIHH", tag, kind, count, orientation, 0)]
-    entries += [struct.pack(byte_order + "HHIHH", 0x0213, 3, 1, 2, 0)]
+    entries += [struct.pack(byte_order + "HHIHH", last, 3, 1, 2, 0)]
     mark = {">": b"MM", "<": b"II"}[byte_order]
     head = mark + struct.pack(byte_order + "HI", 42, at) + bytes(at - 8)
     return head + struct.pack(byte_order + "H", len(entries)) + b"".join(entries) + bytes(4)
@@ -164,6 +163,7 @@ HEADS = {
     "after much": [JFIF, XMP, *7 * [PROFILE], segment(0xED, b"Photoshop 3.0\0\xff\xda"), app1(6)],
     "before XMP": [app1(6), XMP],
     "of two the first": [app1(6), app1(3)],
+    "of two entries the first": [app1(6, last=0x0112)],
     "fill bytes": [segment(0xE0, b"JFIF\0", fill=3), app1(6, fill=200)],
     "a comment": [segment(0xFE, b"Exif\0\0MM\0*"), app1(6)],
     "a bare marker": [b"\xff\x01", app1(6)],
@@ -230,52 +230,6 @@ NOT_ORIENTATIONS = {
     "cut within its entry": segment(0xE1, b"Exif\0\0" + tiff(6, before=0)[:19]),
     "another segment": segment(0xE3, b"Exif\0\0" + tiff(6)),
 }
-
-
-def entries(*orientations, byte_order=">", before=()):
-    """Return EXIF with these tags, followed by these orientations."""
-    rows = [struct.pack(byte_order + "HHI4x", tag, 2, 1) for tag in before]
-    rows += [struct.pack(byte_order + "HHIHH", 0x0112, 3, 1, value, 0) for value in orientations]
-    mark = {">": b"MM\0*\0\0\0\x08", "<": b"II*\0\x08\0\0\0"}[byte_order]
-    content = b"Exif\0\0" + mark + struct.pack(byte_order + "H", len(rows)) + b"".join(rows)
-    return segment(0xE1, content + bytes(4))
-
-
-CAMERA = (0x0100, 0x0101, 0x0102, 0x0103, 0x0106, 0x010E, 0x010F, 0x0110)
-
-
-@pytest.mark.parametrize("jfif", [[], [JFIF]])
-@pytest.mark.parametrize("byte_order", "<>")
-def test_upright_camera_photos_are_recognized_by_their_first_bytes(byte_order, jfif):
-    for before in ((), CAMERA[-2:], CAMERA):
-        for orientation in ORIENTATIONS:
-            exif = entries(orientation, byte_order=byte_order, before=before)
-            encoded = with_segments(*jfif, exif)
-            assert seen_upright(encoded).numpy() == (orientation == 1)
-            assert orientation_of(encoded) == orientation
-    assert seen_upright(encode(picture(), "JPEG"))
-    for file_format in ("PNG", "WEBP"):
-        assert not seen_upright(encode(picture(), file_format))
-
-
-@pytest.mark.parametrize("byte_order", "<>")
-def test_ambiguous_first_bytes_do_not_count_as_upright(byte_order):
-    options = {"byte_order": byte_order, "before": CAMERA}
-    upright, turned_entries = entries(1, **options), entries(6, **options)
-    other_kind = b"\xff\xe3" + upright[2:]
-    for segments in (
-        [entries(6, 1, **options)],  # the first counts
-        [other_kind, turned_entries],  # another segment with the same content
-        [JFIF[:-1], upright[:8], turned_entries],
-        [segment(0xFE, upright), turned_entries],
-        [segment(0xE0, bytes(14) + upright), turned_entries],
-        [segment(0xED, upright + upright), turned_entries],
-    ):
-        encoded = with_segments(*segments)
-        assert not seen_upright(encoded)
-    assert orientation_of(with_segments(entries(6, 1, **options))) == 6
-    assert orientation_of(with_segments(other_kind, turned_entries)) == 6
-    assert orientation_of(with_segments(segment(0xFE, upright), turned_entries)) == 6
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")

@@ -8,6 +8,7 @@ import torchvision_model
 from image_files import encode
 from PIL import Image
 
+from pipelines.images.tensorflow_transforms import draw, transform_batch
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
 
@@ -115,7 +116,7 @@ def test_fixed_crops_are_uniform():
     count = 800
     transform = TrainTransform(20, resize=(24, 30), crop="fixed")
     seeds = tf.constant([[number, 7] for number in range(count)])
-    _, (starts, extent), *_ = transform.draw(tf.constant([24, 30]), seeds)
+    _, (starts, extent), *_ = draw(transform, tf.constant([24, 30]), seeds)
     assert extent.numpy().tolist() == [20, 20]
     for start, places in zip(starts.numpy().T, (5, 11)):
         counts = np.bincount(start.astype(int), minlength=places)
@@ -144,7 +145,7 @@ def test_jitter_sees_the_whole_resized_image(crop):
     jitter = (0.3, 0.5, 0.3, 0.1)
     transform = TrainTransform(24, (40, 52), crop=crop, area=(0.15, 0.2), jitter=jitter)
     for seed in range(6):
-        _, (start, extent), flip, numbers = transform.draw(tf.constant([40, 52]), [seed, 0])
+        _, (start, extent), flip, numbers = draw(transform, tf.constant([40, 52]), [seed, 0])
         colors = torchvision_model.jittered(pixels, numbers.numpy().tolist(), jitter)
         y, x, height, width = (int(side) for side in tf.concat([start, extent], 0))
         cut = colors[y : y + height, x : x + width]
@@ -206,8 +207,7 @@ def test_a_batch_has_the_same_bits_as_its_images(transform, channels):
 
     @tf.function(autograph=False)
     def of_batch():
-        return transform.of_batch(tf.constant(pixels), *map(tf.constant, drawn))
+        return transform_batch(transform, tf.constant(pixels), *map(tf.constant, drawn))
 
-    assert transform.takes_batches
     expected = [transform(*image) for image in zip(pixels, *drawn)]
     np.testing.assert_array_equal(of_batch(), expected)
