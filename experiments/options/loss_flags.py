@@ -25,11 +25,6 @@ STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
 RELATION = "relation_"
-CROSS_ENTROPY: Mapping[str, Any] = {"label_smoothing": 0.0}
-"""Arguments of the cross-entropy that trains next to another loss, with their defaults there.
-
-ε = 0 is the plain −log p of Boudiaf et al. 2020, Table 2.
-"""
 
 
 def loss_names() -> tuple[str, ...]:
@@ -56,31 +51,10 @@ def trained_by(loss: str) -> Callable[..., Any]:
 def taken_by(loss: str) -> dict[str, Argument]:
     """Return the arguments that a loss takes on a command line, by name.
 
-    A loss that trains next to a cross-entropy also takes the arguments of the cross-entropy.
-
     Raises:
         UsageError: The loss does not exist.
     """
-    taken = {argument.name: argument for argument in arguments(trained_by(loss))}
-    if _has_cross_entropy(loss):
-        for argument in arguments(_losses()["ce"]):
-            if argument.name in CROSS_ENTROPY:
-                taken[argument.name] = dataclasses.replace(
-                    argument,
-                    default=CROSS_ENTROPY[argument.name],
-                    text=f"of the cross-entropy next to it: {argument.text}",
-                )
-    return taken
-
-
-def divided(loss: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the arguments: first for the loss, then for the cross-entropy next to it."""
-    next_to_it = {
-        name: value
-        for name, value in given.items()
-        if name in CROSS_ENTROPY and _has_cross_entropy(loss)
-    }
-    return {name: value for name, value in given.items() if name not in next_to_it}, next_to_it
+    return {argument.name: argument for argument in arguments(trained_by(loss))}
 
 
 def flags_of_losses() -> tuple[Flag, ...]:
@@ -210,10 +184,6 @@ def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
 def _losses() -> Mapping[str, type[EmbeddingLoss]]:
     found: Mapping[str, type[EmbeddingLoss]] = import_attribute("keras_dml.losses.LOSSES")
     return found
-
-
-def _has_cross_entropy(loss: str) -> bool:
-    return _losses()[loss].kind == "beside_classifier"
 
 
 def _flag_of(name: str, argument: Argument) -> Flag:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.options import loss_flags
-from experiments.options.declaration import Flag, Options, flags_of, option
+from experiments.options.declaration import Flag, Options, declarations, flags_of, option
 from experiments.options.registries import (
     arguments,
     flags_of_entries,
@@ -90,7 +90,13 @@ def _for_the_choice(
     """
     given = {name: value for name, value in values.items() if name in options.given}
     chosen_on_line = choice in options.on_command_line
-    overridable = set(given) - options.on_command_line if chosen_on_line else set()
+    declared = declarations(type(options))
+    # Of a recipe that chooses another entry, or a default in the `flags.txt` of a run.
+    overridable = {
+        name
+        for name in given.keys() - options.on_command_line
+        if chosen_on_line or given[name] == declared[name][2].default
+    }
     entries = import_attribute(registry)
     return taken_arguments(choice, entries, getattr(options, choice), given, overridable)
 

@@ -304,14 +304,17 @@ def test_an_image_folder_that_disappears_stops_the_command(
     assert not (tmp_path / "index" / "skipped.txt").exists()
 
 
-def test_names_of_skipped_files_are_escaped(tmp_path, photos, command):
+def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photos, command):
     names = ["\x1b]0;title\x07.png", "line\nbreak\ttab.jpg", '"quoted".png', "ä b.png"]
     for name in names:
         (photos / name).write_text("no image")
     assert command() == 0
     text = (tmp_path / "index" / "skipped.txt").read_bytes().decode("utf-8")
     assert all(map(str.isprintable, text.replace("\t", "").splitlines()))
-    assert len(text.splitlines()) == len(names) and "ä b.png\t" in text
+    written = [line.split("\t")[0] for line in text.splitlines()]
+    assert "ä b.png" in written
+    found = [json.loads(name) if name.startswith('"') else name for name in written]
+    assert sorted(found) == sorted(names)
 
 
 def test_a_damaged_model_is_refused_before_it_is_loaded(tmp_path, model, command, capsys):
