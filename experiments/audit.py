@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 
 from experiments.evaluation.audit_options import AuditOptions
 from experiments.evaluation.tables import text_table
-from experiments.options import (
-    FindingsError,
-    UsageError,
-    parse,
-    run_command,
-)
+from experiments.options import FindingsError, UsageError, parse, run_command
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from experiments.evaluation.audited_images import AuditedImages
 
 
 def main(argv: list[str]) -> None:
-    """Embed the images that are not embedded yet, find, write, and print the counts."""
+    """Embed, find, write, and print the counts."""
     options = parse(AuditOptions, argv)
     source, output = options.source, options.output
     options.check_effect()
@@ -32,7 +25,6 @@ def main(argv: list[str]) -> None:
 
         options = parse(AuditOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     from experiments.evaluation.audited_images import images_of_file
-    from experiments.evaluation.duplicates import Thresholds
     from experiments.evaluation.findings import find, lines_of, write_findings
     from experiments.evaluation.held_folder import held
     from experiments.pages.audit_page import write_audit_page
@@ -51,17 +43,12 @@ def main(argv: list[str]) -> None:
             )
         if options.embeddings:
             until_end.enter_context(held(output, "output_dir"))
-        findings = find(
-            images, Thresholds(options.correlation, options.similarity, options.max_pixels)
-        )
-        lines, counts = lines_of(findings), findings.counts(options.limits)
+        findings = find(images, options)
+        lines, counts = lines_of(findings), findings.counts()
         title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
         page, file = output / "audit.html", output / "findings.csv"
-        try:
-            write_findings(file, lines)
-            write_audit_page(page, title, findings, lines, counts)
-        except OSError as error:
-            raise UsageError(f"The results cannot be written: {error}") from error
+        write_findings(file, lines)
+        write_audit_page(page, title, findings, lines, counts)
     rows = [
         [each.text, f"{each.found:,}", "any" if each.limit is None else f"{each.limit:,}"]
         for each in counts
@@ -81,33 +68,28 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
         options: The options.
         open_output: Creates the folder of the results. It is called after all checks.
     """
+    import numpy as np
+
     from experiments.evaluation import model_embeddings
-    from experiments.evaluation.audited_images import audited_images, kept_embeddings, split_sets
+    from experiments.evaluation.audited_images import audited_images
     from experiments.evaluation.labeled_embeddings import EmbeddedSet
     from experiments.training.made_of import images_of_run
-    from experiments.training.run_files import RESULT, kept_model, read_json
+    from experiments.training.run_files import kept_model
 
     run = options.source
     # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(run, options, data_dir_moves=True, refuses=False)
-    tables, class_names, offsets = split_sets(split)
-    if options.split != "all":
-        is_train = options.split == "train"
-        tables = {n: table for n, table in tables.items() if (n == "train") == is_train}
-    found: dict[str, np.ndarray | None] = dict.fromkeys(tables)
-    if read_json(run, RESULT) is not None:  # otherwise they may belong to an earlier model
-        found = {name: kept_embeddings(run, name, table) for name, table in tables.items()}
-    if any(embeddings is None for embeddings in found.values()):
-        embedder = model_embeddings.keras_model(kept_model(run), options, "run")
+    tables = {"train": split.train, "test": split.test}
+    if split.gallery is not None:
+        tables["gallery"] = split.gallery
+    embedder = model_embeddings.keras_model(kept_model(run), options, "run")
     open_output()
     sets = {}
     for name, table in tables.items():
-        embeddings = found[name]
-        if embeddings is None:
-            path = options.output / f"{name}.npy"
-            embeddings = model_embeddings.embed_table(embedder, table, path)
-        sets[name] = EmbeddedSet(embeddings, table.labels + offsets[name], table)
-    return audited_images(sets, class_names)
+        path = options.output / f"{name}.npy"
+        embeddings = model_embeddings.embed_table(embedder, table, path)
+        sets[name] = EmbeddedSet(embeddings, np.array(table.class_names)[table.labels], table)
+    return audited_images(sets)
 
 
 if __name__ == "__main__":

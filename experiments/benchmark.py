@@ -1,17 +1,10 @@
-"""`python -m experiments.benchmark BENCHMARK`: measure speed and memory next to a reference."""
+"""`python -m experiments.benchmark BENCHMARK`: measure speed, memory, and scores."""
 
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from experiments.benchmarks import (
-    end_to_end,
-    information,
-    losses,
-    pipeline,
-    relations,
-    retrieval,
-)
+from experiments.benchmarks import end_to_end, losses, relations, retrieval
 from experiments.options import (
     HelpRequested,
     Options,
@@ -25,9 +18,7 @@ from experiments.options import (
 BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterator[str]]]] = {
     "losses": (losses.LossesOptions, losses.measure),
     "end_to_end": (end_to_end.EndToEndOptions, end_to_end.measure),
-    "pipeline": (pipeline.PipelineOptions, pipeline.measure),
     "retrieval": (retrieval.RetrievalOptions, retrieval.measure),
-    "information": (information.InformationOptions, information.measure),
     "relations": (relations.RelationsOptions, relations.measure),
 }
 """The options of each benchmark, and the function that yields the lines of its table."""

@@ -81,7 +81,8 @@ class _Source(NamedTuple):
 def _source(options: CalibrateOptions) -> _Source:
     """Read the embeddings that the options name."""
     check_together(options)
-    given = [name for name in ("run", "index", "embeddings") if getattr(options, name) is not None]
+    sources = {"run": options.run, "index": options.index, "embeddings": options.embeddings}
+    given = {name: path.expanduser() for name, path in sources.items() if path is not None}
     if len(given) != 1:
         raise UsageError(
             f"Set one of --run, --index, and --embeddings, but got {' and '.join(given) or 'none'}."
@@ -89,33 +90,27 @@ def _source(options: CalibrateOptions) -> _Source:
     rate = options.false_match_rate
     if rate is not None and not 0 < rate < 1:
         raise UsageError(f"false_match_rate must be above 0 and below 1, but got {rate}.")
-    if options.index is not None:
+    ((name, path),) = given.items()
+    if name == "index":
         import numpy as np
 
         from experiments.searching.gallery import FolderGallery
 
-        gallery = FolderGallery(options.index)
-        embeddings = gallery.index.embeddings_of(gallery.paths)
-        labels, model = (
-            np.array(gallery.columns.class_names),
-            pathlib.Path(gallery.description.saved_model),
-        )
-        return _Source(embeddings, labels, options.index, model)
+        gallery = FolderGallery(path)
+        labels = np.array(gallery.columns.class_names)
+        model = pathlib.Path(gallery.description.saved_model)
+        return _Source(gallery.index.embeddings_of(gallery.paths), labels, path, model)
     from experiments.evaluation.labeled_embeddings import embeddings_from_file
 
-    saved_model: pathlib.Path | None
-    if options.run is not None:
-        run = options.run.expanduser()
-        path, saved_model = run / "test_embeddings.npz", run / "saved_model"
+    saved_model = options.saved_model and options.saved_model.expanduser()
+    if name == "run":
+        run, path, saved_model = path, path / "test_embeddings.npz", path / "saved_model"
         if not (path.is_file() and saved_model.is_dir()):
             raise UsageError(
                 "run must be the folder of a finished run, with test_embeddings.npz and "
                 f"saved_model, but got {run}."
             )
         _check_unseen(run)
-    else:
-        path = cast("pathlib.Path", options.embeddings).expanduser()
-        saved_model = options.saved_model and options.saved_model.expanduser()
     queries = embeddings_from_file(path).queries
     return _Source(queries.embeddings, queries.labels, path, saved_model)
 
@@ -181,12 +176,7 @@ def main(argv: list[str]) -> None:
     from experiments.evaluation.result import REPORT
     from experiments.evaluation.saved_model import fingerprint
     from experiments.evaluation.tables import text_table
-    from experiments.pages.calibration_page import (
-        few_classes,
-        rows_of,
-        unknown,
-        write_calibration_page,
-    )
+    from experiments.pages.calibration_page import notes_of, rows_of, write_calibration_page
     from experiments.pages.links import add_link
     from experiments.pages.model_card import MODEL_CARD, update_threshold
     from keras_dml import metrics
@@ -207,11 +197,11 @@ def main(argv: list[str]) -> None:
         add_link(report, page, "Match or no match")
         add_link(page, report, "The run's report")
         update_threshold(file.with_name(MODEL_CARD), calibration.sentence())
-    lines = [["", "", "95 %"], *([name, *cells] for name, cells in rows_of(found))]
-    print(text_table(lines))
-    no_model = "for no model: set --saved_model=FOLDER to let a search use it"
-    notes = [unknown(decided), few_classes(found), no_model if saved_model is None else ""]
-    print("\n".join(filter(None, [*notes, f"threshold: {path}", f"page: {page}"])))
+    print(text_table([["", "", "95 %"], *([name, *cells] for name, cells in rows_of(found))]))
+    print(*notes_of(found, decided), sep="\n")
+    if saved_model is None:
+        print("for no model: set --saved_model=FOLDER to let a search use it")
+    print(f"threshold: {path}\npage: {page}")
 
 
 if __name__ == "__main__":

@@ -8,14 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from experiments.options import (
-    RunOptions,
-    declarations,
-    given_words,
-    option,
-    parse,
-    run_command,
-)
+from experiments.options import RunOptions, given_for_run, option, parse, run_command
 from experiments.training.child_runs import flag_files, run_recipe
 
 if TYPE_CHECKING:
@@ -50,16 +43,11 @@ stop. Finished runs are not repeated.
     )
 
 
-_NOT_FORWARDED = ("recipes", "output_dir", "flagfile", "debug", "help")
-
-
 def main(argv: list[str]) -> None:
     """Run the recipes that are not finished, then compare all."""
     options = parse(CompareOptions, argv)
     recipes, output = flag_files(options.recipes), pathlib.Path(options.output_dir)
-    forwarded = given_words(
-        options, [name for name in declarations(CompareOptions) if name not in _NOT_FORWARDED]
-    )
+    forwarded = given_for_run(options)
 
     # These imports take seconds. A mistyped flag is reported before them.
     from experiments.evaluation.result import REPORT

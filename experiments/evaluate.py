@@ -11,18 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
-from experiments.options import (
-    UsageError,
-    parse,
-    run_command,
-)
+from experiments.options import UsageError, parse, run_command
 from experiments.options.together import check_together
 from experiments.options.values import whole_numbers
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
+    from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
     from experiments.evaluation.result import Result
     from pipelines import ImageTable
 
@@ -50,12 +44,9 @@ def main(argv: list[str]) -> None:
     with contextlib.ExitStack() as until_end:
         result = _result(options, lambda: until_end.enter_context(held(output, "output_dir")))
         page, report = output / "evaluation.html", source / REPORT
-        try:
-            with replacing(output / "evaluation.json") as unfinished:
-                unfinished.write_text(json.dumps(result.as_json(), indent=1) + "\n")
-            write_report(page, result, {report: "The run's report"} if kind == "run" else {})
-        except OSError as error:
-            raise UsageError(f"The results cannot be written: {error}") from error
+        with replacing(output / "evaluation.json") as unfinished:
+            unfinished.write_text(json.dumps(result.as_json(), indent=1) + "\n")
+        write_report(page, result, {report: "The run's report"} if kind == "run" else {})
     if kind == "run":
         add_link(report, page, " ".join(["Evaluation", *output.name.split("-")[1:]]))
     print(f"\n{result.table}\n\npage: {page}")
@@ -73,32 +64,31 @@ def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result
     from experiments.evaluation.labeled_embeddings import check_matches, embeddings_from_file
     from experiments.options.data import recall_at
 
-    def checked_ks(queries: np.ndarray, gallery: np.ndarray | None) -> list[int]:
-        ks = recall_at(options, len(queries), None if gallery is None else len(gallery))
-        check_matches(queries, gallery)
-        return ks
-
+    kind, title, trained = options.kind, f"{options.kind} {options.source}", 0
     facts: dict[str, str | None] = {}
-    title = f"{options.kind} {options.source}"
-    if options.kind == "embeddings":
-        embedded, trained = embeddings_from_file(options.source), 0
-        classes = related_classes(options, embedded.queries.table)
-        gallery = embedded.gallery
-        ks = checked_ks(embedded.queries.labels, None if gallery is None else gallery.labels)
+    known: Mapping[str, EmbeddedSet | ImageTable]
+    if kind == "embeddings":
+        embedded = embeddings_from_file(options.source)
+        known, images = dict(embedded.sets), embedded.queries.table
+    else:
+        tables, trained = _tables(options)
+        known, images = tables, tables["queries"]
+    labels = {name: each.labels for name, each in known.items()}
+    gallery = labels.get("gallery")
+    ks = recall_at(options, len(labels["queries"]), None if gallery is None else len(gallery))
+    check_matches(labels["queries"], gallery)
+    classes = related_classes(options, images)
+    if kind == "embeddings":
         prefixes = _prefixes(options, embedded)
         open_output()
     else:
-        tables, trained = _tables(options)
-        items = tables.get("gallery")
-        ks = checked_ks(tables["queries"].labels, None if items is None else items.labels)
-        classes = related_classes(options, tables["queries"])
         embedded = _embedded(options, tables, open_output)
         prefixes = _prefixes(options, embedded)
-    if embedded.queries.table is not None:
+    if images is not None:
         facts = {"dataset": options.dataset, "split": options.split}
         if options.fold:
             facts["fold"] = options.fold
-    if options.kind == "backbone":
+    if kind == "backbone":
         title, trained = f"untrained backbone {options.backbone}", 0
         facts["weights"] = options.weights
     return result_of(options, title, embedded, ks, prefixes, facts, trained, classes)
@@ -109,12 +99,11 @@ def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
     from experiments.evaluation import model_embeddings
     from experiments.options import data as options_data
     from experiments.training.made_of import images_of_run
-    from experiments.training.run_files import known_bad_images
 
     if options.kind == "run":
         data = images_of_run(options.source, options, data_dir_moves=False, refuses=True)
     else:
-        data, _ = options_data.data(options, known_bad_images(options.output))
+        data, _ = options_data.data(options)
     return model_embeddings.evaluated_tables(data, options.split, options.dataset)
 
 
@@ -126,21 +115,19 @@ def _embedded(
     from experiments.training.encoders import pooled_backbone
     from experiments.training.run_files import kept_candidate_model, kept_model
 
-    kind, source, queries = options.kind, options.source, tables["queries"]
+    kind, source = options.kind, options.source
     candidates = None
-    if (options.candidate_model or options.candidate_saved_model) and len(tables) == 1:
+    if options.candidate_model and len(tables) == 1:
         raise UsageError(
-            "candidate_model and candidate_saved_model must come with split=test of a dataset with "
-            f"a gallery or a catalog, but got split={options.split} of dataset={options.dataset}."
+            "candidate_model must come with split=test of a dataset with a gallery or a catalog, "
+            f"but got split={options.split} of dataset={options.dataset}."
         )
     if options.candidate_model:
         candidates = model_embeddings.keras_model(
             options.candidate_model, options, "candidate_model"
         )
-    if options.candidate_saved_model:
-        candidates = model_embeddings.saved_model(options.candidate_saved_model, options, queries)
     if kind == "saved_model":
-        embedder = model_embeddings.saved_model(source, options, queries)
+        embedder = model_embeddings.saved_model(source, options, tables["queries"])
     elif kind == "backbone":
         backbone = pooled_backbone(options, options.image_size)
         embedder = model_embeddings.backbone_model(backbone, options, options.backbone)

@@ -30,10 +30,9 @@ def main(argv: list[str]) -> None:
     from experiments.options.visible import visible
     from experiments.searching.columns import import_csv
     from experiments.searching.images import ImageFolder
-    from experiments.searching.index_building import IndexKind, update_index
-    from experiments.searching.store_update import check_store, images_to_store
+    from experiments.searching.index_building import update_index
+    from experiments.searching.store import check_store, images_to_store
 
-    kind = IndexKind(options.metric, options.target_recall, options.prefix)
     images = ImageFolder(absolute_place(options.images))
     files = images.files()
     if options.saved_model is not None:  # refuse another folder before writing one
@@ -55,7 +54,7 @@ def main(argv: list[str]) -> None:
         embedded = _embedded(options, saved_model, images, files)
         index_folder.write_skipped(output / index_folder.SKIPPED, embedded.bad)
         if options.engine == "local":
-            lines = update_index(output, settings, embedded, kind)
+            lines = update_index(options, settings, embedded)
             seconds = time.monotonic() - start
             print(f"{output}: {len(embedded.files):,} images, {seconds:.1f} s: {lines}")
         else:

@@ -6,17 +6,10 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from experiments.options import (
-    RunOptions,
-    UsageError,
-    option,
-    parse,
-    run_command,
-)
+from experiments.options import RunOptions, UsageError, option, parse, run_command
 
 if TYPE_CHECKING:
     import numpy as np
-    from PIL import Image
 
     from pipelines import EvaluationTransform, ImageTable, TrainTransform
 
@@ -49,11 +42,6 @@ The command has all flags of experiments.run, so you can preview any of its comm
     crops: int = option(7, lower_bound=1)
 
 
-_TILE = 160  # pixels
-_GAP = 8
-_TEXT = 18
-
-
 def main(argv: list[str]) -> None:
     """Load the data, apply both transforms, write one picture."""
     options = parse(PreviewOptions, argv)
@@ -69,26 +57,13 @@ def main(argv: list[str]) -> None:
     bad = find_bad_images(table, max_pixels=options.max_pixels)
     if bad:
         raise UsageError(data.not_an_image("training", table, bad))
-    images = _images(table, augmentation, evaluation, options.crops, options.seed)
-    _write(_draw(images, table), output)
+    _write(tiles(table, augmentation, evaluation, options.crops, options.seed), table, output)
     print(
         f"{output}: {len(table)} images, once as evaluated and {options.crops} times as trained on"
     )
 
 
-class _EveryRow:
-    """A sampler with the whole table in each batch."""
-
-    def __init__(self, table: ImageTable) -> None:
-        self.batch_size = len(table)
-
-    def __call__(self, step: int) -> np.ndarray:
-        import numpy as np
-
-        return np.arange(self.batch_size)
-
-
-def _images(
+def tiles(
     table: ImageTable,
     augmentation: TrainTransform,
     evaluation: EvaluationTransform,
@@ -98,44 +73,34 @@ def _images(
     """Return uint8 [rows, 1 + columns, size, size, 3]: the evaluation's crop, then the others."""
     import numpy as np
 
-    from pipelines import evaluation_batches, training_batches
+    from experiments.training.features import view_seeds
+    from pipelines import evaluation_batches
 
-    whole = evaluation_batches(table, evaluation, len(table))
-    crops = training_batches(table, _EveryRow(table), augmentation, seed, num_steps=columns)
-    parts = [*whole, *(images for images, _ in crops)]
+    rows = len(table)
+    parts = [*evaluation_batches(table, evaluation, rows)]
+    for column in range(columns):
+        seeds = view_seeds(seed, column, rows)
+        parts += evaluation_batches(table, augmentation, rows, None, seeds)
     return np.stack([part.numpy() for part in parts], axis=1).round().astype("uint8")
 
 
-def _draw(images: np.ndarray, table: ImageTable) -> Image.Image:
-    from PIL import Image, ImageDraw, ImageFont
+def _write(images: np.ndarray, table: ImageTable, output: str) -> None:
+    """Write a sheet with the class name above each row."""
+    from matplotlib.figure import Figure
 
-    rows, columns, size = images.shape[:3]
-    tile = size * (_TILE // size) if size < _TILE else _TILE
-    font = ImageFont.load_default(12)
-    width, height = tile + _GAP, tile + _TEXT + _GAP
-    sheet = Image.new(
-        "RGB", (_GAP + columns * width + _GAP, _TEXT + rows * height + _GAP), "gainsboro"
-    )
-    draw = ImageDraw.Draw(sheet)
-    # A gap separates the evaluation's column.
-    left = [_GAP + column * width + (_GAP if column else 0) for column in range(columns)]
-    draw.text((left[0], 2), "evaluation", "black", font)
-    draw.text((left[1], 2), "training", "black", font)
-    for row in range(rows):
-        top = _TEXT + row * height
-        for column in range(columns):
-            picture = Image.fromarray(images[row, column])
-            method = Image.Resampling.NEAREST if size < tile else Image.Resampling.LANCZOS
-            sheet.paste(picture.resize((tile, tile), method), (left[column], top))
-        draw.text((left[0], top + tile + 1), table.class_names[table.labels[row]], "black", font)
-    return sheet
-
-
-def _write(sheet: Image.Image, output: str) -> None:
     from keras_dml._files.atomic import replacing
 
+    rows, columns = images.shape[:2]
+    sheet = Figure(figsize=(1.8 * columns, 2 * rows), layout="constrained")
+    sheet.suptitle("first column: evaluation; others: training")
+    for row, places in enumerate(sheet.subplots(rows, columns, squeeze=False)):
+        for column, place in enumerate(places):
+            place.imshow(images[row, column])
+            place.set_axis_off()
+        name = table.class_names[table.labels[row]]
+        places[0].set_title(name, loc="left", parse_math=False)
     with replacing(output) as unfinished:
-        sheet.save(unfinished, "PNG", optimize=True)
+        sheet.savefig(unfinished, format="png")
 
 
 if __name__ == "__main__":

@@ -11,17 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.options import (
-    RunOptions,
-    UsageError,
-    declarations,
-    given_words,
-    parse,
-    run_command,
-)
+from experiments.options import RunOptions, UsageError, given_for_run, parse, run_command
 from experiments.training.child_runs import flag_files, run_recipe
 from experiments.tuning.grid import Setting, printed_scores, printed_table, read_grid
-from experiments.tuning.study_options import NOT_FORWARDED, OF_THE_SEARCH, StudyOptions
+from experiments.tuning.study_options import OF_THE_SEARCH, StudyOptions
 
 if TYPE_CHECKING:
     from experiments.tuning.protocol import RecipeSearch, SearchResult
@@ -41,8 +34,7 @@ def main(argv: list[str]) -> None:
     """Run the searches and the runs that are missing, and write the results."""
     options = parse(StudyOptions, argv)
     recipes, output = flag_files(options.recipes), pathlib.Path(options.output_dir)
-    names = [name for name in declarations(StudyOptions) if name not in NOT_FORWARDED]
-    forwarded = given_words(options, names)
+    forwarded = given_for_run(options, ["seed"])
     settings = read_grid(options.grid)
     if options.grid and options.search:
         raise UsageError(f"grid must not be given with search, but got {' '.join(options.grid)}.")

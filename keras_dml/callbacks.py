@@ -106,13 +106,6 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self._sets = [_Batches("dataset", dataset, batch_size, self.relation)]
         if gallery is not None:
             self._sets.append(_Batches("gallery", gallery, batch_size, self.relation))
-        if self._sets[-1].images is not None:
-            self._check_ks_against(self._sets[-1].images)
-        if not isinstance(prefix, str):
-            raise argument_error("prefix", "a string", prefix, ArgumentTypeError)
-        if embedding_model is not None and not isinstance(embedding_model, keras.Model):
-            wanted = "None or a keras.Model"
-            raise argument_error("embedding_model", wanted, embedding_model, ArgumentTypeError)
         self.prefix = prefix
         self.metric: Metric = metric
         self.neighbors: Neighbors = neighbors
@@ -127,19 +120,15 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Embed one batch of each set, so that mismatches fail before the first epoch.
 
-        Images in batches are counted only up to the largest K.
+        Counts the images only up to the largest K.
         """
         for batches in self._sets:
             self._embeddings(batches, limit=1)
-        if self._sets[-1].images is None:
-            images = 0
-            for _, labels in self._sets[-1]:
-                images += len(labels)
-                if images > max(self.ks):
-                    return
-            self._check_ks_against(images)
-
-    def _check_ks_against(self, images: int) -> None:
+        images = 0
+        for _, labels in self._sets[-1]:
+            images += len(labels)
+            if images > max(self.ks):
+                return
         gallery = len(self._sets) == 2
         most = images if gallery else images - 1
         if max(self.ks) > most:
@@ -205,14 +194,12 @@ class _Batches:
 
     Attributes:
         name: Name of the argument.
-        images: Number of images, or None if unknown.
     """
 
     def __init__(
         self, name: str, dataset: _Dataset, batch_size: int, relation: relations.Relation
     ) -> None:
         self.name = name
-        self.images: int | None = None
         self._dataset: Any = dataset
         self._batch_size, self._relation = batch_size, relation
         wanted = "(images, labels) or batches of these"
@@ -220,11 +207,11 @@ class _Batches:
             if len(dataset) != 2 or np.ndim(dataset[0]) < 1:
                 raise ArgumentError(f"{name} must be {wanted}, but got a tuple of {len(dataset)}.")
             images: Any = dataset[0]  # any object with a length and slices
-            self.images = len(self._labels(dataset[1]))
-            if len(images) != self.images or not self.images:
+            labels = self._labels(dataset[1])
+            if len(images) != len(labels) or not len(images):
                 raise ArgumentError(
                     f"{name} must have at least one image, and one label for each image, but got "
-                    f"{len(images)} images and {self.images} labels."
+                    f"{len(images)} images and {len(labels)} labels."
                 )
             return
         if isinstance(dataset, keras.utils.PyDataset):

@@ -18,6 +18,7 @@ import keras
 from keras import ops
 
 from keras_dml._backend import private
+from keras_dml._backend.configured import ConfiguredValue
 from keras_dml._backend.replicas import place_among_replicas, sum_over_replicas
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
@@ -119,10 +120,6 @@ class _Recipe(_Base):
         }
 
 
-VELOCITIES = ("keras", "torch")
-"""The forms of momentum that `SGD(velocity=...)` takes."""
-
-
 class _VelocitySGD(keras.optimizers.SGD):
     """SGD of Keras with either form of momentum."""
 
@@ -191,7 +188,7 @@ class SGD(_Recipe, _VelocitySGD):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, momentum, nesterov, *args, **kwargs)
-        self.velocity = check_choice("velocity", velocity, VELOCITIES)
+        self.velocity = check_choice("velocity", velocity, ("keras", "torch"))
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
@@ -362,7 +359,7 @@ def multipliers(model: keras.Layer, factor: float) -> dict[str, float]:
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
+class WarmCosine(ConfiguredValue, keras.optimizers.schedules.LearningRateSchedule):
     """Cosine decay with linear warm-up: `lr · min((i + 1) / warmup, (1 + cos(π i / T)) / 2)`.
 
     Examples:
@@ -394,14 +391,6 @@ class WarmCosine(keras.optimizers.schedules.LearningRateSchedule):
         progress = ops.minimum(step / self.total_steps, 1.0)
         cosine = (1.0 + ops.cos(math.pi * progress)) / 2.0
         return self.learning_rate * ops.minimum(warm, cosine)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            "learning_rate": self.learning_rate,
-            "total_steps": self.total_steps,
-            "warmup_steps": self.warmup_steps,
-        }
 
 
 Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule

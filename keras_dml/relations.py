@@ -16,7 +16,7 @@ A pair that is neither positive nor negative is ignored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -90,7 +90,17 @@ class Relation(ConfiguredValue):
         Raises:
             ValueError: A mask has another shape, or a pair is both positive and negative.
         """
-        return self._checked(self.masks(anchors, candidates), anchors, candidates)
+        shape = anchors.shape[0], candidates.shape[0]
+        masks = self.masks(anchors, candidates)
+        positive, negative = checked_masks("relation", self, masks, shape)
+        both = known_numbers(ops.logical_and(positive, negative))
+        if both is not None and both.any():
+            anchor, candidate = np.argwhere(both)[0]
+            raise ArgumentError(
+                "relation must mark no pair as both positive and negative, but got both for anchor "
+                f"{anchor} and candidate {candidate} from {self!r}."
+            )
+        return positive, negative
 
     def masks(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the masks of the positives and the negatives, bool `[a, c]` each."""
@@ -102,7 +112,7 @@ class Relation(ConfiguredValue):
 
     def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
         """Convert labels to a tensor with a row for each image, or raise `ValueError`."""
-        tensor = ops.convert_to_tensor(numbers_of(name, labels, "labels"))
+        tensor = numbers_of(name, labels, "labels")
         if not tensor.shape:
             raise argument_error(name, "labels with a row for each image", labels)
         known = known_numbers(tensor)
@@ -115,18 +125,6 @@ class Relation(ConfiguredValue):
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether checked labels are valid. A compiled graph has NaN losses otherwise."""
         return ops.all(ops.equal(labels, labels))  # NaN is not equal to itself
-
-    def _checked(self, masks: Any, anchors: Tensor, candidates: Tensor) -> Masks:
-        shape = anchors.shape[0], candidates.shape[0]
-        positive, negative = checked_masks("relation", self, masks, shape)
-        both = known_numbers(ops.logical_and(positive, negative))
-        if both is not None and both.any():
-            anchor, candidate = np.argwhere(both)[0]
-            raise ArgumentError(
-                "relation must mark no pair as both positive and negative, but got both for anchor "
-                f"{anchor} and candidate {candidate} from {self!r}."
-            )
-        return positive, negative
 
 
 @keras.saving.register_keras_serializable("keras_dml")

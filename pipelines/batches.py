@@ -350,6 +350,8 @@ def _takes_batches(table: ImageTable, transform: Callable[..., tf.Tensor] | None
     return type(transform) is EvaluationTransform
 
 
+# AutoGraph would warn that it cannot convert the search for pillow-heif.
+@tf.autograph.experimental.do_not_convert
 def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:
     encoded = image if table.paths is None else tf.io.read_file(image)
     if table.arrays is None and heic.can_be_read():

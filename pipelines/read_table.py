@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -86,15 +87,7 @@ def _file_columns(path: pathlib.Path) -> Any:
     if not path.exists():
         raise argument_error("source", "an existing file", str(path))
     if ending in (".csv", ".tsv"):
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = csv.reader(file, delimiter="," if ending == ".csv" else "\t")
-        for number, row in enumerate(rows, 2):
-            if len(row) != len(header):
-                raise ArgumentError(
-                    f"source must have {len(header)} cells in each line, but got {len(row)} in "
-                    f"line {number} of {path}."
-                )
-        return {name: [row[place] for row in rows] for place, name in enumerate(header)}
+        return csv_columns(path, "source")
     if ending == ".parquet" or path.is_dir():
         with needing("parquet", "a Parquet file"):
             from pyarrow import parquet
@@ -105,6 +98,44 @@ def _file_columns(path: pathlib.Path) -> Any:
                 f"source must be a Parquet file, but got {path} ({error})."
             ) from error
     raise argument_error("source", "a .csv, .tsv, or .parquet file", str(path))
+
+
+def csv_columns(path: pathlib.Path, argument: str) -> dict[str, list[str]]:
+    """Read the columns of a CSV file by name.
+
+    The encoding is UTF-8. The separator is a comma, semicolon, or tab. Blanks around a cell and
+    empty lines are ignored.
+
+    Args:
+        path: The file. Its first line has the names of the columns.
+        argument: Name of the caller's argument, for messages.
+
+    Raises:
+        ValueError: The file is missing, has another format, or has two columns of one name.
+    """
+    if not path.is_file():
+        raise argument_error(argument, "an existing CSV file", str(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        separators = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
+        separator = max(separators, key=text.partition("\n")[0].count)
+        reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+        lines = [(reader.line_num, [*map(str.strip, cells)]) for cells in reader if cells]
+        (_, header), *rows = lines
+    except (csv.Error, ValueError) as error:  # also an empty file, and another encoding
+        raise ArgumentError(
+            f"{argument} must be a CSV file in UTF-8, but got {path} ({error})."
+        ) from error
+    if len(set(header)) < len(header):
+        names = ", ".join(header)
+        raise argument_error(argument, "a CSV file with different names of columns", names)
+    for number, cells in rows:
+        if len(cells) != len(header):
+            raise ArgumentError(
+                f"{argument} must have {len(header)} cells in each line, but got {len(cells)} in "
+                f"line {number} of {path}."
+            )
+    return {name: [cells[place] for _, cells in rows] for place, name in enumerate(header)}
 
 
 def _names(columns: Any) -> list[str]:

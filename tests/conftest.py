@@ -61,3 +61,11 @@ def _restored_dtype_policy():
     before = config.dtype_policy()
     yield
     config.set_dtype_policy(before)
+
+
+@pytest.fixture(autouse=True)
+def _without_notes_of_autograph(caplog):
+    """Fail if AutoGraph prints that it could not convert a function: users read it as an error."""
+    yield
+    records = [record.getMessage() for record in caplog.get_records("call")]
+    assert not [message for message in records if "AutoGraph could not" in message]

@@ -34,8 +34,8 @@ class EndToEndOptions(Options):
     group = "Measured"
 
     command = "experiments.benchmark end_to_end"
-    intro = """Measure whole trainings on the backend that Keras uses, and glyphs.flags also in
-torch with pytorch-metric-learning.
+    intro = """Measure whole trainings on the backend that Keras uses. If pytorch-metric-learning is
+installed, glyphs.flags also trains in torch, with the losses multi_similarity and ce.
 
   python -m experiments.benchmark end_to_end
   python -m experiments.benchmark end_to_end --training=cub.flags --data_dir=FOLDER --steps=12
@@ -69,16 +69,14 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
         f"{'network':<24}{'loss':<18}{keras.backend.backend():<11}"
         f"{'images/s':>9}{columns}{'MB':>7}{'R@1, %':>8}"
     )
-    left_out = {}
     for loss in options.losses:
         words = [f"--flagfile={options.training}", f"--loss={loss}"]
         if options.data_dir is not None:
             words.append(f"--data_dir={options.data_dir}")
         run = parse(RunOptions, ["experiments.run", *words])
-        reason = _without_peer(options.training, loss)
-        if reason:
-            left_out[loss] = reason
-        programs = {OURS: _ours} if reason else {OURS: _ours, PEER: torch_training.train}
+        programs = {OURS: _ours}
+        if _has_peer(options.training, loss):
+            programs[PEER] = torch_training.train
         rates = _rates(run, options.steps)
         rows: dict[str, list[measuring.Row]] = {name: [] for name in programs}
         for _ in range(options.rounds):
@@ -86,17 +84,12 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
                 rows[name] += measuring.child_rows(program, words, options.steps, rates)
         for name, of_rounds in rows.items():
             yield _line(f"{run.backbone} {run.image_size}", loss, name, of_rounds)
-    for loss, reason in left_out.items():
-        yield f"no {PEER}: {loss}: {reason}"
 
 
-def _without_peer(recipe: str, loss: str) -> str:
-    """Return why a row has no training in torch, or an empty text."""
-    if importlib.util.find_spec("pytorch_metric_learning") is None:
-        return "pytorch-metric-learning is not installed"
-    if recipe != _GLYPHS:
-        return f"only {_GLYPHS} is written in torch"
-    return "" if loss in _PEERS else "pytorch-metric-learning does not have the loss"
+def _has_peer(recipe: str, loss: str) -> bool:
+    """Return whether the training is also written in torch, and torch is installed."""
+    is_installed = importlib.util.find_spec("pytorch_metric_learning") is not None
+    return is_installed and recipe == _GLYPHS and loss in _PEERS
 
 
 def _rates(options: RunOptions, steps: int) -> list[float]:

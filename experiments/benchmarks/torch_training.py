@@ -5,8 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from experiments.benchmarks import measuring
 from experiments.options import RunOptions, parse
 
@@ -138,12 +136,11 @@ def _recall(net: Any, table: Any, side: int, size: int) -> float:
     """Return R@1 by cosine of the central crops."""
     import torch
 
+    from keras_dml.metrics import recall_at_k
+
     net.eval()
     first = (side - size) // 2
     images = _resized(table, side)[:, :, first : first + size, first : first + size]
     with torch.no_grad():
         parts = [net(part.repeat(1, 3, 1, 1)) for part in images.split(240)]
-        z = torch.nn.functional.normalize(torch.cat(parts))
-        similarities = (z @ z.T).fill_diagonal_(-1)
-    nearest = similarities.argmax(1).numpy()
-    return float(np.mean(table.labels[nearest] == table.labels))
+    return recall_at_k(torch.cat(parts).numpy(), table.labels, [1])[1]

@@ -13,9 +13,8 @@ __all__ = ["AuditOptions"]
 
 _WHAT, _FOUND = "Audited run or file, one of", "What counts as found"
 _LIMITS, _HOW = "How much is allowed, for an exit code", "How"
-_ANY = " Default: any number."
 # Flags of the audited run that have no effect on a file of embeddings.
-_OF_A_RUN = {"split", *(field.name for field in dataclasses.fields(EvaluationOptions))} - {
+_OF_A_RUN = {field.name for field in dataclasses.fields(EvaluationOptions)} - {
     "max_pixels", *(field.name for field in dataclasses.fields(Options))
 }  # fmt: skip
 
@@ -30,11 +29,16 @@ class AuditOptions(EvaluationOptions):
         embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n]. train_ or
             gallery_ before these names adds sets, and paths (train_paths, gallery_paths) of image
             files add pictures. Without pictures, near-duplicates are found by the embeddings.
-        split: With --run: which of its images.
         correlation: Least correlation of the gray levels of two near-duplicates, at 32x32 pixels.
             One of them may be mirrored or cut by up to a sixth.
         similarity: Without pictures: least cosine similarity of two near-duplicates. The right
             value depends on the model.
+        max_leaks: Test and gallery images that are near-duplicates of training images. Default: any
+            number.
+        max_duplicates: Images after the first of each group of near-duplicates. Default: any
+            number.
+        max_label_errors: Labels that are probably wrong. Default: any number.
+        max_outliers: Outliers. Default: any number.
         output_dir: Folder of the results. Default: RUN/audit, or NAME-audit next to the file.
     """
 
@@ -56,21 +60,12 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
 
     run: str | None = option(None, group=_WHAT)
     embeddings: str | None = option(None, group=_WHAT)
-    split: str = option("all", group=_HOW, choices=("all", "train", "test"))
     correlation: float = option(0.92, group=_FOUND, lower_bound=0, upper_bound=1)
     similarity: float = option(0.97, group=_FOUND, lower_bound=-1, upper_bound=1)
-    max_leaks: int | None = option(
-        None,
-        text=f"Test and gallery images that are near-duplicates of training images.{_ANY}",
-        lower_bound=0,
-    )
-    max_duplicates: int | None = option(
-        None, text=f"Images after the first of each group of near-duplicates.{_ANY}", lower_bound=0
-    )
-    max_label_errors: int | None = option(
-        None, text=f"Labels that are probably wrong.{_ANY}", lower_bound=0
-    )
-    max_outliers: int | None = option(None, text=f"Outliers.{_ANY}", lower_bound=0)
+    max_leaks: int | None = option(None, lower_bound=0)
+    max_duplicates: int | None = option(None, lower_bound=0)
+    max_label_errors: int | None = option(None, lower_bound=0)
+    max_outliers: int | None = option(None, lower_bound=0)
     output_dir: str | None = option(None, group=_HOW)
 
     @classmethod
@@ -95,16 +90,6 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
             return self.source / "audit"
         source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
         return source.with_name(f"{source.stem}-audit")
-
-    @property
-    def limits(self) -> dict[str, int | None]:
-        """The largest allowed number of findings of each kind."""
-        return {
-            "leaks": self.max_leaks,
-            "duplicates": self.max_duplicates,
-            "label_errors": self.max_label_errors,
-            "outliers": self.max_outliers,
-        }
 
     def check_effect(self) -> None:
         """Raise `UsageError` for flags on the command line without effect on a file."""

@@ -3,22 +3,19 @@
 `experiments.calibrate` writes a calibration next to its SavedModel, as NAME-calibration.json.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.saved_model import fingerprint
 from experiments.options.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from keras_dml.metrics import IdentificationPoint, Verification
-    from keras_dml.metrics.pair_verification import Interval
+from keras_dml._files.atomic import replacing
+from keras_dml.metrics import IdentificationPoint, Verification, pairs_needed
 
 _AGAIN = "python -m experiments.calibrate writes a new one"
 
@@ -65,39 +62,32 @@ def calibration_of(
         **dataclasses.asdict(point),
         "equal_error_rate": found.equal_error_rate,
         "equal_error_rate_interval": found.equal_error_rate_interval,
-    }
-    of_calibration = {name: measured.pop(name) for name in ("threshold", "false_match_rate")}
-    measured.pop("metric", None)
-    findings = {
-        **{name: _json(value) for name, value in measured.items()},
         "equal_error_threshold": found.equal_error_threshold,
         "classes": found.num_classes,
         "positive_pairs": found.positive_pairs,
         "negative_pairs": found.negative_pairs,
         "identification": dataclasses.asdict(decided),
     }
-    return Calibration(found.metric, **of_calibration, fingerprint=fingerprint, findings=findings)
+    own = {name: measured.pop(name) for name in ("metric", "threshold", "false_match_rate")}
+    findings = {name: _json(value) for name, value in measured.items()}
+    return Calibration(**own, fingerprint=fingerprint, findings=findings)
 
 
-def _json(value: float | Interval) -> object:
+def _json(value: Any) -> object:
     """Return a value with None instead of NaN, which JSON does not have."""
-    if isinstance(value, float):
-        return None if math.isnan(value) else value
-    return [None if math.isnan(bound) else bound for bound in value]
+    if isinstance(value, tuple):
+        return [_json(bound) for bound in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def negative_pairs(labels: np.ndarray) -> int:
     """Return the number of pairs of two classes."""
-    import numpy as np
-
     sizes = np.unique(labels, return_counts=True)[1].astype(np.float64)
     return int((sizes.sum() ** 2 - (sizes**2).sum()) / 2)
 
 
 def check_rate(rate: float, labels: np.ndarray) -> None:
     """Raise `UsageError` if the labels have too few pairs of two classes for a false match rate."""
-    from keras_dml.metrics import pairs_needed
-
     pairs, needed = negative_pairs(labels), pairs_needed(rate)
     if 0 < pairs < needed:
         images = math.ceil(len(labels) * math.sqrt(needed / pairs))
@@ -116,8 +106,6 @@ def calibration_path(saved_model: str | os.PathLike[str]) -> pathlib.Path:
 
 def write_calibration(path: pathlib.Path, calibration: Calibration) -> None:
     """Write a calibration under a temporary name, then rename it."""
-    from keras_dml._files.atomic import replacing  # imports Keras
-
     with replacing(path) as unfinished:
         unfinished.write_text(checked_text(dataclasses.asdict(calibration)))
 
@@ -128,8 +116,6 @@ def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
     Returns:
         None if it is missing, damaged, or belongs to another model.
     """
-    from experiments.evaluation.saved_model import fingerprint  # imports TensorFlow
-
     try:
         found = read_calibration(saved_model, fingerprint(saved_model))
     except UsageError:

@@ -6,14 +6,7 @@ import dataclasses
 import os
 import pathlib
 
-from experiments.options import (
-    Options,
-    RunOptions,
-    UsageError,
-    declarations,
-    option,
-    refuse_unused,
-)
+from experiments.options import Options, RunOptions, UsageError, option, refuse_unused
 from experiments.options.run_options import (
     BackboneOptions,
     EvaluationOptions,
@@ -55,7 +48,6 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
             gallery_paths and catalog_paths), the page shows neighbors.
         candidate_model: Keras model of the gallery or catalog images, which the queries of --model
             search. Default: --model embeds all images.
-        candidate_saved_model: The same as a SavedModel, with --saved_model.
         split: Images of the dataset. A model that was trained on it has seen the classes of train
             and all.
         clustering: Compute NMI and AMI, which need k-means.
@@ -84,7 +76,6 @@ default of --dataset is a folder of class folders. The same command resumes afte
     saved_model: str | None = option(None)
     embeddings: str | None = option(None)
     candidate_model: str | None = option(None, group=_HOW, needs="model")
-    candidate_saved_model: str | None = option(None, group=_HOW, needs="saved_model")
     split: str = option("test", group=_HOW, choices=("test", "train", "all"))
     clustering: bool = option(True, group=_HOW)
     output_dir: str | None = option(None, group=_HOW)
@@ -93,14 +84,6 @@ default of --dataset is a folder of class folders. The same command resumes afte
     def of_flag_files(cls) -> type[Options]:
         """Return the options of a recipe or of a run."""
         return RunOptions
-
-    @classmethod
-    def refusal(cls, name: str | None, received: str) -> str | None:
-        """Return a message for a flag of training."""
-        known = declarations(RunOptions, registries=False)
-        if name is None or not {name, name.removeprefix("no")} & known.keys():
-            return None
-        return f"{name} has no effect on an evaluation, but got {received}."
 
     @property
     def kind(self) -> str:

@@ -16,7 +16,6 @@ from experiments.evaluation.evaluators import (
 from experiments.evaluation.labeled_embeddings import (
     LabeledEmbeddings,
     trained_classes_line,
-    zero_row_lines,
     zero_rows,
 )
 from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
@@ -57,7 +56,7 @@ def result_of(
             information_findings(scored, options.information),
         ]
     )
-    zeros = zero_rows(embedded)
+    zeros, zero_lines = zero_rows(embedded)
     seen = trained_classes_line(trained, queries.table)
     all_facts: dict[str, Any] = {
         "evaluated": title,
@@ -73,7 +72,7 @@ def result_of(
         if fact is not None
     ]
     warnings = [("Training classes", seen)] if seen else []
-    warnings += [("Rows of zeros", line) for line in zero_row_lines(zeros)]
+    warnings += [("Rows of zeros", line) for line in zero_lines]
     sides = {"test": queries} | ({} if gallery is None else {"gallery": gallery})
     pairs = similarities_of_some(
         {side: each.labels for side, each in sides.items()},
@@ -84,11 +83,7 @@ def result_of(
         title=title,
         rows=findings.rows,
         table="\n".join([score_table(findings.rows), *lines, *(text for _, text in warnings)]),
-        details={
-            **all_facts,
-            **{name: len(numbers) for name, numbers in zeros.items()},
-            **findings.result,
-        },
+        details={**all_facts, **zeros, **findings.result},
         summary=[
             *shown,
             *findings.lines,

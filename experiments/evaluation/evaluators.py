@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import keras
 import numpy as np
 
 from experiments.evaluation import baselines
 from experiments.evaluation.baselines import best_baseline
-from experiments.evaluation.information import widest_classes
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings
@@ -41,35 +40,19 @@ from experiments.evaluation.scores import Embeddings as Scored
 from experiments.evaluation.table_embedder import TableEmbedder, raw_pixels
 from experiments.options import data as described
 from experiments.options.run_options import RelationOptions
+from experiments.options.visible import visible
 from keras_dml.metrics import class_mean_accuracy
+from keras_dml.metrics.pairwise_information import within_class_entropy
 from keras_dml.models.backbones import NO_WEIGHTS
 from keras_dml.relations import Relation
 from pipelines import ImageTable, Split
 
+#: The run that an evaluator measures: `RunPlan` of `experiments.training`, which imports this file.
+EvaluatedRun: TypeAlias = Any
 #: Name of a table of `Split.tables` -> embeddings `[n, d]`.
 Embeddings: TypeAlias = Mapping[str, np.ndarray]
 # Key of the histograms of `Similarities` in the file of the untrained backbone.
 _PAIRS = "pairs"
-
-
-class EvaluatedRun(Protocol):
-    """The run that an evaluator measures; `experiments.training.plan.RunPlan` is one."""
-
-    @property
-    def data(self) -> Split:
-        """The images."""
-
-    @property
-    def options(self) -> Any:
-        """The options, `experiments.options.RunOptions`."""
-
-    @property
-    def folder(self) -> Any:
-        """The folder, `experiments.training.run_folder.RunFolder`."""
-
-    @property
-    def ks(self) -> Sequence[int]:
-        """Values of K."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,10 +171,6 @@ class InformationScores(Evaluator):
     def __init__(self, fitted: bool = False) -> None:
         self.fitted = fitted
 
-    def sides(self, data: Split) -> Sequence[str]:
-        """Return the names of the test images and of the gallery."""
-        return [side for side in data.tables if side in ("test", "gallery")]
-
     def measure(
         self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
     ) -> Iterator[tuple[str, float]]:
@@ -223,6 +202,37 @@ def information_findings(scored: Scored, fitted: bool = False) -> Findings:
     return Findings(lines=lines, result={"scores": as_json(found)})
 
 
+def widest_classes(
+    embeddings: np.ndarray, labels: np.ndarray, names: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """Return a (label, text) pair with the ten classes of the highest entropy within the class.
+
+    A class without variance has the entropy −∞, and then the mean over the classes is −∞ too. A
+    second pair has the entropy of the pooled variance in this case. The result is empty without a
+    class of two images.
+
+    Args:
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`.
+        names: Names of labels that are numbers from 0. Without names, the labels are names.
+    """
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    rows = sizes[codes] > 1
+    if not rows.any():
+        return []
+    classes, codes = np.unique(labels[rows], return_inverse=True)
+    found = within_class_entropy(embeddings[rows].astype(np.float64), codes)
+    shown = []
+    for code in np.argsort(-found.per_class, kind="stable")[:10]:
+        name = names[classes[code]] if names else classes[code]
+        shown.append(f"{visible(str(name))} ({found.per_class[code]:z.1f})")
+    lines = [("Widest classes (entropy within the class, nats)", ", ".join(shown))]
+    if not np.isfinite(found.average) and np.isfinite(found.pooled):
+        label = "Within-class entropy H(Z|Y), bound by the pooled variance (nats)"
+        lines.append((label, f"{found.pooled:z.3f}"))
+    return lines
+
+
 def retrieval_findings(
     scored: Scored,
     catalog: EmbeddedSet | None = None,
@@ -245,11 +255,9 @@ def retrieval_findings(
     for search in related:
         rows |= _distance_rows(search)
     certificates = certificate_values(scored)
-    pairs = scored.pairs_of_the_divergence()
-    lines = [*certificate_lines(scored), *score_lines(scores)]
     return Findings(
         rows=rows,
-        lines=[*lines, ("Matching pairs of the divergence", pairs)] if pairs else lines,
+        lines=[*certificate_lines(scored), *score_lines(scores)],
         result={"scores": as_json(with_prefixes)}
         | ({"certificates": as_json(certificates)} if certificates else {}),
     )

@@ -140,11 +140,7 @@ def _with_tables(
     class_names = tuple(map(str, classes))
     tables = {}
     for side, ids in zip(sides, np.split(numbers, ends)):
-        argument = f"{_PREFIXES[side]}paths"
-        paths: Any = arrays[argument].tolist()  # the table checks every name of a list
-        for name in paths:
-            if "\0" in str(name):
-                raise UsageError(f"{argument} must be file names, but got {name!r}.")
+        paths: Any = arrays[f"{_PREFIXES[side]}paths"].tolist()  # the table checks a list
         tables[side] = ImageTable(ids, class_names, paths=paths)
     return {side: each._replace(table=tables.get(side)) for side, each in found.items()}
 
@@ -165,35 +161,25 @@ def trained_classes_line(trained: int, queries: ImageTable | None) -> str:
     )
 
 
-def zero_rows(embedded: LabeledEmbeddings) -> dict[str, np.ndarray]:
-    """Return the row numbers of the embeddings that are 0 in float32.
+def zero_rows(embedded: LabeledEmbeddings) -> tuple[dict[str, int], list[str]]:
+    """Count the embeddings that are 0 in float32.
 
     Returns:
-        "zero_rows", "gallery_zero_rows", and "catalog_zero_rows", if there is such a set.
+        `(counts, lines)`: "zero_rows", "gallery_zero_rows", and "catalog_zero_rows", if there is
+        such a set, and a line with the first row numbers for each set that has such rows.
     """
-    return {
-        f"{_PREFIXES[name]}zero_rows": np.flatnonzero(
-            # In blocks, because the embeddings may be on a disk.
-            np.concatenate(
-                [
-                    ~each.embeddings[block].astype(np.float32).any(axis=1)
-                    for block in row_blocks(each.embeddings)
-                ]
-            )
-        )
-        for name, each in embedded.sets
-    }
-
-
-def zero_row_lines(zeros: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a line for each set that has rows of zeros, as from `zero_rows`."""
-    lines = []
-    for name, numbers in zeros.items():
-        if len(numbers):
-            where = name.removesuffix("zero_rows").rstrip("_")
+    counts, lines = {}, []
+    for name, each in embedded.sets:
+        prefix = _PREFIXES[name]
+        # In blocks, because the embeddings may be on a disk.
+        blocks = (each.embeddings[block] for block in row_blocks(each.embeddings))
+        is_zero = np.concatenate([~rows.astype(np.float32).any(axis=1) for rows in blocks])
+        zeros = np.flatnonzero(is_zero)
+        counts[f"{prefix}zero_rows"] = len(zeros)
+        if len(zeros):
+            where = f" in the {prefix.rstrip('_')}" if prefix else ""
             lines.append(
-                f"{len(numbers):,} row{'s' * (len(numbers) > 1)} of zeros"
-                f"{f' in the {where}' if where else ''} "
-                f"(row numbers {first_few(numbers)}): similarity 0 to everything"
+                f"{len(zeros):,} row{'s' * (len(zeros) > 1)} of zeros{where} "
+                f"(row numbers {first_few(zeros)}): similarity 0 to everything"
             )
-    return lines
+    return counts, lines

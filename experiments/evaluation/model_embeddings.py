@@ -7,23 +7,20 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import pipelines
-from experiments.evaluation.audited_images import split_sets
-from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
-from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
+from experiments.evaluation.saved_model import ImageEmbedder, file_sha256, fingerprint
 from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
     embeddings_on_disk,
 )
+from experiments.options import RunOptions
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
@@ -32,13 +29,6 @@ from experiments.options.values import import_modules
 from keras_dml.export import float32_copy
 from keras_dml.models import load_keras_file
 from pipelines import ImageTable, Split
-
-# Set of `LabeledEmbeddings` -> the name of its file of embeddings.
-_FILES = {
-    "queries": "evaluation",
-    "gallery": "evaluation_gallery",
-    "catalog": "evaluation_catalog",
-}
 
 
 def evaluated_tables(
@@ -69,10 +59,12 @@ def evaluated_tables(
         raise UsageError(
             f"split must be test or train with a gallery, but got all with dataset={dataset}."
         )
-    tables, class_names, offsets = split_sets(data)
-    labels = np.concatenate([each.labels + offsets[name] for name, each in tables.items()])
+    offset, class_names = 0, train.class_names
+    if not data.same_classes:
+        offset, class_names = train.num_classes, train.class_names + test.class_names
+    labels = np.concatenate([train.labels, test.labels + offset])
     images = {
-        kind: np.concatenate([getattr(each, kind) for each in tables.values()])
+        kind: np.concatenate([getattr(train, kind), getattr(test, kind)])
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(train, kind) is not None
     }
@@ -137,7 +129,7 @@ def saved_model(
 
 
 def keras_model(
-    path: str | os.PathLike[str], options: EvaluationOptions, flag: str
+    path: str | os.PathLike[str], options: EvaluationOptions | RunOptions, flag: str
 ) -> IdentifiedEmbedder:
     """Return the embedder of a `.keras` file.
 
@@ -190,7 +182,9 @@ def backbone_model(model: keras.Model, options: EvaluationOptions, name: str) ->
     return _embedder(float32_copy(model), options, digest.hexdigest())
 
 
-def _embedder(model: keras.Model, options: EvaluationOptions, key: str) -> IdentifiedEmbedder:
+def _embedder(
+    model: keras.Model, options: EvaluationOptions | RunOptions, key: str
+) -> IdentifiedEmbedder:
     transform = options_data.evaluation_transform(options)
     return IdentifiedEmbedder(TableEmbedder(model, transform, options.eval_batch_size), key)
 
@@ -233,14 +227,10 @@ def embed(
             models differ in length.
         RunError: Out of memory.
     """
-    arrays = {
-        name: embed_table(
-            model if name == "queries" or candidate_model is None else candidate_model,
-            table,
-            folder / f"{_FILES[name]}.npy",
-        )
-        for name, table in tables.items()
-    }
+    arrays = {}
+    for name, table in tables.items():
+        one, suffix = (model, "") if name == "queries" else (candidate_model or model, f"_{name}")
+        arrays[name] = embed_table(one, table, folder / f"evaluation{suffix}.npy")
     lengths = [array.shape[1] for array in arrays.values()]
     if len(set(lengths)) > 1:
         raise UsageError(
@@ -255,7 +245,7 @@ def embed(
 def embed_table(model: IdentifiedEmbedder, table: ImageTable, path: pathlib.Path) -> np.ndarray:
     """Embed images into a file, as `embed`."""
     with naming_bad_images(table, "the same command continues where it stopped"):
-        return cast(EmbeddingFile, embeddings_on_disk(model, table, path, "embedding")).array()
+        return embeddings_on_disk(model, table, path, "embedding").array()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """Correlation of two pictures that may be re-encoded, resized, mirrored, or cut."""
 
-import functools
-
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -14,8 +12,8 @@ _SIZES = range(_SMALLEST_CUT, SIDE + 1)
 # All pairs are compared at this size first, and those below this correlation are not examined. The
 # lowest correlation of planted copies that were cut by 9 % was 0.82.
 _COARSE, _WORTH_A_LOOK = 8, 0.75
-# Pairs in a block, and pictures whose sizes are stored, 20 KB each.
-_PAIRS, _MOST_KEPT = 2**12, 2**12
+# Pairs in a block.
+_PAIRS = 2**12
 
 
 def picture_correlations(
@@ -42,10 +40,6 @@ def picture_correlations(
     coarse = small.mean((2, 4), dtype=np.float32)
     straight, mirrored = _unit(coarse), _unit(coarse[:, :, ::-1])
 
-    @functools.lru_cache(_MOST_KEPT)
-    def looks(row: int, mirror: bool = False) -> Look:
-        return Look(pictures[row][:, ::-1] if mirror else pictures[row])
-
     with progress_bar("comparing pictures", total=len(pairs)) as bar:
         for start in range(0, len(pairs), _PAIRS):
             first, second = pairs[start : start + _PAIRS].T
@@ -54,52 +48,31 @@ def picture_correlations(
             block = found[start : start + _PAIRS]
             block[:] = np.maximum(as_is, turned)
             for place in np.flatnonzero(block >= _WORTH_A_LOOK):
+                one, other = pictures[first[place]], pictures[second[place]]
+                looks = (other, as_is[place]), (other[:, ::-1], turned[place])
                 # Try both for a picture that is nearly symmetric.
                 block[place] = max(
-                    best_cut(looks(int(first[place])), looks(int(second[place]), mirror))
-                    for mirror, score in ((False, as_is[place]), (True, turned[place]))
-                    if score >= block[place] - 0.1
+                    best_cut(one, look) for look, score in looks if score >= block[place] - 0.1
                 )
             bar.update(len(block))
     return found
 
 
-class Look:
-    """A gray picture, prepared for the correlation with the cuts of other pictures.
-
-    Args:
-        picture: uint8 `[SIDE, SIDE]`.
-    """
-
-    def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
-        image = Image.fromarray(np.ascontiguousarray(picture))
-        resized = [image.resize((size, size), Image.Resampling.BOX) for size in _SIZES]
-        self.sought = [_unit(np.asarray(each)[None])[0] for each in resized]
-        self._float = picture.astype(np.float32)
-        self._lengths = [
-            np.linalg.norm(cuts - cuts.mean(1, keepdims=True), axis=1)
-            for cuts in map(self._cuts, _SIZES)
-        ]
-
-    def _cuts(self, size: int) -> npt.NDArray[np.float32]:
-        cuts = np.lib.stride_tricks.sliding_window_view(self._float, (size, size))
-        return cuts.reshape(-1, size * size)
-
-    def best(self, sought: list[npt.NDArray[np.float32]]) -> float:
-        """Return the highest correlation of its cuts with the `sought` of another picture."""
-        best = -1.0
-        for size, unit, lengths in zip(_SIZES, sought, self._lengths):
-            # `unit` has mean 0, so the mean of the cut has no effect.
-            products, level = self._cuts(size) @ unit, lengths < 1e-3
-            best = max(
-                best, float(np.where(level, 0, products / np.where(level, 1, lengths)).max())
-            )
-        return best
-
-
-def best_cut(one: Look, other: Look) -> float:
+def best_cut(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
     """Return the highest correlation of one picture with a cut of the other."""
-    return max(one.best(other.sought), other.best(one.sought))
+    return max(_best_cut_of(other, one), _best_cut_of(one, other))
+
+
+def _best_cut_of(picture: npt.NDArray[np.uint8], whole: npt.NDArray[np.uint8]) -> float:
+    """Return the highest correlation of a whole picture with the cuts of another one."""
+    image = Image.fromarray(np.ascontiguousarray(whole))
+    best = -1.0
+    for size in _SIZES:
+        resized = np.asarray(image.resize((size, size), Image.Resampling.BOX))
+        cuts = np.lib.stride_tricks.sliding_window_view(picture, (size, size))
+        found = _unit(cuts.reshape(-1, size, size)) @ _unit(resized[None])[0]
+        best = max(best, float(found.max()))
+    return best
 
 
 def _unit(pictures: np.ndarray) -> npt.NDArray[np.float32]:

@@ -5,10 +5,11 @@ import os
 import pathlib
 from typing import IO, TypeAlias
 
-import numpy as np
+import tensorflow as tf
 from PIL import Image
 
 from pipelines import heic
+from pipelines.images.orientation import read_orientation
 from pipelines.images.pillow_decode import is_animated, open_image, rgb_pixels, turned_upright
 from pipelines.max_pixels import MOST_PIXELS
 
@@ -57,7 +58,19 @@ def thumbnail(source: Source, max_pixels: int = MOST_PIXELS, side: int = SIDE) -
     Raises:
         ValueError: As `checked_picture`, or the image is damaged.
     """
-    return encoded_picture(_upright(source, max_pixels, side), side)
+    encoded = heic.as_png(_bytes(source), max_pixels)
+    image = open_image(encoded, max_pixels)
+    image.draft("RGB", (side, side))  # a JPEG is decoded at a smaller size
+    # The orientation as the models read it. Pillow would read XMP too.
+    orientation = int(read_orientation(tf.constant(encoded)))
+    return encoded_picture(turned_upright(rgb_pixels(image, "white"), orientation), side)
+
+
+def _bytes(source: Source) -> bytes:
+    if isinstance(source, str | os.PathLike):
+        return pathlib.Path(source).read_bytes()
+    source.seek(0)
+    return source.read()
 
 
 def encoded_picture(
@@ -76,37 +89,6 @@ def encoded_picture(
     file = io.BytesIO()
     image.save(file, "JPEG", quality=85, optimize=True)
     return file.getvalue(), "jpeg"
-
-
-def whole_picture(source: Source, max_pixels: int = MOST_PIXELS) -> np.ndarray:
-    """Return all pixels of an image file, uint8 `[h, w, 3]`, as `thumbnail`."""
-    return np.asarray(_upright(source, max_pixels))
-
-
-def _upright(source: Source, max_pixels: int, side: int | None = None) -> Image.Image:
-    """Return the RGB pixels, turned upright. With `side`, a JPEG is decoded at a smaller size."""
-    encoded = heic.as_png(_bytes(source), max_pixels)
-    image = open_image(encoded, max_pixels)
-    orientation = _orientation(encoded)
-    if side is not None:
-        image.draft("RGB", (side, side))
-    return turned_upright(rgb_pixels(image, "white"), orientation)
-
-
-def _bytes(source: Source) -> bytes:
-    if isinstance(source, str | os.PathLike):
-        return pathlib.Path(source).read_bytes()
-    source.seek(0)
-    return source.read()
-
-
-def _orientation(encoded: bytes) -> int:
-    """Return the EXIF orientation as the models read it. Pillow would read XMP too."""
-    import tensorflow as tf
-
-    from pipelines.images.orientation import read_orientation
-
-    return int(read_orientation(tf.constant(encoded)))
 
 
 def _png(image: Image.Image) -> bytes:

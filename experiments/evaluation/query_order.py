@@ -1,16 +1,12 @@
 """Which queries a page shows, and which classes are mistaken for others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from keras_dml.retrieval import Index
+from keras_dml.metrics.neighbors import neighbor_blocks
+from keras_dml.retrieval import Index
 
 
 class Answers(NamedTuple):
@@ -48,42 +44,27 @@ class ClassRecall(NamedTuple):
 
 
 def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Choose images to show as queries, from classes that are spread over the set.
+    """Choose images to show as queries, evenly spaced over random images in the order of classes.
 
-    The classes are evenly spaced in their order. With fewer classes than `num`, classes give
-    further images. Classes of one image are left out if there are others, because such a query has
-    no match.
+    Classes of one image are left out if there are others, because such a query has no match.
 
     Args:
-        labels: Class of each image, integers `[n]`.
+        labels: Class of each image, integers `[n]`, n at least 1.
         num: Number of queries, at most.
         seed: Seed of the choice.
 
     Returns:
         Distinct row numbers, `[at most num]`.
-
-    Raises:
-        ValueError: `num` is below 1, or `labels` is not a vector or is empty.
     """
     labels = np.asarray(labels)
-    if labels.ndim != 1 or not len(labels):
-        raise ArgumentError(
-            f"labels must be a vector of at least one class, but got shape {labels.shape}."
-        )
-    if num < 1:
-        raise ArgumentError(f"num must be at least 1, but got {num}.")
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     _, classes, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
-    order = np.argsort(classes, kind="stable")
-    # The place of each image in its class: each class gives an image before it gives a second one.
-    places = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     if sizes.max() > 1:
-        several = np.repeat(sizes, sizes) > 1
-        order, places = order[several], places[several]
-    firsts = order[places == 0]
-    if len(firsts) > num:
-        return shuffled[firsts[np.arange(num) * len(firsts) // num]]
-    return shuffled[order[np.argsort(places, kind="stable")[:num]]]
+        several = sizes[classes] > 1
+        shuffled, classes = shuffled[several], classes[several]
+    order = shuffled[np.argsort(classes, kind="stable")]
+    num = min(num, len(order))
+    return order[np.arange(num) * len(order) // num]
 
 
 def nearest(
@@ -97,8 +78,6 @@ def nearest(
         k: Number of neighbors, at least 1.
         own_rows: Item that each query is, `[n]`, to exclude it. None excludes nothing.
     """
-    from keras_dml.metrics.neighbors import neighbor_blocks
-
     _, rows, scores = zip(*neighbor_blocks(index, queries, k, own_rows))
     return np.concatenate(rows), np.concatenate(scores)
 

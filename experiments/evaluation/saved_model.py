@@ -115,6 +115,12 @@ def fingerprint(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def _check_is_saved_model(path: pathlib.Path) -> None:
     if (path / "saved_model.pb").is_file():
         return

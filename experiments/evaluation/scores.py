@@ -11,19 +11,31 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from experiments.evaluation.information import ROWS, information_of
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from experiments.evaluation.labeled_embeddings import EmbeddedSet
-    from keras_dml._common.types import Metric, Neighbors
-    from keras_dml.metrics import DistanceHistograms, PrecisionAtR
-    from keras_dml.metrics.approximate import ApproximateScores, Certificate
-    from keras_dml.metrics.clustering import ClusteringScores
-    from keras_dml.relations import Relation
+from experiments.evaluation.labeled_embeddings import EmbeddedSet
+from experiments.evaluation.tables import text_table
+from keras_dml._common.labels import joined_labels
+from keras_dml._common.types import Metric, Neighbors
+from keras_dml.metrics import (
+    PrecisionAtR,
+    clustering_scores,
+    distance_histograms,
+    information,
+    recall_at_k,
+)
+from keras_dml.metrics.approximate import (
+    ApproximateScores,
+    Certificate,
+    approximate_scores,
+    sampled_divergence,
+    takes_scann,
+)
+from keras_dml.metrics.clustering import ClusteringScores
+from keras_dml.metrics.information_scores import whole_classes
+from keras_dml.relations import Relation
 
 #: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
 Rows: TypeAlias = Mapping[str, Mapping[str, float]]
@@ -35,6 +47,10 @@ CATALOG, PAPER = "photo to catalog", "paper"
 PHOTOS = "catalog to photo"
 #: Keys of `metrics.jsonl`. The best epoch is chosen by one of them.
 RECALL_AT_1, MAP_AT_R, ACCURACY = "test/recall@1/cosine", "test/map@r/cosine", "test/accuracy"
+#: Key of the number of rows of the scores of information.
+ROWS = "information_rows"
+# The most rows of these scores, unless all rows are asked for.
+_MOST_ROWS = 4096
 
 
 class Embeddings:
@@ -67,8 +83,7 @@ class Embeddings:
         self.neighbors, self.name, self.relation = neighbors, name, relation
         self.embeddings, self.labels = queries.embeddings, queries.labels
         self.certificates: dict[str, Mapping[str, Certificate]] = {}
-        self._precision: dict[Metric, PrecisionAtR] = {}
-        self._approximate: dict[Metric, ApproximateScores] = {}
+        self._found: dict[Metric, ApproximateScores] = {}
         # The gallery as arguments of `keras_dml.metrics`.
         self._gallery: dict[str, Any] = {}
         if gallery is not None:
@@ -90,15 +105,11 @@ class Embeddings:
     @functools.cached_property
     def by_scann(self) -> bool:
         """Whether ScaNN finds the neighbors."""
-        from keras_dml.metrics.approximate import takes_scann
-
         return takes_scann(self.neighbors, self.embeddings, self._gallery.get("gallery"))
 
-    def approximate(self, distance: Metric) -> ApproximateScores:
-        """Return the scores by ScaNN's neighbors, and remember their certificates."""
-        from keras_dml.metrics.approximate import approximate_scores
-
-        if distance not in self._approximate:
+    def retrieval(self, distance: Metric) -> ApproximateScores:
+        """Return the scores, by ScaNN's neighbors with certificates that are remembered."""
+        if distance not in self._found:
             found = approximate_scores(
                 self.embeddings,
                 self.labels,
@@ -106,17 +117,17 @@ class Embeddings:
                 distance,
                 **self._gallery,
                 relation=self.relation,
+                by_scann=self.by_scann,
             )
-            self._approximate[distance] = found
-            self.certificates[f"{self.name}, {distance}"] = found.certificates
-        return self._approximate[distance]
+            self._found[distance] = found
+            if self.by_scann:
+                self.certificates[f"{self.name}, {distance}"] = found.certificates
+        return self._found[distance]
 
     def recall(self, distance: Metric) -> dict[int, float]:
-        """Return the recall at each K."""
-        from keras_dml.metrics import recall_at_k
-
+        """Return the recall at each K, which needs no sorted neighbors if the search is exact."""
         if self.by_scann:
-            return self.approximate(distance).recall
+            return self.retrieval(distance).recall
         return recall_at_k(
             self.embeddings,
             self.labels,
@@ -128,23 +139,11 @@ class Embeddings:
 
     def precision(self, distance: Metric) -> PrecisionAtR:
         """Return MAP@R and R-precision."""
-        from keras_dml.metrics import precision_at_r
-
-        if self.by_scann:
-            return self.approximate(distance).precision
-        if distance not in self._precision:
-            self._precision[distance] = precision_at_r(
-                self.embeddings, self.labels, distance, **self._gallery, relation=self.relation
-            )
-        return self._precision[distance]
+        return self.retrieval(distance).precision
 
     @functools.cached_property
     def _together(self) -> tuple[np.ndarray, np.ndarray]:
         """The embeddings and labels of the queries and the gallery."""
-        import numpy as np
-
-        from keras_dml._common.labels import joined_labels
-
         if self.gallery is None:
             return self.embeddings, self.labels
         named = [("labels", self.labels), ("gallery_labels", self.gallery.labels)]
@@ -153,40 +152,31 @@ class Embeddings:
     @functools.cached_property
     def clusters(self) -> ClusteringScores:
         """NMI and AMI of k-means, with a gallery of both sets together."""
-        from keras_dml.metrics import clustering_scores
-
         return clustering_scores(*self._together)
 
     def information(self, names: Sequence[str], every_row: bool = False) -> dict[str, float]:
-        """Return scores of `metrics.information`, with a gallery of both sets together."""
-        return information_of(*self._together, names, every_row)
+        """Return scores of `metrics.information`, with a gallery of both sets together.
 
-    @functools.cached_property
-    def distances(self) -> DistanceHistograms:
-        """Histograms of the distances of matching and of other pairs."""
-        from keras_dml.metrics import distance_histograms
+        They are of whole classes with at most 4,096 rows, or of every row.
 
-        return distance_histograms(self.embeddings, self.labels, **self._gallery)
+        Returns:
+            {name: nats} and the number of rows as `ROWS`. Empty if fewer than two classes have
+            images, or no class has two.
+        """
+        embeddings, labels = self._together
+        codes = np.unique(labels, return_inverse=True)[1]
+        rows = np.arange(len(codes)) if every_row else whole_classes(codes, _MOST_ROWS, seed=0)
+        sizes = np.bincount(codes[rows])
+        if np.count_nonzero(sizes) < 2 or sizes.max() < 2:
+            return {}
+        found = information(embeddings[rows], codes[rows], [name for name in names if name != ROWS])
+        return {**found, ROWS: len(rows)}
 
     def divergence(self) -> float:
         """Return the Jensen-Shannon divergence of the distances, in nats."""
-        from keras_dml.metrics.approximate import sampled_divergence
-
         if self.by_scann:
             return sampled_divergence(self.embeddings, self.labels, **self._gallery)
-        return self.distances.divergence()
-
-    def pairs_of_the_divergence(self) -> str:
-        """Return the number of matching pairs, with a warning if there are few for each bin.
-
-        The text is empty for a divergence of sampled pairs.
-        """
-        if self.by_scann:
-            return ""
-        matching, bins = int(self.distances.positive.sum()), len(self.distances.positive)
-        if not 0 < matching < 10 * bins:
-            return f"{matching:,}"
-        return f"{matching:,}, fewer than 10 for each of {bins} bins: the divergence is too high"
+        return distance_histograms(self.embeddings, self.labels, **self._gallery).divergence()
 
 
 def percent(fraction: float) -> str:
@@ -220,7 +210,7 @@ class Score:
 
     name: str
     label: str
-    explanation: str
+    explanation: str = ""
     compute: Callable[[Embeddings, Metric], float | Mapping[int, float]] | None = None
     format: Callable[[float], str] = percent
     line: Callable[[float], str] | None = None
@@ -266,31 +256,15 @@ class Score:
         return "–" if value is None or math.isnan(value) else self.format(value)
 
 
-def _information(
-    name: str,
-    label: str,
-    explanation: str = "",
-    higher_is_better: bool | None = None,
-    format: Callable[[float], str] = "{:z.3f}".format,
-    each_epoch: bool = True,
-    compared: bool = False,
-    fitted: bool = False,
-) -> Score:
-    """Return the entry of a score of `keras_dml.metrics.information`."""
-    return Score(
-        name=name,
-        label=label,
-        explanation=explanation,
-        format=format,
-        scale=1,
-        higher_is_better=higher_is_better,
-        of_distance=False,
-        each_epoch=each_epoch and not fitted,
-        compared=compared,
-        fitted=fitted,
-    )
-
-
+# The entry of a score of `keras_dml.metrics.information`.
+_information = functools.partial(
+    Score,
+    format="{:z.3f}".format,
+    scale=1,
+    higher_is_better=None,
+    of_distance=False,
+    compared=False,
+)
 RECALL = Score(
     name="recall",
     label="R",
@@ -363,7 +337,6 @@ SCORES: dict[str, Score] = {
         Score(
             name="queries_without_match",
             label="Queries without a match",
-            explanation="",
             compute=lambda embeddings, _: embeddings.precision("cosine").queries_without_match,
             format="{:,}".format,
             line=lambda value: (
@@ -376,72 +349,73 @@ SCORES: dict[str, Score] = {
             compared=False,
         ),
         _information(
-            "class_entropy",
-            "Entropy of the classes H(Y) (nats)",
-            "H(Y) is the upper limit of the mutual information.",
+            name="class_entropy",
+            label="Entropy of the classes H(Y) (nats)",
+            explanation="H(Y) is the upper limit of the mutual information.",
         ),
         _information(
-            "entropy_pairwise/l2",
-            "Entropy index H(Z), all pairs (nats)",
-            "The entropy index rises as embeddings spread. Compare only embeddings of one size.",
+            name="entropy_pairwise/l2",
+            label="Entropy index H(Z), all pairs (nats)",
+            explanation="The entropy index rises as embeddings spread. Compare only embeddings of "
+            "one size.",
         ),
         _information(
-            "entropy_uniformity/cosine",
-            "Uniformity on the sphere (nats per dimension, 0 = uniform)",
-            "Uniformity compares the distances with those of uniform directions.",
+            name="entropy_uniformity/cosine",
+            label="Uniformity on the sphere (nats per dimension, 0 = uniform)",
+            explanation="Uniformity compares the distances with those of uniform directions.",
         ),
-        _information("mean_distance/l2", "Mean pairwise distance"),
+        _information(name="mean_distance/l2", label="Mean pairwise distance"),
         _information(
-            "entropy_within/l2",
-            "Within-class entropy H(Z|Y), Gaussian bound (nats)",
-            "The within-class entropy falls as the images of a class move together.",
+            name="entropy_within/l2",
+            label="Within-class entropy H(Z|Y), Gaussian bound (nats)",
+            explanation="The within-class entropy falls as the images of a class move together.",
         ),
         _information(
-            "information_neighbors/cosine",
-            "Mutual information, nearest neighbors (nats)",
-            "The nearest neighbors of each image estimate the mutual information of embeddings "
-            "and classes. It is from 0 to H(Y), and too low in high dimensions.",
+            name="information_neighbors/cosine",
+            label="Mutual information, nearest neighbors (nats)",
+            explanation="The nearest neighbors of each image estimate the mutual information of "
+            "embeddings and classes. It is from 0 to H(Y), and too low in high dimensions.",
             higher_is_better=True,
             compared=True,
         ),
         _information(
-            "information_neighbors/l2",
-            "Mutual information, nearest neighbors, l2 (nats)",
+            name="information_neighbors/l2",
+            label="Mutual information, nearest neighbors, l2 (nats)",
             higher_is_better=True,
         ),
         _information(
-            "information_generative/l2",
-            "Generative index, all pairs (nats)",
-            "The generative index is the entropy index minus its mean within classes. It has no "
-            "limit.",
+            name="information_generative/l2",
+            label="Generative index, all pairs (nats)",
+            explanation="The generative index is the entropy index minus its mean within classes. "
+            "It has no limit.",
             each_epoch=False,
         ),
         _information(
-            "information_probe/cosine",
-            "Mutual information, lower bound by a linear probe (nats)",
-            "A linear classifier of one half of the images predicts the classes of the other "
-            "half. The mutual information is at least this value.",
+            name="information_probe/cosine",
+            label="Mutual information, lower bound by a linear probe (nats)",
+            explanation="A linear classifier of one half of the images predicts the classes of the "
+            "other half. The mutual information is at least this value.",
             higher_is_better=True,
             compared=True,
             fitted=True,
         ),
         _information(
-            "information_probe/l2",
-            "Mutual information, lower bound by a linear probe, l2 (nats)",
+            name="information_probe/l2",
+            label="Mutual information, lower bound by a linear probe, l2 (nats)",
             higher_is_better=True,
             fitted=True,
         ),
         _information(
-            "information_distances",
-            "Pair information, lower bound by a fitted network (nats)",
-            "The statistics network of RankMI bounds the information of a matching pair, for at "
-            "least five equal classes. It is below 2 log 2 = 1.386.",
+            name="information_distances",
+            label="Pair information, lower bound by a fitted network (nats)",
+            explanation="The statistics network of RankMI bounds the information of a matching "
+            "pair, for at least five equal classes. It is below 2 log 2 = 1.386.",
             higher_is_better=True,
             fitted=True,
         ),
         _information(
-            ROWS,
-            "Images of the entropies and of the information",
+            name=ROWS,
+            label="Images of the entropies and of the information",
             format="{:,.0f}".format,
         ),
     )
@@ -579,8 +553,6 @@ def score_table(rows: Rows) -> str:
 
     A missing value is a dash. The head of a recall column is only its K.
     """
-    from experiments.evaluation.tables import text_table
-
     keys = columns_of(rows)
     heads = [label_of(key).removeprefix(f"{RECALL.label}@") for key in keys]
     lines = [[name, *(score_of(key).text(row.get(key)) for key in keys)]

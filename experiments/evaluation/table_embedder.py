@@ -1,10 +1,9 @@
 """Embeddings of a table of images."""
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -14,8 +13,6 @@ from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.options.progress import progress_bar
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._backend.steps import compiled
-from keras_dml._common.types import METRICS
-from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, evaluation_batches
 from pipelines.max_pixels import MOST_PIXELS
 
@@ -45,7 +42,7 @@ class TableEmbedder:
         seeds: np.ndarray | None = None,
         again: bool = False,
     ) -> None:
-        self.transform = transform
+        self.model, self.transform = model, transform
         self.batch_size = batch_size
         self.seeds = seeds
         self.strategy = strategy_of(model)
@@ -111,9 +108,7 @@ def _embedding_function(
 ) -> Callable[[Any], np.ndarray]:
     """Return a function from a batch, or its parts on the replicas, to all of its embeddings."""
     if keras.backend.backend() != "tensorflow":
-        call = compiled(
-            lambda images: model(images, training=False), model.variables, assigns=False
-        )
+        call = compiled(lambda images: model(images, training=False), model.variables)
         return lambda images: keras.ops.convert_to_numpy(
             call(keras.ops.convert_to_tensor(np.asarray(images)))
         )
@@ -132,43 +127,22 @@ def _embedding_function(
     return lambda images: strategy.experimental_local_results(graph(images))[0].numpy()
 
 
-class EmbedsTables(Protocol):
-    """Embeds a table batch by batch: `TableEmbedder` or `ServedEmbedder`.
+class IdentifiedEmbedder(NamedTuple):
+    """An embedder, and a text that identifies its model and weights.
 
-    The text of `transform` identifies the preprocessing.
+    Attributes:
+        embedder: A `TableEmbedder`, or an object with the same `batches`, and with a text as its
+            `transform` that identifies the preprocessing.
+        key: The text.
     """
 
-    transform: Any
-
-    def batches(
-        self, table: ImageTable, description: str = "embedding", first_row: int = 0
-    ) -> Iterator[np.ndarray]:
-        """Yield the embeddings of the rows from `first_row` on, `[b, d]`."""
-
-
-class SharedWork(Protocol):
-    """The processes that embed together."""
-
-    first: bool
-
-    def from_first(self, array: np.ndarray) -> np.ndarray:
-        """Return the array of the first worker."""
-
-
-class IdentifiedEmbedder(NamedTuple):
-    """An embedder, and a text that identifies its model and weights."""
-
-    embedder: EmbedsTables
+    embedder: Any
     key: str
 
 
 def embeddings_on_disk(
-    model: IdentifiedEmbedder,
-    table: ImageTable,
-    path: str | os.PathLike[str],
-    description: str,
-    workers: SharedWork | None = None,
-) -> EmbeddingFile | None:
+    model: IdentifiedEmbedder, table: ImageTable, path: str | os.PathLike[str], description: str
+) -> EmbeddingFile:
     """Embed a table into a file. After a stop, the same call resumes.
 
     Args:
@@ -176,20 +150,13 @@ def embeddings_on_disk(
         table: The images.
         path: The file; see `EmbeddingFile`.
         description: Text of the progress bar.
-        workers: The workers that embed together. Only the first one has the file.
 
     Returns:
-        The complete `EmbeddingFile`; None on every worker but the first.
+        The complete file.
     """
-    file = None
-    if workers is None or workers.first:
-        file = EmbeddingFile(path, len(table), embedding_key(model, table))
-    with file or contextlib.nullcontext():
-        done = np.array(file.done if file else 0)
-        first_row = int(done if workers is None else workers.from_first(done))
-        for rows in model.embedder.batches(table, description, first_row):
-            if file:
-                file.append(rows)
+    with EmbeddingFile(path, len(table), embedding_key(model, table)) as file:
+        for rows in model.embedder.batches(table, description, file.done):
+            file.append(rows)
     return file
 
 
@@ -210,13 +177,6 @@ def table_fingerprint(table: ImageTable) -> str:
     for array in (table.arrays, table.boxes):
         digest.update(b"" if array is None else np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def recalls(
-    embeddings: np.ndarray, labels: np.ndarray, ks: Sequence[int], **gallery: Any
-) -> dict[str, dict[int, float]]:
-    """Return the recall at each K: `{"cosine": {K: share}, "l2": {K: share}}`."""
-    return {metric: recall_at_k(embeddings, labels, ks, metric, **gallery) for metric in METRICS}
 
 
 def raw_pixels(

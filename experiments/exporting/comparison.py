@@ -5,27 +5,22 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from experiments.evaluation.model_embeddings import naming_bad_images
-from experiments.evaluation.table_embedder import recalls
 from experiments.exporting.formats import Answer, Images
 from experiments.options.errors import RunError
 from experiments.options.progress import progress_bar
+from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 
+#: "test", and "gallery" if there is one -> embeddings of its images, float32 `[n, d]`.
+Embeddings: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 # Number of timed calls with one image, and of warm-up calls.
 _TIMED, _BEFORE = 30, 5
-
-
-class Embeddings(NamedTuple):
-    """Embeddings of the test images and of the gallery, if there is one: float32 `[n, d]`."""
-
-    queries: npt.NDArray[np.float32]
-    gallery: npt.NDArray[np.float32] | None
 
 
 class Comparison(NamedTuple):
@@ -82,7 +77,7 @@ def milliseconds(answer: Answer, image: Images) -> float:
 def compare(
     of_export: Embeddings,
     of_keras: Embeddings,
-    labels: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None],
+    labels: Mapping[str, npt.NDArray[np.int64]],
     ks: Sequence[int],
     size: int,
     time_of_one: float,
@@ -91,18 +86,23 @@ def compare(
 
     Args:
         of_export, of_keras: Embeddings of the same images.
-        labels: Class ids of the test images, and of the gallery or None.
+        labels: Class ids of the same images.
         ks: Values of K for recall at K.
         size, time_of_one: `bytes` and `milliseconds` of `Comparison`.
     """
-    one, other = of_export.queries.astype(np.float64), of_keras.queries.astype(np.float64)
+    one, other = of_export["test"].astype(np.float64), of_keras["test"].astype(np.float64)
     lengths = np.linalg.norm(other, axis=1)
     products = np.linalg.norm(one, axis=1) * lengths
     cosines = (one * other).sum(axis=1) / np.where(products, products, 1)
     found, keras_found = (
-        recalls(each.queries, labels[0], ks, gallery=each.gallery, gallery_labels=labels[1])[
-            "cosine"
-        ]
+        recall_at_k(
+            each["test"],
+            labels["test"],
+            ks,
+            "cosine",
+            gallery=each.get("gallery"),
+            gallery_labels=labels.get("gallery"),
+        )
         for each in (of_export, of_keras)
     )
     return Comparison(

@@ -5,30 +5,24 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Callable
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
-from experiments.evaluation.audited_images import kept_embeddings
 from experiments.evaluation.calibration import calibration_words
 from experiments.evaluation.held_folder import held_beside
-from experiments.evaluation.model_embeddings import naming_bad_images
+from experiments.evaluation.model_embeddings import keras_model, naming_bad_images
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.evaluation.tables import markdown_table
-from experiments.exporting.comparison import Comparison, Embeddings, answers, compare, milliseconds
+from experiments.exporting.comparison import Comparison, answers, compare, milliseconds
 from experiments.exporting.formats import FORMATS, Format, Images, Source, check_packages
 from experiments.exporting.layers import write
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as options_data
-from experiments.options.values import import_modules
 from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, model_card
 from experiments.training.made_of import images_of_run
 from experiments.training.run_files import RESULT, kept_model, read_json
 from keras_dml._files.atomic import replacing_folder
-from keras_dml.export import float32_copy
-from keras_dml.models import load_keras_file
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 from pipelines.split import Split
 
@@ -80,14 +74,11 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
             f"format must be {' or '.join(with_int8)} with --int8, but got {export.name}."
         )
     check_packages(export.name)
-    model = _model(run, of_run)
+    embedder: TableEmbedder = keras_model(kept_model(run), of_run, "run").embedder
     data = images_of_run(run, of_run, data_dir_moves=True, refuses=True)
     transform = options_data.evaluation_transform(of_run)
     output = export.output
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"output_dir cannot be made: {error}") from error
+    output.parent.mkdir(parents=True, exist_ok=True)
     with (
         held_beside(output, "output_dir"),
         replacing_folder(output, FACTS, "an export") as folder,
@@ -95,8 +86,8 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
         folder.mkdir()
         path = folder / export.format.file
         examples = _images(data.train, transform, export.examples) if export.examples else None
-        write(export.name, export.format, Source(model, transform, examples), path)
-        compared = _compared(run, of_run, export, model, data, transform, path)
+        write(export.name, export.format, Source(embedder.model, transform, examples), path)
+        compared = _compared(of_run, export, embedder, data, transform, path)
         table, lines = _table(export, compared), _lines(compared)
         card = _card(run, of_run, export, data, transform, compared, table)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
@@ -104,15 +95,6 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
         (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     paths = f"export: {output / export.format.file}\ncard: {output / MODEL_CARD}"
     return "\n\n".join([table, "\n".join(lines), paths])
-
-
-def _model(run: pathlib.Path, of_run: RunOptions) -> keras.Model:
-    path = kept_model(run)
-    import_modules(of_run.import_modules)
-    try:
-        return float32_copy(load_keras_file(path, of_run.trust_code))
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be loaded: {error}") from error
 
 
 def _images(table: ImageTable, transform: EvaluationTransform, count: int) -> list[Images]:
@@ -124,42 +106,25 @@ def _images(table: ImageTable, transform: EvaluationTransform, count: int) -> li
 
 
 def _compared(
-    run: pathlib.Path,
     of_run: RunOptions,
     export: Export,
-    model: keras.Model,
+    embedder: TableEmbedder,
     data: Split,
     transform: EvaluationTransform,
     path: pathlib.Path,
 ) -> Comparison:
     answer = export.format.load(path)
-    # The kept embeddings of an unfinished run can belong to an earlier model.
-    finished = read_json(run, RESULT) is not None
-
-    def by_keras(side: str, table: ImageTable) -> np.ndarray:
-        kept = kept_embeddings(run, side, table) if finished else None
-        if kept is not None:
-            return kept
-        with naming_bad_images(table):
-            return TableEmbedder(model, transform, of_run.eval_batch_size)(table)
-
-    def by_export(side: str, table: ImageTable) -> np.ndarray:
-        return answers(answer, table, transform, of_run.eval_batch_size)
-
-    gallery = data.gallery
+    tables = {side: data.tables[side] for side in ("test", "gallery") if side in data.tables}
+    gallery = None if data.gallery is None else len(data.gallery)
     return compare(
-        _embeddings(data, by_export),
-        _embeddings(data, by_keras),
-        (data.test.labels, None if gallery is None else gallery.labels),
-        options_data.recall_at(of_run, len(data.test), None if gallery is None else len(gallery)),
+        {side: answers(answer, table, transform, of_run.eval_batch_size)
+         for side, table in tables.items()},
+        {side: embedder(table) for side, table in tables.items()},
+        {side: table.labels for side, table in tables.items()},
+        options_data.recall_at(of_run, len(data.test), gallery),
         sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file()),
         milliseconds(answer, _images(data.test, transform, 1)[0]),
-    )
-
-
-def _embeddings(data: Split, embed: Callable[[str, ImageTable], np.ndarray]) -> Embeddings:
-    gallery = None if data.gallery is None else embed("gallery", data.gallery)
-    return Embeddings(embed("test", data.test), gallery)
+    )  # fmt: skip
 
 
 def _table(export: Export, compared: Comparison) -> str:

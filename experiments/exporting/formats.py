@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import os
 import pathlib
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import keras
@@ -16,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from experiments.exporting.quiet import quiet
 from keras_dml._common.extras import needing
 from keras_dml.export import export_saved_model
 
@@ -65,16 +67,33 @@ class Format(NamedTuple):
     example: str
 
 
-def _exported(
-    source: Source, path: pathlib.Path, format: str, batch: int | None, **more: Any
-) -> None:
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Discard everything that Python and native libraries print. Exceptions pass."""
+    level = logging.root.manager.disable
+    with contextlib.ExitStack() as undone, tempfile.TemporaryFile() as nowhere:
+        for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+            stream.flush()
+            kept = os.dup(number)
+            undone.callback(os.close, kept)
+            undone.callback(os.dup2, kept, number)
+            undone.callback(stream.flush)  # before the descriptor is restored
+            os.dup2(nowhere.fileno(), number)
+        undone.callback(logging.disable, level)
+        logging.disable(logging.CRITICAL)
+        undone.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _exported(source: Source, path: pathlib.Path, format: str) -> None:
     """Export with Keras, with named input and output."""
     shape = source.model.input_shape[1:]
     inputs = keras.Input(shape, name=IMAGES)
     model = keras.Model(inputs, {EMBEDDINGS: source.model(inputs)}, name="embedding")
-    signature = [keras.InputSpec(shape=(batch, *shape), dtype="float32", name=IMAGES)]
+    signature = [keras.InputSpec(shape=(None, *shape), dtype="float32", name=IMAGES)]
     with quiet():
-        model.export(str(path), format=format, input_signature=signature, verbose=False, **more)
+        model.export(str(path), format=format, input_signature=signature, verbose=False)
 
 
 def _saved_model(source: Source, path: pathlib.Path) -> None:
@@ -92,7 +111,7 @@ def _load_saved_model(path: pathlib.Path) -> Answer:
 
 def _onnx(source: Source, path: pathlib.Path) -> None:
     if source.examples is None:
-        _exported(source, path, "onnx", None)
+        _exported(source, path, "onnx")
         return
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -101,7 +120,7 @@ def _onnx(source: Source, path: pathlib.Path) -> None:
     reader: Any = types.SimpleNamespace(get_next=lambda: next(inputs, None))
     with tempfile.TemporaryDirectory() as folder:
         whole, prepared = (os.path.join(folder, name) for name in ("whole", "prepared"))
-        _exported(source, pathlib.Path(whole), "onnx", None)
+        _exported(source, pathlib.Path(whole), "onnx")
         with quiet():
             quant_pre_process(whole, prepared, skip_symbolic_shape=True)
             # A scale per filter: the filters of depthwise convolutions differ a hundredfold.
@@ -117,14 +136,14 @@ def _load_onnx(path: pathlib.Path) -> Answer:
 
 def _openvino(source: Source, path: pathlib.Path) -> None:
     if source.examples is None:
-        _exported(source, path, "openvino", None)
+        _exported(source, path, "openvino")
         return
     import nncf
     import openvino
 
     with tempfile.TemporaryDirectory() as folder:
         whole = pathlib.Path(folder, "whole.xml")
-        _exported(source, whole, "openvino", None)
+        _exported(source, whole, "openvino")
         with quiet():
             images = nncf.Dataset(source.examples)
             model = nncf.quantize(

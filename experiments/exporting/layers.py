@@ -10,18 +10,14 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 
-from experiments.exporting.formats import Format, Source
-from experiments.exporting.quiet import quiet
+from experiments.exporting.formats import Format, Source, quiet
 from experiments.options.errors import UsageError, one_line
 from keras_dml._backend.cloning import all_layers
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import MissingExtraError
-from keras_dml._files.atomic import naming
 
 # Errors that no layer causes.
 _NOT_OF_A_LAYER = (OSError, MemoryError, MissingExtraError, UsageError, ArgumentError)
-
-_PROBE = 1 << 16  # bytes: less than any export
 
 
 def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None:
@@ -35,19 +31,15 @@ def write(name: str, format: Format, source: Source, path: pathlib.Path) -> None
             _converted(format, source, path)
         except _NOT_OF_A_LAYER:
             raise
-        except Exception as error:  # converters raise any exception, also for a full disk
-            with naming(path), tempfile.TemporaryFile(dir=path.parent) as probe:
-                probe.write(bytes(_PROBE))
+        except Exception as error:  # converters raise any exception
             layer = _layer_that_fails(format, source)
-            if layer is None:
-                raise UsageError(
-                    f"format={name} takes each layer, but not the whole model: "
-                    f"{one_line(error)[:300]}"
-                ) from error
-            raise UsageError(
-                f"format={name} does not have the layer {layer.name!r} ({type(layer).__name__}): "
-                "export to another format, or train without it"
-            ) from error
+            why = f"takes each layer, but not the whole model: {one_line(error)[:300]}"
+            if layer is not None:
+                why = (
+                    f"does not have the layer {layer.name!r} ({type(layer).__name__}): export to "
+                    "another format, or train without it"
+                )
+            raise UsageError(f"format={name} {why}") from error
 
 
 @contextlib.contextmanager

@@ -30,15 +30,13 @@ from experiments.options.interrupts import INTERRUPTED, Interrupts
 from experiments.options.parsing import wants_debug, wants_help
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
-from keras_dml._common.extras import check_backend
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import MissingExtraError, check_backend
 
 # Names of TensorFlow's errors when another worker does not answer.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
-# The library's exceptions for invalid arguments and missing extras, by module.
-_REFUSING = {
-    "keras_dml._common.errors": "ArgumentError",
-    "keras_dml._common.extras": "MissingExtraError",
-}
+# The exceptions that are only raised for a user's mistake.
+REFUSALS = (UsageError, RecipeError, ArgumentError, MissingExtraError)
 FINDINGS = 3  # exit code of a check that found more than the user allows
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Part of TensorFlow's message for a full disk, which has the error class of full memory.
@@ -50,7 +48,7 @@ class _Notes(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line, or more with a traceback."""
-        return _shown(super().format(record))
+        return visible_text(super().format(record))
 
 
 def mute() -> None:
@@ -114,14 +112,12 @@ def _exit_code(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
         interrupts.ignored = True
-        say(_interrupted(str(error) or goes_on))
-        return INTERRUPTED
+        return _end(_interrupted(str(error) or goes_on), INTERRUPTED)
     except Exception as error:
         interrupts.ignored = True
         # TensorFlow's C++ code replaces a KeyboardInterrupt by other errors.
         if interrupts.received:
-            say(_interrupted(goes_on))
-            return INTERRUPTED
+            return _end(_interrupted(goes_on), INTERRUPTED)
         return _failed(error, wants_debug(words))
     return 0
 
@@ -131,62 +127,40 @@ def _interrupted(what_next: str) -> str:
 
 
 def _failed(error: Exception, debug: bool) -> int:
-    kind = type(error).__name__
-    if isinstance(error, FindingsError):
-        say(f"found: {one_line(error)}")
-        return FINDINGS
-    if isinstance(error, RunError):
-        say(f"stopped: {one_line(error)}")
-        return 1
-    if isinstance(error, refusals()):
-        say(f"error: {one_line(error)}")
-        return MISTAKE
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
-        say(f"stopped: {one_line(error)}")
-        return 1
-    if isinstance(error, OSError) and error.filename is not None:
-        say(f"error: {one_line(error)}")
-        return MISTAKE
+    """Print the last line of a failed command, and return its exit code."""
+    text, kind = one_line(error), type(error).__name__
     # By name, because TensorFlow is perhaps not imported.
-    if kind == "ResourceExhaustedError":
-        if NO_SPACE in str(error):
-            say(f"stopped: {one_line(error)}")
-            return 1
-        say(
+    exhausted = kind == "ResourceExhaustedError"
+    if isinstance(error, FindingsError):
+        return _end(f"found: {text}", FINDINGS)
+    if (
+        isinstance(error, RunError)
+        or (isinstance(error, OSError) and error.errno in _NO_SPACE)
+        or (exhausted and NO_SPACE in text)
+    ):
+        return _end(f"stopped: {text}", 1)
+    if isinstance(error, REFUSALS) or (isinstance(error, OSError) and error.filename is not None):
+        return _end(f"error: {text}", MISTAKE)
+    if exhausted:
+        return _end(
             "error: out of memory: the model that the flags ask for is too large (filters, "
-            "embedding_size, image_size, batch_size)"
+            "embedding_size, image_size, batch_size)",
+            MISTAKE,
         )
-        return MISTAKE
     if kind in LOST_WORKER and os.environ.get("TF_CONFIG"):
-        say(lost_worker("another worker"))
-        return 1
+        return _end(
+            "stopped: another worker is gone; the same command on all workers resumes from the "
+            "last checkpoint",
+            1,
+        )
     return _bug(error, debug)
-
-
-def lost_worker(who: str) -> str:
-    """Return the last line of a worker that stops because another worker is gone."""
-    return (
-        f"stopped: {who} is gone; the same command on all workers resumes from the last checkpoint"
-    )
-
-
-def refusals() -> tuple[type[Exception], ...]:
-    """Return the exceptions that are only raised for a user's mistake."""
-    # A module that is not imported has raised nothing, and importing it can take seconds.
-    loaded = (
-        getattr(sys.modules[module], name)
-        for module, name in _REFUSING.items()
-        if module in sys.modules
-    )
-    return (UsageError, RecipeError, *loaded)
 
 
 def _bug(error: Exception, debug: bool) -> int:
     what = f"internal error: {' '.join([f'{type(error).__name__}:', one_line(error)]).strip(': ')}"
     lines = "".join(traceback.format_exception(error))
     if debug:
-        say(f"{lines}{what}")
-        return 1
+        return _end(f"{lines}{what}", 1)
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="keras_dml-", suffix=".traceback", delete=False,
@@ -194,20 +168,13 @@ def _bug(error: Exception, debug: bool) -> int:
         ) as file:  # fmt: skip
             file.write(lines)
     except OSError:  # no folder for temporary files
-        say(f"{lines}{what}")
-        return 1
-    say(f"{what}; the traceback is in {file.name} (--debug prints it)")
-    return 1
+        return _end(f"{lines}{what}", 1)
+    return _end(f"{what}; the traceback is in {file.name} (--debug prints it)", 1)
 
 
-def _shown(text: str) -> str:
-    if all(map(str.isprintable, text.split("\n"))):
-        return text
-    return visible_text(text)
-
-
-def say(text: str) -> None:
-    """Print to stderr, escaping characters that the terminal cannot show."""
+def _end(text: str, code: int) -> int:
+    """Print to stderr, escaping characters that the terminal cannot show. Return the code."""
     # A file name can contain control characters.
     encoding = sys.stderr.encoding or "utf-8"
-    print(_shown(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    print(visible_text(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    return code

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -71,21 +70,11 @@ def load(options: DataOptions) -> Split:
     return pipelines.training_fold(split, *map(int, options.fold.split("/")))
 
 
-def data(
-    options: BadImageOptions,
-    left_out_before: Sequence[str] | None = None,
-    data_dir_before: str | None = None,
-) -> tuple[Split, list[str]]:
+def data(options: BadImageOptions) -> tuple[Split, list[str]]:
     """Load the tables, and list the bad images that are left out.
 
     With `--skip_bad_images`, every image is decoded first. Otherwise only the first bytes of the
     files are read, and `folder` can have 5 % of bad files.
-
-    Args:
-        options: The options.
-        left_out_before: The list of a resumed run, which leaves out the same images. None to look
-            for bad images.
-        data_dir_before: The `data_dir` of these images, if it can have moved.
 
     Raises:
         UsageError: The dataset is not set, files are not images, or a side has no images.
@@ -99,11 +88,10 @@ def data(
         )
     if split.train.arrays is not None:
         return split, []
-    lines = _bad_images(split, options) if left_out_before is None else [*left_out_before]
+    lines, rows = _bad_images(split, options)
     if not lines:
         return split, []
-    left_out = _places([_name_in(line) for line in lines], data_dir_before, options.data_dir)
-    left = {side: _without(side, table, left_out) for side, table in all_tables(split).items()}
+    left = {side: _without(side, table, rows[side]) for side, table in all_tables(split).items()}
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
         tested = np.unique(
@@ -161,8 +149,10 @@ def check_still_there(bad: Sequence[tuple[int, str, str]], advice: str = "") -> 
             raise RunError(f"{text} When it is back {advice}" if advice else text)
 
 
-def _bad_images(split: Split, options: BadImageOptions) -> list[str]:
-    """Return the lines of the images to leave out, and print them.
+def _bad_images(
+    split: Split, options: BadImageOptions
+) -> tuple[list[str], dict[str, Sequence[int]]]:
+    """Return the lines of the images to leave out, and their rows by side. Print the lines.
 
     Raises:
         UsageError: There are bad images, and `--skip_bad_images` has to allow it.
@@ -174,7 +164,7 @@ def _bad_images(split: Split, options: BadImageOptions) -> list[str]:
         for side, table in tables.items()
     }
     most = _MOST_BAD * sum(map(len, tables.values())) if options.dataset == "folder" else 0
-    lines = []
+    lines: list[str] = []
     for side, found in bad.items():
         if not decode and sum(map(len, bad.values())) > most and found:
             raise UsageError(not_an_image(side, tables[side], found))
@@ -186,44 +176,18 @@ def _bad_images(split: Split, options: BadImageOptions) -> list[str]:
         print(f"left out: {name} ({reason})")
     if len(lines) > _LINES:
         print(f"left out: {len(lines) - _LINES:,} more images")
-    return lines
+    return lines, {side: [row for row, _, _ in found] for side, found in bad.items()}
 
 
 def bad_image_line(name: str, reason: str) -> str:
     """Return `name<tab>reason` for a list of bad images.
 
-    A name with control characters, or with bytes that are not UTF-8, becomes a JSON string.
+    A name with control characters, with bytes that are not UTF-8, or with a quote at its start
+    becomes a JSON string.
     """
-    plain = name.isprintable() and not name.startswith('"')
-    return f"{name if plain else json.dumps(name)}\t{visible(' '.join(reason.split()))}"
-
-
-def _name_in(line: str) -> str:
-    """Return the name in a line of `bad_image_line`."""
-    name = line.rsplit("\t", 1)[0]
-    if name.startswith('"'):
-        with contextlib.suppress(ValueError):
-            return str(json.loads(name))
-    return name
-
-
-def _places(names: Sequence[str], before: str | None, now: str | None) -> set[str]:
-    """Return the absolute paths of images, also if their folder has moved.
-
-    Args:
-        names: Paths of the images.
-        before: The folder in these paths. None if it has not moved.
-        now: The folder's new path.
-    """
-    places = {os.path.abspath(name) for name in names}
-    if before is None or now is None:
-        return places
-    there, here = os.path.abspath(before), os.path.abspath(now)
-    inside = os.path.join(there, "")
-    return {
-        os.path.join(here, place.removeprefix(inside)) if place.startswith(inside) else place
-        for place in places
-    }
+    is_plain = name.isprintable() and not name.startswith('"')
+    shown = name if is_plain else json.dumps(name)
+    return f"{shown}\t{visible(' '.join(reason.split()))}"
 
 
 def classes_in_words(table: pipelines.ImageTable) -> str:
@@ -240,15 +204,11 @@ def image_names(side: str, table: pipelines.ImageTable) -> np.ndarray:
 
 
 def _without(
-    side: str, table: pipelines.ImageTable, left_out: Collection[str]
+    side: str, table: pipelines.ImageTable, left_out: Sequence[int]
 ) -> pipelines.ImageTable:
-    if not left_out:
-        return table
-    places = np.array([os.path.abspath(name) for name in image_names(side, table)])
-    kept = np.flatnonzero(~np.isin(places, list(left_out)))
-    if not len(kept):
+    if len(left_out) == len(table):
         raise UsageError(f"data_dir has no {side} image that can be read ({len(table)} left out)")
-    return table.select(kept)
+    return table.select(np.delete(np.arange(len(table)), left_out))
 
 
 def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform:

@@ -29,7 +29,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-_FLAGS, _PREFIX, _REGISTRY = "flags", "prefix", "registry"
+_FLAGS, _PREFIX = "flags", "prefix"
 _KINDS = (bool, int, float, str, tuple, pathlib.Path)
 COMMON = "Every command"
 
@@ -131,7 +131,7 @@ def flags_of(read: Callable[[], tuple[Flag, ...]], prefix: str = "") -> Any:
     """
     return dataclasses.field(
         default_factory=lambda: types.MappingProxyType({}),
-        metadata={_FLAGS: lambda *_: read(), _PREFIX: prefix, _REGISTRY: True},
+        metadata={_FLAGS: lambda *_: read(), _PREFIX: prefix},
     )
 
 
@@ -179,26 +179,17 @@ class Options:
         """Return the values of the flag files, changed to fit the command line."""
         return in_files
 
-    @classmethod
-    def refusal(cls, name: str | None, received: str) -> str | None:
-        """Return the message for an unknown flag, or for other words if the name is None.
-
-        None selects the usual message.
-        """
-        return None
-
 
 Declarations = Mapping[str, tuple[str, str, Flag]]
 
 
-def declarations(options: type[Options], registries: bool = True) -> Declarations:
+def declarations(options: type[Options]) -> Declarations:
     """Return all flags of an options class by name, group by group.
 
     The groups that the class declares itself come first, and the group of every command last.
 
     Args:
-        options: The class.
-        registries: Whether to include the flags that registries declare. They import Keras.
+        options: The class. The flags that registries declare import Keras.
 
     Returns:
         For each name `(field, key, flag)`: the field that holds the value, and the key in the
@@ -207,12 +198,12 @@ def declarations(options: type[Options], registries: bool = True) -> Declaration
     Raises:
         TypeError: Two flags have one name, or an annotation is not the type of a flag.
     """
-    return _declarations(typing.cast(Any, options), registries)
+    return _declarations(typing.cast(Any, options))
 
 
 # Separate function because mypy does not accept a class as hashable.
 @functools.cache
-def _declarations(options: Any, registries: bool) -> Declarations:
+def _declarations(options: Any) -> Declarations:
     annotations = typing.get_type_hints(options)
     owners = {
         name: owner
@@ -221,7 +212,7 @@ def _declarations(options: Any, registries: bool) -> Declarations:
     }
     found: dict[str, tuple[str, str, Flag]] = {}
     for field in dataclasses.fields(options):
-        if _FLAGS not in field.metadata or (_REGISTRY in field.metadata and not registries):
+        if _FLAGS not in field.metadata:
             continue
         prefix = field.metadata.get(_PREFIX)
         for flag in field.metadata[_FLAGS](field.name, annotations[field.name], owners[field.name]):
@@ -233,14 +224,8 @@ def _declarations(options: Any, registries: bool) -> Declarations:
     declared = vars(options).get("__annotations__", {})
     own = {flag.group for field_name, _, flag in found.values() if field_name in declared}
     groups.sort(key=lambda group: (group == COMMON, group not in own))
-    return types.MappingProxyType(
-        {
-            name: entry
-            for group in groups
-            for name, entry in found.items()
-            if entry[2].group == group
-        }
-    )
+    by_group = sorted(found.items(), key=lambda item: groups.index(item[1][2].group))
+    return types.MappingProxyType(dict(by_group))
 
 
 def _kind(name: str, annotation: Any) -> type:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.options.declaration import Flag
+from experiments.options.declaration import Flag, flags_of
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
 from experiments.options.registries import Argument, arguments, flags_of_entries, import_attribute
@@ -25,11 +25,6 @@ STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
 RELATION = "relation_"
-CROSS_ENTROPY: Mapping[str, Any] = {"label_smoothing": 0.0}
-"""Arguments of the cross-entropy that trains next to another loss, with their defaults there.
-
-ε = 0 is the plain −log p of Boudiaf et al. 2020, Table 2.
-"""
 
 
 def loss_names() -> tuple[str, ...]:
@@ -56,31 +51,10 @@ def trained_by(loss: str) -> Callable[..., Any]:
 def taken_by(loss: str) -> dict[str, Argument]:
     """Return the arguments that a loss takes on a command line, by name.
 
-    A loss that trains next to a cross-entropy also takes the arguments of the cross-entropy.
-
     Raises:
         UsageError: The loss does not exist.
     """
-    taken = {argument.name: argument for argument in arguments(trained_by(loss))}
-    if _has_cross_entropy(loss):
-        for argument in arguments(_losses()["ce"]):
-            if argument.name in CROSS_ENTROPY:
-                taken[argument.name] = dataclasses.replace(
-                    argument,
-                    default=CROSS_ENTROPY[argument.name],
-                    text=f"of the cross-entropy next to it: {argument.text}",
-                )
-    return taken
-
-
-def divided(loss: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the arguments: first for the loss, then for the cross-entropy next to it."""
-    next_to_it = {
-        name: value
-        for name, value in given.items()
-        if name in CROSS_ENTROPY and _has_cross_entropy(loss)
-    }
-    return {name: value for name, value in given.items() if name not in next_to_it}, next_to_it
+    return {argument.name: argument for argument in arguments(trained_by(loss))}
 
 
 def flags_of_losses() -> tuple[Flag, ...]:
@@ -93,26 +67,28 @@ def flags_of_losses() -> tuple[Flag, ...]:
     return tuple(dataclasses.replace(flag, former=_FORMER.get(flag.name)) for flag in flags)
 
 
-def flags_of_statistics() -> tuple[Flag, ...]:
-    """Return the flags of the statistics network."""
-    return _flags_of_model(
-        "keras_dml.models.StatisticsNetwork",
-        STATISTICS,
-        "rankmi's statistics network: {text}",
-        True,
-    )
+def flags_of_model(path: str, prefix: str, text: str, with_default: bool = False) -> Any:
+    """Declare a field of the flags of a model's arguments.
 
+    Args:
+        path: `MODULE.NAME` of the model.
+        prefix: Start of the flags' names.
+        text: Description, with the places {text} and {default}.
+        with_default: Whether the flags have the model's defaults. Otherwise they have no value
+            until they are set.
+    """
 
-def flags_of_proxies() -> tuple[Flag, ...]:
-    """Return the flags of the head that has the proxies."""
-    text = "losses over proxies: {text} Default: the default of the loss, or {default}."
-    return _flags_of_model("keras_dml.models.ProxyHead", PROXIES, text)
+    def read() -> tuple[Flag, ...]:
+        return tuple(
+            dataclasses.replace(
+                _flag_of(f"{prefix}{argument.name.removeprefix(prefix)}", argument),
+                default=argument.default if with_default else None,
+                text=text.format(text=argument.text, default=shown(argument.default) or "none"),
+            )
+            for argument in arguments(import_attribute(path))
+        )
 
-
-def flags_of_memory() -> tuple[Flag, ...]:
-    """Return the flags of the memory of earlier batches."""
-    text = "losses over pairs: {text} Default: {default}."
-    return _flags_of_model("keras_dml.models.CrossBatchMemory", MEMORY, text)
+    return flags_of(read, prefix)
 
 
 def flags_of_relations() -> tuple[Flag, ...]:
@@ -208,23 +184,6 @@ def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
 def _losses() -> Mapping[str, type[EmbeddingLoss]]:
     found: Mapping[str, type[EmbeddingLoss]] = import_attribute("keras_dml.losses.LOSSES")
     return found
-
-
-def _has_cross_entropy(loss: str) -> bool:
-    return _losses()[loss].kind == "beside_classifier"
-
-
-def _flags_of_model(
-    path: str, prefix: str, text: str, with_default: bool = False
-) -> tuple[Flag, ...]:
-    return tuple(
-        dataclasses.replace(
-            _flag_of(f"{prefix}{argument.name.removeprefix(prefix)}", argument),
-            default=argument.default if with_default else None,
-            text=text.format(text=argument.text, default=shown(argument.default) or "none"),
-        )
-        for argument in arguments(import_attribute(path))
-    )
 
 
 def _flag_of(name: str, argument: Argument) -> Flag:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import logging
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -10,7 +13,7 @@ from experiments import recipes
 from experiments.options.declaration import Flag, Options, declarations
 from experiments.options.errors import HelpRequested, UsageError
 from experiments.options.help import help_text, shown
-from experiments.options.values import TRUE, UNSET, converted
+from experiments.options.values import UNSET, converted
 from experiments.recipes.nearest import did_you_mean
 
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
@@ -20,6 +23,7 @@ _NOT_RESOLVED = (
     "log_to",
 )  # fmt: skip
 AnyOptions = TypeVar("AnyOptions", bound=Options)
+_LOGGER = logging.getLogger("experiments")
 
 
 def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
@@ -40,9 +44,9 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     """
     if wants_help(argv):
         raise HelpRequested(help_text(options, full="--helpfull" in argv[1:]))
-    line, files = recipes.without_flagfiles(argv[1:])
-    # The flags of registries import Keras: first refuse values that are wrong without them.
-    _read(options, _flags(options, registries=False), line, partial=True)
+    flags = _flags(options)
+    on_line = _read(options, flags, argv[1:])
+    files = on_line.pop("flagfile", ())
     in_files = options.of_flag_files()
     of_files: dict[str, Any] = {}
     recipe = None
@@ -56,12 +60,12 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
         for path in map(recipes.find_recipe, files):
             words += recipes.read_recipe(path, {*known, *_former_names(known)})
             recipe = path.stem
-        never = {name for name, flag in known.items() if flag.command_line_only}
-        allowed = [word for word in words if _name(word, known) not in never]
-        of_files = _read(in_files, known, allowed)
-    flags = _flags(options)
-    on_line = _read(options, flags, line)
-    of_files = {name: value for name, value in of_files.items() if name in flags}
+        of_files = _read(in_files, known, words)
+    of_files = {
+        name: value
+        for name, value in of_files.items()
+        if name in flags and not flags[name].command_line_only
+    }
     given = dict(options.followed(of_files, on_line))
     for name, value in on_line.items():
         given[name] = given.get(name, ()) + value if flags[name].repeated else value
@@ -77,14 +81,12 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
         value = given.get(name, flag.default)
         if not key:
             values[field] = value
-        else:
-            values.setdefault(field, {})
-            if value is not None:
-                values[field][key] = value
+        elif value is not None:
+            values.setdefault(field, {})[key] = value
     for field, value in values.items():
         if isinstance(value, dict):
             values[field] = types.MappingProxyType(value)
-    values["flagfile"] = tuple(files)
+    values["flagfile"] = files
     names = frozenset(given), frozenset(on_line)
     return options(**values, given=names[0], on_command_line=names[1], recipe=recipe)
 
@@ -100,9 +102,7 @@ def words_of(options: Options, names: Iterable[str]) -> list[str]:
     declared = declarations(type(options))
     words = []
     for name in names:
-        field, key, flag = declared[name]
-        value = getattr(options, field)
-        value = value.get(key) if key else value
+        flag, value = declared[name][2], value_of(options, name)
         if value is None:
             continue
         if flag.repeated:
@@ -114,11 +114,32 @@ def words_of(options: Options, names: Iterable[str]) -> list[str]:
     return words
 
 
+def value_of(options: Options, name: str) -> Any:
+    """Return the value of a flag. None if it has none."""
+    field, key, _ = declarations(type(options))[name]
+    value = getattr(options, field)
+    return value.get(key) if key else value
+
+
 def given_words(options: Options, names: Iterable[str]) -> list[str]:
     """Return the options of these names that are set as words of a command line."""
     names = [name for name in names if name in options.given]
-    unset = [name for name in names if _value_of(options, name) is None]
+    unset = [name for name in names if value_of(options, name) is None]
     return [*words_of(options, names), *(f"--{name}={UNSET}" for name in unset)]
+
+
+def given_for_run(options: Options, left_out: Collection[str] = ()) -> list[str]:
+    """Return the flags of a run that are set, except its folder, as words of a command line.
+
+    Args:
+        options: Options with the flags of a run.
+        left_out: Further names to leave out.
+    """
+    from experiments.options.run_options import RunOptions  # which imports this module's neighbors
+
+    not_passed_on = {"flagfile", "debug", "help", "output_dir", *left_out}
+    names = [name for name in declarations(RunOptions) if name not in not_passed_on]
+    return given_words(options, names)
 
 
 def refuse_unused(options: Options, names: Iterable[str], why: str) -> None:
@@ -150,26 +171,18 @@ def wants_help(argv: Sequence[str]) -> bool:
 
 def wants_debug(argv: Sequence[str]) -> bool:
     """Return whether `--debug` is among the words, which can be invalid."""
-    debug = False
-    for word in argv[1:]:
-        name, _, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name in ("debug", "nodebug"):
-            debug = name == "debug" and (value.lower() or "true") in TRUE
-    return debug
+    words = [word for word in argv[1:] if word.lstrip("-").startswith(("debug", "nodebug"))]
+    with contextlib.suppress(UsageError):
+        return bool(_read(Options, _flags(Options), words).get("debug"))
+    return False
 
 
-def _flags(options: type[Options], registries: bool = True) -> dict[str, Flag]:
-    return {name: flag for name, (_, _, flag) in declarations(options, registries).items()}
-
-
-def _value_of(options: Options, name: str) -> Any:
-    field, key, _ = declarations(type(options))[name]
-    value = getattr(options, field)
-    return value.get(key) if key else value
+def _flags(options: type[Options]) -> dict[str, Flag]:
+    return {name: flag for name, (_, _, flag) in declarations(options).items()}
 
 
 def _read(
-    options: type[Options], flags: Mapping[str, Flag], words: Sequence[str], partial: bool = False
+    options: type[Options], flags: Mapping[str, Flag], words: Sequence[str]
 ) -> dict[str, Any]:
     """Return the values of the flags that are set.
 
@@ -177,7 +190,6 @@ def _read(
         options: The options of the command.
         flags: The flags by name.
         words: The words of a command line or flag file.
-        partial: Whether there can be other flags.
     """
     former = _former_names(flags)
     values: dict[str, Any] = {}
@@ -189,26 +201,23 @@ def _read(
             continue
         name, equals, text = word.lstrip("-").partition("=")
         if name in former:
-            _warn_of_former_name(name, former[name], partial)
+            _LOGGER.warning(
+                "--%s is now --%s. The next version does not take --%s", name, former[name], name
+            )
             name = former[name]
         elif name not in flags and not equals and _is_switch(name.removeprefix("no"), flags):
             name, equals, text = name.removeprefix("no"), "=", "false"
         if name not in flags:
-            if not partial:
-                raise UsageError(options.refusal(name, word) or _unknown(options, name, word))
-            continue
+            raise UsageError(_unknown(options, name, word))
         if not equals:
             text = "true" if flags[name].kind is bool else next(rest, "")
         value = converted(flags[name], text)
         values[name] = values.get(name, ()) + value if flags[name].repeated else value
-    if left_over and not partial:
+    if left_over:
         received = " ".join(left_over)
         files = [word for word in left_over if word.endswith(recipes.ENDING)]
         hint = f" Did you mean --flagfile={files[0]}?" if files else ""
-        raise UsageError(
-            options.refusal(None, received)
-            or f"Flags must start with --, but got {received}.{hint}"
-        )
+        raise UsageError(f"Flags must start with --, but got {received}.{hint}")
     return values
 
 
@@ -220,31 +229,16 @@ def _is_switch(name: str, flags: Mapping[str, Flag]) -> bool:
     return name in flags and flags[name].kind is bool
 
 
-def _warn_of_former_name(former: str, name: str, partial: bool) -> None:
-    if partial:  # the words are read again
-        return
-    import logging
-
-    logging.getLogger("experiments").warning(
-        "--%s is now --%s. The next version does not take --%s", former, name, former
-    )
-
-
 def _unknown(options: type[Options], name: str, word: str) -> str:
     """Return the message for an unknown flag."""
     from experiments.options.run_options import RunOptions  # which imports this module's neighbors
 
     declared = _flags(options)
     known = [*declared, *(f"no{each}" for each, flag in declared.items() if flag.kind is bool)]
-    of_a_run = name in declarations(RunOptions, registries=options is RunOptions)
+    # Without the flags of registries, which import Keras.
+    of_a_run = name.removeprefix("no") in {field.name for field in dataclasses.fields(RunOptions)}
     other = f" It is a flag of {RunOptions.command}." if of_a_run else ""
     return (
         f"Every flag must belong to {options.command}, but got {word}.{did_you_mean(name, known)}"
         f"{other} --help lists the flags."
     )
-
-
-def _name(word: str, known: Collection[str]) -> str:
-    """Return the flag that a word names, also as --noNAME."""
-    name = word.lstrip("-").partition("=")[0]
-    return name if name in known else name.removeprefix("no")

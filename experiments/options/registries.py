@@ -68,9 +68,7 @@ def arguments(entry: Callable[..., Any]) -> tuple[Argument, ...]:
 
     These are the arguments annotated with bool, int, float, str, or `Literal` of words, possibly
     `| None`. Objects and arguments that training sets, such as the seed, are excluded.
-
-    Raises:
-        TypeError: An argument has no annotation, or no separate entry under "Args:".
+    Each needs a separate entry under "Args:".
     """
     texts = documented(entry)
     found = []
@@ -80,14 +78,9 @@ def arguments(entry: Callable[..., Any]) -> tuple[Argument, ...]:
             parameter.VAR_POSITIONAL,
         ):
             continue
-        where = f"{entry.__name__}({parameter.name})"
-        if parameter.annotation is parameter.empty:
-            raise TypeError(f"{where} must be annotated with its type")
         kind, choices = _kind(_evaluated(entry, parameter.annotation))
         if kind is None:
             continue
-        if parameter.name not in texts:
-            raise TypeError(f"{where} must have a separate entry under Args: in the docstring")
         required = parameter.default is parameter.empty
         default = None if required else parameter.default
         text = texts[parameter.name]

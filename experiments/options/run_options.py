@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.options import loss_flags
-from experiments.options.declaration import Flag, Options, flags_of, option
+from experiments.options.declaration import Flag, Options, declarations, flags_of, option
 from experiments.options.registries import (
     arguments,
     flags_of_entries,
@@ -58,15 +58,6 @@ def _poolings() -> str:
     return "\n".join([*lines, *(f"{name}: {summary(make)}" for name, make in poolings.items())])
 
 
-def _mining() -> str:
-    strategies = ", ".join(words("keras_dml.mining.STRATEGIES")())
-    return (
-        f"losses over pairs: strategies that select the pairs, one after the other: {strategies}. "
-        "easy_positive,semi_hard are easy positives and semi-hard negatives. Default: all pairs "
-        "(triplet: see --triplets, too)."
-    )
-
-
 def _losses() -> str:
     return f"Loss: {', '.join(loss_flags.loss_names())}."
 
@@ -99,7 +90,13 @@ def _for_the_choice(
     """
     given = {name: value for name, value in values.items() if name in options.given}
     chosen_on_line = choice in options.on_command_line
-    overridable = set(given) - options.on_command_line if chosen_on_line else set()
+    declared = declarations(type(options))
+    # Of a recipe that chooses another entry, or a default in the `flags.txt` of a run.
+    overridable = {
+        name
+        for name in given.keys() - options.on_command_line
+        if chosen_on_line or given[name] == declared[name][2].default
+    }
     entries = import_attribute(registry)
     return taken_arguments(choice, entries, getattr(options, choice), given, overridable)
 
@@ -212,7 +209,7 @@ class AugmentationOptions(ImageSizeOptions):
 
     group = IMAGES
 
-    training_size: int | None = option(None, lower_bound=8)
+    training_size: int | None = option(None, lower_bound=8, not_with=("cache_features",))
     crop: str = option("area", choices=words("pipelines.images.transforms.CROPS"))
     crop_area: tuple[str, ...] = option(("0.16", "1"))
     crop_aspect: tuple[str, ...] = option(("0.75", "1.3333"))
@@ -376,6 +373,9 @@ class LossOptions(RelationOptions):
         proxies_factor: losses over proxies: factor on the learning rate of the proxies. Default: 1.
         proxies_merging: losses with several proxies per class: weight of the regularizer that
             merges proxies that are not needed (SoftTriple: 0.2). Default: 0.
+        mining: losses over pairs: strategies that select the pairs, one after the other.
+            easy_positive,semi_hard are easy positives and semi-hard negatives. Default: all pairs
+            (triplet: see --triplets, too).
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.
         candidates: losses over pairs: images that a training image is compared with. batch: the
@@ -395,7 +395,7 @@ class LossOptions(RelationOptions):
 
     loss: str = option("multi_similarity", text=_losses, common=True)
     given_for_loss: Mapping[str, Any] = flags_of(loss_flags.flags_of_losses)
-    also: str | None = option(None)
+    also: str | None = option(None, not_with=("levels", "matryoshka", "chunk_size", "classifier"))
     also_weight: float = option(1.0, lower_bound=0.0)
     also_flags: tuple[str, ...] = option((), needs="also")
     track: tuple[str, ...] = option(())
@@ -405,11 +405,21 @@ class LossOptions(RelationOptions):
     center_weight: float = option(0.1, lower_bound=0.0)
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)
-    proxies: Mapping[str, Any] = flags_of(loss_flags.flags_of_proxies, prefix=loss_flags.PROXIES)
+    proxies: Mapping[str, Any] = loss_flags.flags_of_model(
+        "keras_dml.models.ProxyHead",
+        loss_flags.PROXIES,
+        "losses over proxies: {text} Default: the default of the loss, or {default}.",
+    )
     proxies_factor: float | None = option(None, lower_bound=0.0)
     proxies_merging: float | None = option(None, lower_bound=0.0)
-    mining: tuple[str, ...] | None = option(None, text=_mining, former="miners")
-    memory: Mapping[str, Any] = flags_of(loss_flags.flags_of_memory, prefix=loss_flags.MEMORY)
+    mining: tuple[str, ...] | None = option(
+        None, choices=words("keras_dml.mining.STRATEGIES"), former="miners"
+    )
+    memory: Mapping[str, Any] = loss_flags.flags_of_model(
+        "keras_dml.models.CrossBatchMemory",
+        loss_flags.MEMORY,
+        "losses over pairs: {text} Default: {default}.",
+    )
     candidates: str = option(
         "batch",
         choices=("batch", "catalog"),
@@ -419,8 +429,11 @@ class LossOptions(RelationOptions):
         None, needs="candidates=catalog", not_with=("layer_decay",)
     )
     candidate_weights: str | None = option(None, needs="candidate_backbone", can_be_unset=False)
-    statistics: Mapping[str, Any] = flags_of(
-        loss_flags.flags_of_statistics, prefix=loss_flags.STATISTICS
+    statistics: Mapping[str, Any] = loss_flags.flags_of_model(
+        "keras_dml.models.StatisticsNetwork",
+        loss_flags.STATISTICS,
+        "rankmi's statistics network: {text}",
+        with_default=True,
     )
     statistics_learning_rate: float | None = option(None, lower_bound=0.0)
 
@@ -546,6 +559,7 @@ class IntervalOptions(Options):
     """The evaluations of a training, and the epoch whose model is kept.
 
     Attributes:
+        raw_pixels: First evaluate the nearest neighbors of raw pixels, as a baseline.
         eval_every: Evaluate every N epochs, and after the last.
         keep: Epoch whose model is scored and exported. last. best_test: best R@1 on the test
             images, which flatters the score. best_fold: best R@1 (with patience: MAP@R) on the
@@ -554,6 +568,7 @@ class IntervalOptions(Options):
 
     group = EVALUATION
 
+    raw_pixels: bool = option(False)
     eval_every: int = option(1, lower_bound=1, common=True)
     keep: str | None = option(None, choices=("last", "best_test", "best_fold"), common=True)
 
@@ -591,21 +606,8 @@ class EvaluationOptions(ScoringOptions, CodeOptions, ImageSizeOptions, BadImageO
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PixelOptions(Options):
-    """The baseline of raw pixels.
-
-    Attributes:
-        raw_pixels: First evaluate the nearest neighbors of raw pixels, as a baseline.
-    """
-
-    group = EVALUATION
-
-    raw_pixels: bool = option(False)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputOptions(Options):
-    """The output of a run.
+    """The output of a run, and the processes that train.
 
     Attributes:
         output_dir: Output folder. Default: runs/RECIPE-seedSEED.
@@ -616,6 +618,11 @@ class OutputOptions(Options):
         log_to: mlflow:URI or wandb:PROJECT: also send the flags, and the scores of each
             evaluation, to MLflow or Weights & Biases (extra mlflow or wandb). Flag files cannot set
             it.
+        engine: local: train in this process. ray: train with workers on the Ray cluster of
+            RAY_ADDRESS, or on this machine. Ray restarts the workers after a failure.
+        workers: Number of workers for --engine=ray. Default: one for each machine.
+        deterministic: Give bit-identical results in every run. Needs the same number of threads on
+            the same kind of machine, and is slower.
     """
 
     group = RUN
@@ -626,22 +633,9 @@ class OutputOptions(Options):
     )
     measured_in: str | None = option(None, convert=normal_path, needs="class_split=every_class")
     log_to: str | None = option(None, convert=normal_tracker, command_line_only=True)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineOptions(Options):
-    """The processes that train.
-
-    Attributes:
-        engine: local: train in this process. ray: train with workers on the Ray cluster of
-            RAY_ADDRESS, or on this machine. Ray restarts the workers after a failure.
-        workers: Number of workers for --engine=ray. Default: one for each machine.
-    """
-
-    group = RUN
-
     engine: str = option("local", choices=("local", "ray"))
     workers: int | None = option(None, lower_bound=1, needs="engine=ray")
+    deterministic: bool = option(False, common=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -657,29 +651,12 @@ class SeedOptions(Options):
     seed: int = option(0, lower_bound=0, upper_bound=2**32 - 1, common=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RepetitionOptions(Options):
-    """Repeatability.
-
-    Attributes:
-        deterministic: Give bit-identical results in every run. Needs the same number of threads on
-            the same kind of machine, and is slower.
-    """
-
-    group = RUN
-
-    deterministic: bool = option(False, common=True)
-
-
 # Fields come in the order of the groups from the last of these bases to the first. `flags.txt` has
 # the same order.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(
-    RepetitionOptions,
     SeedOptions,
-    EngineOptions,
     OutputOptions,
-    PixelOptions,
     ScoringOptions,
     IntervalOptions,
     TrainingOptions,

@@ -13,7 +13,8 @@ def check_together(options: Options) -> None:
     Raises:
         UsageError: A flag is set without the flag that it needs, or with a flag that it excludes.
     """
-    flags = {name: flag for name, (_, _, flag) in declarations(type(options), False).items()}
+    # The values of the flags of registries depend on the chosen entry.
+    flags = {name: flag for name, (_, key, flag) in declarations(type(options)).items() if not key}
     values = {name: shown(getattr(options, name)) for name in flags}
     changed = {name for name, flag in flags.items() if values[name] != shown(flag.default)}
 

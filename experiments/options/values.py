@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
@@ -38,16 +39,16 @@ def converted(flag: Flag, text: str) -> Any:
     can_be_unset = flag.can_be_unset and flag.default is None and not flag.required
     if text == UNSET and can_be_unset and text not in (choices or ()):
         return None
-    if choices and flag.kind is not tuple:
-        if text in choices:
-            return text
-        raise _refused(flag, f"one of {', '.join(choices)}", text, did_you_mean(text, choices))
+    words = tuple(map(str.strip, text.split(","))) if flag.kind is tuple else (text,)
+    for word in words:
+        if choices and word not in choices:
+            raise _refused(flag, f"one of {', '.join(choices)}", text, did_you_mean(word, choices))
     if flag.kind in (int, float):
         return _number(flag, text)
     if flag.kind is tuple:
         if flag.repeated:
             return (text,)
-        return tuple(word.strip() for word in text.split(",")) if text else ()
+        return words if text else ()
     if flag.kind is pathlib.Path:
         return absolute(text)
     return flag.convert(text) if flag.convert else text
@@ -55,24 +56,19 @@ def converted(flag: Flag, text: str) -> Any:
 
 def _number(flag: Flag, text: str) -> int | float:
     low, high = flag.lower_bound, flag.upper_bound
-    bounds = [f"of at least {low:g}"] if low is not None else []
-    bounds += [f"of at most {high:.10g}"] if high is not None else []
+    # Plain digits only: Python also reads 1_000 and the digits of other scripts.
+    wanted, form, limit = (
+        ("a whole number", "[+-]?[0-9]{1,18}", _MOST_WHOLE)
+        if flag.kind is int
+        else ("a finite number", "[-+.0-9eE]+", _MOST_NUMBER)
+    )
     number: int | float = math.nan
-    if flag.kind is int:
-        wanted = "a whole number"
-        # Plain digits only: Python also reads 1_000 and the digits of other scripts.
-        if re.fullmatch("[+-]?[0-9]{1,18}", text):
-            number = int(text)
-        low, high = -_MOST_WHOLE if low is None else low, _MOST_WHOLE if high is None else high
-    else:
-        wanted = "a finite number"
-        if re.fullmatch("[-+.0-9eE]+", text):
-            try:
-                number = float(text)
-            except ValueError:
-                number = math.nan
-        low, high = -_MOST_NUMBER if low is None else low, _MOST_NUMBER if high is None else high
-    if not low <= number <= min(high, _MOST_NUMBER):
+    if re.fullmatch(form, text):
+        with contextlib.suppress(ValueError):
+            number = flag.kind(text)
+    if not (-limit if low is None else low) <= number <= (limit if high is None else high):
+        bounds = [f"of at least {low:g}"] if low is not None else []
+        bounds += [f"of at most {high:.10g}"] if high is not None else []
         raise _refused(flag, f"{wanted} {' and '.join(bounds)}".rstrip(), text)
     return number
 

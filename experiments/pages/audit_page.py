@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.evaluation.duplicates import NEAR
 from experiments.evaluation.findings import LABEL_RATIO, OUTLIER_SCORE, Count, Findings
 from experiments.pages.page import Cell, Picture, Row, array_picture, file_picture, write_page
 
@@ -94,21 +93,17 @@ def _duplicates(findings: Findings, lines: Sequence[Mapping[str, Any]], across: 
         if (len(np.unique(images.set_numbers(rows))) > 1) == across
     ]
     note_of: dict[int, str] = {}
-    for pair in found.pairs:
-        for row in (pair.first, pair.second):
-            note_of.setdefault(row, f"{pair.score:z.3f}" if pair.kind == NEAR else pair.kind)
-    rows_shown, pairs_shown = list[Row](), list[Cell]()
+    for pair, score in zip(found.pairs.tolist(), found.scores):
+        for row in pair:
+            note_of.setdefault(row, f"{score:z.3f}")
+    rows_shown = []
     for rows in groups[:_SHOWN]:
         first, *others = rows.tolist()
         cells = [_cell(findings, "query", first)]
         cells += [_neighbor(findings, first, row, note_of[row]) for row in others[: _CELLS - 1]]
-        if len(cells) == 2:  # several groups of two fit next to each other
-            pairs_shown += cells
-        else:
-            rows_shown.append(Row(cells, f"{len(rows):,} images"))
+        rows_shown.append(Row(cells, f"{len(rows):,} images"))
     firsts = {int(found.groups[rows[0]]) for rows in groups[:_SHOWN]}
-    shown = [line for line in lines if line["group"] in firsts]
-    return Section(len(groups), [*rows_shown, *_rows_of(pairs_shown)], shown)
+    return Section(len(groups), rows_shown, [line for line in lines if line["group"] in firsts])
 
 
 def _label_errors(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
@@ -181,7 +176,7 @@ def _cell(findings: Findings, kind: str, row: int, note: str = "") -> Cell:
 
 def _picture(findings: Findings, row: int) -> Picture | None:
     _, table, number = findings.images.place(row)
-    max_pixels = findings.thresholds.max_pixels
+    max_pixels = findings.options.max_pixels
     if table is None:
         return None
     if table.arrays is not None:

@@ -44,21 +44,17 @@ def interval_text(interval: Interval, form: str, scale: float) -> str:
     return " to ".join(form.format(scale * bound) for bound in interval)
 
 
-def unknown(decided: IdentificationPoint) -> str:
-    """Return a sentence about queries of unknown classes, which no pair measures."""
+def notes_of(found: Verification, decided: IdentificationPoint) -> list[str]:
+    """Return a sentence about unknown classes, which no pair measures, and about few classes."""
     false = percent(decided.false_positive_identification_rate)
     right = percent(decided.detection_and_identification_rate)
-    return (
+    notes = [
         f"searched among the other images: {false} % of the queries of a missing class still get a "
         f"match, {right} % of the others get their class first, as a match"
-    )
-
-
-def few_classes(found: Verification) -> str:
-    """Return a warning if there are few classes; empty if there are enough."""
-    if found.num_classes >= _ENOUGH_CLASSES:
-        return ""
-    return f"with only {found.num_classes} classes, the intervals are too narrow"
+    ]
+    if found.num_classes < _ENOUGH_CLASSES:
+        notes.append(f"with only {found.num_classes} classes, the intervals are too narrow")
+    return notes
 
 
 def write_calibration_page(
@@ -78,7 +74,7 @@ def write_calibration_page(
         template="calibration.html",
         found=found,
         point=found.points[0],
-        notes=[f"{unknown(decided).capitalize()}.", few_classes(found).capitalize()],
+        notes=[f"{note.capitalize()}." for note in notes_of(found, decided)],
         rows=rows_of(found),
         pictures=svgs(_figures(found)),
         file=os.fspath(file),

@@ -30,25 +30,26 @@ def links_html(page: pathlib.Path, links: Links) -> str:
         page: The page. It may be missing.
         links: Paths of other pages -> their names. Missing pages are left out.
     """
-    try:
-        there = _BLOCK.search(page.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        there = None
-    known = {
-        urllib.parse.unquote(html.unescape(address)): html.unescape(text)
-        for address, text in _LINK.findall(there[1] if there else "")
-    }
-    # Relative addresses are the same for any form of the paths.
-    known |= {
-        pathlib.PurePath(os.path.relpath(other, page.parent)).as_posix(): text
-        for other, text in links.items()
-    }
+    block = _BLOCK.search(_read(page))
+    known = dict(_LINK.findall(block[0] if block else ""))
+    for other, text in links.items():
+        # A relative address is the same for any form of the path.
+        address = pathlib.PurePath(os.path.relpath(other, page.parent)).as_posix()
+        known[html.escape(urllib.parse.quote(address))] = html.escape(text)
     shown = [
-        f'<a href="{html.escape(urllib.parse.quote(address))}">{html.escape(text)}</a>'
+        f'<a href="{address}">{text}</a>'
         for address, text in known.items()
-        if (page.parent / address).is_file()
+        if (page.parent / urllib.parse.unquote(html.unescape(address))).is_file()
     ]
     return f"{_OPEN}{' · '.join(shown)}{_CLOSE}"
+
+
+def _read(page: pathlib.Path) -> str:
+    """Return the text of a page; empty if it is missing or not a page of ours."""
+    try:
+        return page.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
 
 
 def add_link(page: pathlib.Path, other: pathlib.Path, text: str) -> None:
@@ -62,16 +63,12 @@ def add_link(page: pathlib.Path, other: pathlib.Path, text: str) -> None:
         other: The page that the link leads to.
         text: Text of the link.
     """
-    try:
-        written = page.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return
-    links = links_html(page, {other: text})
-    anew = _BLOCK.sub(lambda _: links, written, count=1)
-    if anew == written:
+    written, links = _read(page), links_html(page, {other: text})
+    changed = _BLOCK.sub(lambda _: links, written, count=1)
+    if changed == written:
         return
     try:
         with replacing(page) as unfinished:
-            unfinished.write_text(anew, encoding="utf-8", newline="\n")
+            unfinished.write_text(changed, encoding="utf-8", newline="\n")
     except PermissionError as error:  # another user's page
         _LOGGER.warning("%s cannot be changed to link to %s: %s", page, other, error.strerror)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
-from markupsafe import Markup
 
 from experiments.evaluation.baselines import best_baseline
 from experiments.evaluation.figures import Curves, over_epochs
@@ -17,11 +15,9 @@ from experiments.evaluation.scores import (
     CATALOG,
     DISTANCES,
     PAPER,
-    PHOTOS,
     RECALL,
     RECALL_AT_1,
     SCORES,
-    Rows,
     columns_of,
     label_of,
     percent,
@@ -30,11 +26,8 @@ from experiments.evaluation.scores import (
 from experiments.pages.figures import svgs
 from experiments.pages.page import Links, write_page
 from experiments.pages.retrieval import Shown, shown_of
-from keras_dml._common.errors import ArgumentError
 from pipelines import find_bad_images
 
-#: Name of the row of the headline.
-EMBEDDING = "embedding, cosine"
 # The scores of information with a curve, by the title of their figure.
 _INFORMATION_FIGURES = {
     "Entropies": ("entropy_pairwise/l2", "entropy_within/l2"),
@@ -61,7 +54,6 @@ def write_report(
     path: str | os.PathLike[str],
     result: Result,
     links: Links | None = None,
-    shown: Shown | None = None,
 ) -> None:
     """Write the page of a run or of an evaluation.
 
@@ -72,51 +64,41 @@ def write_report(
         path: The file; its folder exists.
         result: The result.
         links: Paths of other pages -> their names.
-        shown: The pictures. The default is the pictures of `result.images`.
-
-    Raises:
-        ValueError: The table has no R@1 in the row "embedding, cosine".
     """
-    headline = result.rows.get(EMBEDDING, {}).get(RECALL.at_1)
-    if headline is None:
-        raise ArgumentError(
-            f"result.rows must have R@1 in a row {EMBEDDING!r}, "
-            f"but got { ({name: list(row) for name, row in result.rows.items()}) }."
-        )
-    if shown is None:
-        shown = Shown() if result.images is None else shown_of_readable(result.images)
     keys = columns_of(result.rows)
     write_page(
         path,
         result.title,
-        links=links or {},
+        links=links,
         template="report.html",
         result=result,
-        headline=percent(headline),
+        headline=percent(result.rows["embedding, cosine"][RECALL.at_1]),
         others=_others(result),
         explanations=list(dict.fromkeys(score_of(key).explanation for key in keys)),
         in_catalog=any(name.startswith(CATALOG) for name in result.rows),
         columns=["", *map(label_of, keys)],
-        rows=_cells(result.rows, keys),
+        rows=[
+            (name, [score_of(key).text(row.get(key)) for key in keys])
+            for name, row in result.rows.items()
+        ],
         more=_explanations(result),
         pictures=svgs({**_curves(result), **result.figures}),
         evaluations=None if result.history is None else len(result.history),
-        shown=shown,
+        shown=shown_of_readable(result.images),
     )
 
 
-def shown_of_readable(images: LabeledEmbeddings) -> Shown:
+def shown_of_readable(images: LabeledEmbeddings | None) -> Shown:
     """Return the pictures of a report; none if the images are unknown or not readable."""
-    tables = [each.table for _, each in images.sets]
-    if images.queries.table is None:
+    if images is None or images.queries.table is None:
         return Shown()
     try:
         return shown_of(images)
     except tf.errors.OpError as error:
         why = " ".join(error.message.split())
-        for table in tables:
+        for table in (each.table for _, each in images.sets if each.table is not None):
             # To decode every image again takes too long for the pictures of a page.
-            for _, name, reason in find_bad_images(table, decode=False)[:1] if table else ():
+            for _, name, reason in find_bad_images(table, decode=False)[:1]:
                 why = f"{name}: {reason}"
         print(f"the page shows no pictures: {why}")
         return Shown()
@@ -131,35 +113,6 @@ def _others(result: Result) -> dict[str, str]:
         "in the paper": result.rows.get(f"{PAPER}, cosine", {}).get(RECALL.at_1),
     }
     return {name: RECALL.text(value) for name, value in found.items() if value is not None}
-
-
-def _cells(rows: Rows, keys: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return the rows of the table; the best cells of each column and search are bold."""
-    cells = []
-    for name, row in rows.items():
-        comparable = [other for each, other in rows.items() if _search(each) == _search(name)]
-        cells.append((name, [_cell(row, key, comparable) for key in keys]))
-    return cells
-
-
-def _cell(row: Mapping[str, float], key: str, comparable: Sequence[Mapping[str, float]]) -> str:
-    """Return the text of a score, bold if it is the best of the comparable rows."""
-    score = score_of(key)
-    text = score.text(row.get(key))
-    if text == "–":
-        return text
-    best_of = max if score.higher_is_better else min
-    best = best_of(other[key] for other in comparable if score.text(other.get(key)) != "–")
-    # Compare the texts: two equal texts are either both bold or both not.
-    return Markup("<strong>{}</strong>").format(text) if text == score.text(best) else text
-
-
-def _search(name: str) -> str:
-    """Return the search of a row: "photo to catalog", "catalog to photo", or "" for the main one.
-
-    The scores of different searches do not compare.
-    """
-    return next((search for search in (CATALOG, PHOTOS) if search in name), "")
 
 
 def _explanations(result: Result) -> list[str]:

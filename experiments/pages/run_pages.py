@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
 from typing import Any
 
+import keras_dml
 from experiments.evaluation.result import FLAGS_FILE, REPORT, Result
 from experiments.options import RunOptions, command_line_only_words
 from experiments.pages.links import add_link
-from experiments.pages.made_by import made_by
 from experiments.pages.model_card import MODEL_CARD, model_card, update_final_model, write_card
 from experiments.pages.report import write_report
+
+# Packages that the numbers depend on, if they are installed.
+_PACKAGES = ("keras", "tensorflow", "jax", "torch", "numpy")
 
 
 def write_run_pages(run: Any, result: Result) -> None:
@@ -50,3 +59,42 @@ def link_final_model(options: RunOptions, refit: pathlib.Path) -> None:
     """
     update_final_model(options.folder / MODEL_CARD, f"{refit.name}/saved_model")
     add_link(options.folder / REPORT, refit / REPORT, "The final model, of every class")
+
+
+def made_by(flags: pathlib.Path, more: Sequence[str] = ()) -> str:
+    """Return the command and the versions, two lines.
+
+    Args:
+        flags: File of the run's resolved flags.
+        more: Flags that a flag file cannot set.
+    """
+    words = [f"--flagfile={flags}", *more, "--output_dir=AGAIN"]
+    command = f"python -m experiments.run {shlex.join(words)}"
+    return f"{command}\n{', '.join([_ours(), f'Python {platform.python_version()}', *_others()])}"
+
+
+def _others() -> list[str]:
+    found = []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _ours() -> str:
+    version = f"keras_dml {keras_dml.__version__}"
+    root = pathlib.Path(keras_dml.__file__).resolve().parents[1]
+    git = shutil.which("git")
+    # An installed package may be inside another repository.
+    if git is None or not (root / ".git").exists():
+        return version
+    commit, changed = (
+        subprocess.run([git, "-C", root, *words], capture_output=True, text=True, check=False)
+        for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "-uno"))
+    )
+    if commit.returncode:
+        return version
+    dirty = " with local changes" if changed.stdout.strip() else ""
+    return f"{version}, commit {commit.stdout.strip()}{dirty}"

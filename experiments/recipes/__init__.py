@@ -3,20 +3,9 @@
 import functools
 import pathlib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from experiments.recipes.nearest import did_you_mean
-
-__all__ = [
-    "ENDING",
-    "RecipeError",
-    "find_recipe",
-    "is_flagfile",
-    "names",
-    "paper_scores",
-    "read_recipe",
-    "without_flagfiles",
-]
 
 ENDING = ".flags"
 """Ending of the names of flag files."""
@@ -82,27 +71,6 @@ def paper_scores(path: pathlib.Path) -> dict[str, float]:
     return scores
 
 
-def is_flagfile(word: str) -> bool:
-    """Return whether a word of a command line or flag file names a flag file."""
-    return word.startswith("-") and word.lstrip("-").partition("=")[0] == "flagfile"
-
-
-def without_flagfiles(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the other words of a command line, and the names of its flag files.
-
-    A missing name is "".
-    """
-    others: list[str] = []
-    names: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if is_flagfile(word):
-            names.append(word.partition("=")[2] or next(rest, ""))
-        else:
-            others.append(word)
-    return others, names
-
-
 def read_recipe(
     path: pathlib.Path,
     known: Collection[str] | None,
@@ -129,7 +97,7 @@ def read_recipe(
         name = line.lstrip("-").partition("=")[0]
         if not line or line.startswith(("#", "//")):
             continue
-        if is_flagfile(line):
+        if line.startswith("-") and name == "flagfile":
             nested = path.parent / line.partition("=")[2]
             inner = nested if nested.is_file() else find_recipe(line.partition("=")[2])
             words += read_recipe(inner, known, (*within, path))

@@ -10,7 +10,7 @@ import tempfile
 from typing import Any
 
 from experiments.options import RunOptions, parse, resolved
-from experiments.options.command_line import refusals
+from experiments.options.command_line import REFUSALS
 from experiments.options.errors import RunError, UsageError, one_line
 from experiments.scale.connection import connected
 from experiments.training.run_folder import RunFolder
@@ -117,7 +117,7 @@ def _train(config: dict[str, Any]) -> str:
     options = dataclasses.replace(parse(RunOptions, config["argv"]), strategy="multi_worker")
     try:
         return train(options, read_cluster("multi_worker"), write_run_pages)
-    except refusals() as error:
+    except REFUSALS as error:
         raise UsageError(one_line(error)) from error
 
 

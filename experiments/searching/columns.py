@@ -21,13 +21,13 @@ from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.recipes.nearest import did_you_mean
 from experiments.searching.answer import folder_of
-from experiments.searching.csv_file import SHOWN, read_csv, short
+from pipelines.read_table import csv_columns
 
 COLUMNS = "columns.json"
 CLASS, FOLDER = "class", "folder"
 Where: TypeAlias = Sequence[tuple[str, str]]
-# Names in a message, and values that are compared with a mistyped value.
-_NAMED, _COMPARED = 20, 2000
+# Names in a message, characters of a name, and values that are compared with a mistyped value.
+_NAMED, _SHOWN, _COMPARED = 20, 100, 2000
 
 
 class StoredColumns(NamedTuple):
@@ -49,8 +49,8 @@ def import_csv(
 
     Args:
         folder: The index folder.
-        path: The CSV file, as in `read_csv`. Its paths are relative to the images' folder, or
-            absolute.
+        path: The CSV file. Its column `path`, or else the first column with a name, has paths
+            relative to the images' folder, or absolute paths.
         images: The images' folder.
         paths: The paths of the images.
 
@@ -58,35 +58,50 @@ def import_csv(
         Lines to print: the number of images with a row, and unknown paths and images without a row.
 
     Raises:
-        UsageError: The file is invalid, no path is an image, or a column name is not allowed.
+        UsageError: A path has several rows, no path is an image, or a column name is not allowed.
+        ValueError: As `pipelines.read_table.csv_columns`.
     """
     from keras_dml._files.atomic import replacing  # imports Keras
 
-    table = read_csv(path, _normal(images, paths))
-    if FOLDER in table.columns:
-        raise UsageError(f"{path} has a column {FOLDER!r}, which every index has. Rename it.")
+    stored = _read_csv(path, _normal(images, paths))
     known = set(paths)
-    unknown = [name for name in table.rows if name not in known]
-    if len(unknown) == len(table.rows):
+    unknown = [name for name in stored.rows if name not in known]
+    if len(unknown) == len(stored.rows):
         raise UsageError(
             f"none of the {len(unknown):,} paths in {path} is an image in {images}. The first path "
-            f"is {unknown[0]}, and an image has the path {next(iter(paths))}"
+            f"is {_named(unknown, 1)}, and an image has the path {next(iter(paths))}"
         )
-    stored = StoredColumns(table.columns, table.rows)
     with replacing(folder / COLUMNS) as temporary:
         temporary.write_text(checked_text(stored._asdict()))
-    missing = [name for name in paths if name not in table.rows]
-    lines = [
-        f"columns: {_named(table.columns)}, of {len(known) - len(missing):,} of {len(known):,} "
-        "images"
-    ]
+    missing = [name for name in paths if name not in stored.rows]
+    found = len(known) - len(missing)
+    lines = [f"columns: {_named(stored.names)}, of {found:,} of {len(known):,} images"]
     if unknown:
         lines.append(f"{len(unknown):,} paths in {path} are not images: {_named(unknown, 5)}")
     if missing:
         lines.append(f"{len(missing):,} images have no row in {path}: {_named(missing, 5)}")
-    if table.repeated:
-        lines.append(f"{table.repeated:,} repeated rows in {path} are ignored")
     return lines
+
+
+def _read_csv(path: pathlib.Path, normal: Callable[[str], str]) -> StoredColumns:
+    """Read a CSV file with one row for each path. Columns without a name are ignored."""
+    columns = {name: values for name, values in csv_columns(path, "columns").items() if name}
+    of_path = next((name for name in columns if name.casefold() == "path"), next(iter(columns), ""))
+    names = [name for name in columns if name != of_path]
+    if not names or FOLDER in names:
+        raise UsageError(
+            "columns must be a CSV file with a column of paths and other columns, and without a "
+            f"column {FOLDER!r}, which every index has, but got {path} with {_named(columns)}."
+        )
+    paths = [normal(text) for text in columns[of_path]]
+    rows = dict(zip(paths, map(list, zip(*(columns[name] for name in names)))))
+    if len(rows) < len(paths):
+        ((repeated, _),) = collections.Counter(paths).most_common(1)
+        raise UsageError(
+            f"columns must have one row for each path, but got {path} with several rows for "
+            f"{_short(repeated)}."
+        )
+    return StoredColumns(names, rows)
 
 
 def _normal(images: str, paths: Collection[str]) -> Callable[[str], str]:
@@ -191,7 +206,7 @@ class Columns:
                 return name, text[len(name) + len(separator) :].strip()
         raise UsageError(
             f"where must be COLUMN{separator}VALUE, with a column of {_named(self.names)}, but got "
-            f"{short(text)}."
+            f"{_short(text)}."
         )
 
     def mask(self, where: Where) -> npt.NDArray[np.bool_] | None:
@@ -231,8 +246,8 @@ class Columns:
         if not matching:
             counts = [each for each, _ in self.counts(name)[:_COMPARED]]
             parts = [*counts, *(each.rpartition("/")[2] for each in counts)]
-            hint = did_you_mean(wanted[:SHOWN], (part[:SHOWN] for part in parts))
-            raise UsageError(f"no image has {name}={short(value)}.{hint}")
+            hint = did_you_mean(wanted[:_SHOWN], (part[:_SHOWN] for part in parts))
+            raise UsageError(f"no image has {name}={_short(value)}.{hint}")
         return matching
 
 
@@ -242,5 +257,9 @@ def _with_parents(name: str, value: str) -> Iterable[str]:
 
 
 def _named(names: Collection[str], most: int = _NAMED) -> str:
-    shown = [short(name) for name, _ in zip(names, range(most))]
+    shown = [_short(name) for name, _ in zip(names, range(most))]
     return ", ".join(shown) + ("" if len(names) <= most else ", …")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -7,7 +7,7 @@ import contextlib
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -95,12 +95,20 @@ def embed_folder(
             known |= _read(part)
     todo = [file for file in files if file not in known]
     bad: dict[str, str] = {}
+
+    def read(file: ImageFile) -> bytes | str:
+        return images.read_checked(file.path, max_pixels)
+
     if todo:
         unfinished.mkdir(exist_ok=True)
         embedder = load_embedder()
-        with progress_bar("embedding", len(todo), leave=True) as bar:
-            for batch, encoded in _read_ahead(images, todo, batch_size, max_pixels):
-                rows, reasons = embed_batch(embedder, encoded)
+        with (
+            progress_bar("embedding", len(todo), leave=True) as bar,
+            concurrent.futures.ThreadPoolExecutor(_READERS) as readers,
+        ):
+            for start in range(0, len(todo), batch_size):
+                batch = todo[start : start + batch_size]
+                rows, reasons = embed_batch(embedder, readers.map(read, batch))
                 bad |= {batch[row].path: reason for row, reason in reasons.items()}
                 good = {file: rows[row] for row, file in enumerate(batch) if row not in reasons}
                 if good:
@@ -114,21 +122,6 @@ def embed_folder(
         _write(path, {file: known[file] for file in embedded.files})
     shutil.rmtree(unfinished, ignore_errors=True)
     return embedded
-
-
-def _read_ahead(
-    images: ImageFolder, files: Sequence[ImageFile], size: int, max_pixels: int
-) -> Iterator[tuple[Sequence[ImageFile], Iterable[bytes | str]]]:
-    """Yield batches of files with their contents. Reads the next batch ahead."""
-    with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-        ahead: list[tuple[Sequence[ImageFile], Iterable[bytes | str]]] = []
-        for start in range(0, len(files), size):
-            batch = files[start : start + size]
-            read = pool.map(lambda file: images.read_checked(file.path, max_pixels), batch)
-            ahead.append((batch, read))
-            if len(ahead) > 1:
-                yield ahead.pop(0)
-        yield from ahead
 
 
 def _saved(path: pathlib.Path) -> Rows:

@@ -121,7 +121,8 @@ class StoreGallery:
             )
         self.store, self.description = store, description
         names = [CLASS, *description.columns]
-        rows = [row for block in store.values([PATH, *names]) for row in block]
+        with store.asking():
+            rows = [row for block in store.values([PATH, *names]) for row in block]
         self._known = {row[0]: list(row[1:]) for row in rows}
         if len(self._known) < len(rows) or not rows:
             raise UsageError(
@@ -141,7 +142,8 @@ class StoreGallery:
         metric = cast("Metric", self.description.metric)
         query = prepared_rows(embedding, "embedding", metric)
         asked = {name: sorted(each) for name, each in self.columns.values_asked(where).items()}
-        paths, vectors = self.store.nearest(query[0], k + _AHEAD, metric, asked)
+        with self.store.asking():
+            paths, vectors = self.store.nearest(query[0], k + _AHEAD, metric, asked)
         # Each path once, because another process can write at the same time.
         row_of = {path: row for row, path in enumerate(paths) if path in self._known}
         # `ExactIndex` orders equal scores as its items: by path.

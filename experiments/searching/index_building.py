@@ -7,11 +7,10 @@ import pathlib
 import shutil
 from typing import Any, cast
 
-import numpy as np
-
 from experiments.options.errors import UsageError
 from experiments.searching.folder_embeddings import Embedded
 from experiments.searching.index_folder import INDEX, Changes, Settings, write_settings
+from experiments.searching.index_options import IndexOptions
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
@@ -26,56 +25,38 @@ from keras_dml.retrieval import (
 
 # A search of this many images takes some ten milliseconds without a tree.
 EXACT_ITEMS = 100_000
-_BLOCK = 8192
 
 
-@dataclasses.dataclass(frozen=True)
-class IndexKind:
-    """The kind of an index.
-
-    Attributes:
-        metric: "cosine" or "l2".
-        target_recall: The share of the true neighbors that a search finds. None: 0.95 for many
-            images, otherwise 1.
-        prefix: The number of dimensions to compare first, for a `PrefixIndex`.
-    """
-
-    metric: str
-    target_recall: float | None
-    prefix: int | None
-
-    def tree_for(self, images: int) -> TreeAH | None:
-        """Return the tree for a number of images, or None without ScaNN."""
-        recall = self.target_recall
-        if recall is None:
-            recall = 0.95 if images > EXACT_ITEMS and self.prefix is None else 1.0
-        # A later run of the same command builds the tree once ScaNN is installed.
-        return TreeAH(target_recall=recall) if recall < 1 and scann_loads() else None
-
-
-def update_index(
-    output: pathlib.Path, settings: Settings, embedded: Embedded, kind: IndexKind
-) -> str:
+def update_index(options: IndexOptions, settings: Settings, embedded: Embedded) -> str:
     """Build the index in a folder again if images or its kind have changed. Update the settings.
 
     Returns:
         Two lines: the changes, and the kind of search.
     """
-    paths = embedded.paths
-    tree = kind.tree_for(len(paths))
+    output = options.output_dir
+    tree = _tree_for(options, len(embedded.files))
     built: dict[str, Any] = {
-        "metric": kind.metric,
+        "metric": options.metric,
         "tree": tree and dataclasses.asdict(tree),
-        "prefix": kind.prefix,
+        "prefix": options.prefix,
     }
     index = _loaded(output / INDEX)
     changes = _changes(index, embedded)
     if settings["built"] != built or index is None or any(changes):
-        index = _new_index(paths, embedded.embeddings, kind, tree)
+        index = _new_index(embedded, options, tree)
         index.save(output / INDEX)
         settings |= {"built": built, "search": _search_line(index)}
         write_settings(output, settings)
     return f"{changes}\n{settings['search']}"
+
+
+def _tree_for(options: IndexOptions, images: int) -> TreeAH | None:
+    """Return the tree for a number of images. None for exact search."""
+    recall = options.target_recall
+    if recall is None:
+        recall = 0.95 if images > EXACT_ITEMS and options.prefix is None else 1.0
+    # A later run of the same command builds the tree once ScaNN is installed.
+    return TreeAH(target_recall=recall) if recall < 1 and scann_loads() else None
 
 
 def _changes(index: Index | None, embedded: Embedded) -> Changes:
@@ -84,27 +65,24 @@ def _changes(index: Index | None, embedded: Embedded) -> Changes:
     if index is None:
         return Changes(len(paths), 0, 0)
     before = set(index.ids.tolist())
-    rows, changed = [row for row, path in enumerate(paths) if path in before], 0
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK]
-        stored = index.embeddings_of([paths[row] for row in block])
-        now = prepared_rows(embedded.embeddings[block], "embeddings", index.metric)
-        changed += int((stored != now).any(axis=1).sum())
+    rows = [row for row, path in enumerate(paths) if path in before]
+    stored = index.embeddings_of([paths[row] for row in rows])
+    now = prepared_rows(embedded.embeddings[rows], "embeddings", index.metric)
+    changed = int((stored != now).any(axis=1).sum())
     return Changes(len(paths) - len(rows), changed, len(before) - len(rows))
 
 
-def _new_index(
-    paths: list[str], embeddings: np.ndarray, kind: IndexKind, tree: TreeAH | None
-) -> Index:
-    metric, dimensions = cast("Metric", kind.metric), embeddings.shape[1]
-    if kind.prefix is None:
+def _new_index(embedded: Embedded, options: IndexOptions, tree: TreeAH | None) -> Index:
+    embeddings, paths = embedded.embeddings, embedded.paths
+    metric, prefix, dimensions = cast("Metric", options.metric), options.prefix, embeddings.shape[1]
+    if prefix is None:
         return build_index(embeddings, metric, paths, tree)
-    if kind.prefix >= dimensions:
+    if prefix >= dimensions:
         raise UsageError(
             f"prefix must be less than the {dimensions} dimensions of the model's embeddings, but "
-            f"got {kind.prefix}."
+            f"got {prefix}."
         )
-    return PrefixIndex(embeddings, metric, paths, length=kind.prefix)
+    return PrefixIndex(embeddings, metric, paths, length=prefix)
 
 
 def _loaded(path: pathlib.Path) -> Index | None:

@@ -47,7 +47,7 @@ class LanceStore(Store):
             raise UsageError(f"lancedb:FOLDER must be a folder, but got {self}.")
         self._opened: Any = None
         if not self._is_local:
-            with self._asking():
+            with self.asking():
                 _ = self._database.list_tables()
 
     def _reason(self, error: Exception) -> str:
@@ -79,48 +79,42 @@ class LanceStore(Store):
         return text, of_path.get(b"keras_dml") == b"finished"
 
     def create(self, description: Description) -> None:  # noqa: D102
-        with self._asking():
-            schema = arrow_schema(description)
-            self._opened = self._database.create_table(self.table, schema=schema, mode="overwrite")
+        schema = arrow_schema(description)
+        self._opened = self._database.create_table(self.table, schema=schema, mode="overwrite")
 
     def finish(self, images: int) -> None:  # noqa: D102
-        with self._asking():
-            self._check_count(self._table.count_rows(), images)
-            if not self.is_finished():
-                finished = {"keras_dml": "finished"}
-                self._table.update_field_metadata({"path": PATH, "metadata": finished})
-            # Many writes leave many small files and earlier versions.
-            self._table.optimize(cleanup_older_than=datetime.timedelta(days=1))
+        self._check_count(self._table.count_rows(), images)
+        if not self.is_finished():
+            finished = {"keras_dml": "finished"}
+            self._table.update_field_metadata({"path": PATH, "metadata": finished})
+        # Many writes leave many small files and earlier versions.
+        self._table.optimize(cleanup_older_than=datetime.timedelta(days=1))
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
-        with self._asking():
-            found = self._table.search().select(list(names)).limit(None)
-            for batch in found.to_batches(_READ):
-                columns = [batch.column(name).to_pylist() for name in names]
-                yield list(zip(*columns))
+        found = self._table.search().select(list(names)).limit(None)
+        for batch in found.to_batches(_READ):
+            columns = [batch.column(name).to_pylist() for name in names]
+            yield list(zip(*columns))
 
     def upsert(self, rows: Rows) -> None:  # noqa: D102
-        with self._asking():
-            merge = self._table.merge_insert(ID)
-            merge = merge.when_matched_update_all().when_not_matched_insert_all()
-            merge.execute(arrow_table(rows, self._table.schema))
+        merge = self._table.merge_insert(ID)
+        merge = merge.when_matched_update_all().when_not_matched_insert_all()
+        merge.execute(arrow_table(rows, self._table.schema))
 
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
-        with self._asking():
-            self._table.delete(_any_of(ID, ids))
+        self._table.delete(_any_of(ID, ids))
 
     def nearest(  # noqa: D102
         self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
     ) -> tuple[list[str], npt.NDArray[np.float32]]:
-        with self._asking():
-            search = self._table.search(query, vector_column_name=VECTOR)
-            # For embeddings of length 1, the dot product is the cosine.
-            search = search.distance_type("dot" if metric == "cosine" else "l2")
-            search = search.bypass_vector_index().select([PATH, VECTOR, "_distance"]).limit(k)
-            if where:
-                asked = " AND ".join(_any_of(name, values) for name, values in where.items())
-                search = search.where(asked, prefilter=True)
-            found = search.to_arrow()
+        search = self._table.search(query, vector_column_name=VECTOR)
+        # For embeddings of length 1, the dot product is the cosine.
+        search = search.distance_type("dot" if metric == "cosine" else "l2")
+        search = search.bypass_vector_index().select([PATH, VECTOR, "_distance"]).limit(k)
+        if where:
+            asked = " AND ".join(_any_of(name, values) for name, values in where.items())
+            search = search.where(asked, prefilter=True)
+        found = search.to_arrow()
         return found[PATH].to_pylist(), embeddings_of(found)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pathlib
+import time
 
-from experiments.evaluation.checked_json import checked, checked_text
 from experiments.options.errors import UsageError
 from experiments.searching.addresses import PARQUET, TABLE
 from experiments.searching.arrow import arrow_schema, arrow_table
 from experiments.searching.file_systems import Folder, opened_folder, refusing
-from experiments.searching.store import DIGEST, Description, Rows, Target
+from experiments.searching.store import Description, Rows, Target
 from keras_dml._common.extras import needing
 from keras_dml._files.atomic import replacing_folder
 
@@ -56,38 +55,28 @@ class ParquetFiles(Target):
 
     def write(self, description: Description, rows: Rows) -> str:
         """Write the images. In an object store, the old files are deleted last."""
-        text = [description.text(), *rows.columns[DIGEST], *rows.ids]
-        digest = hashlib.sha256("\n".join(text).encode()).hexdigest()
-        prefix = "part" if self._is_local else f"part-{digest[:8]}"
-        parts = [f"{prefix}-{part:05d}.parquet" for part in range(-(-len(rows) // ROWS))]
-        marker = checked_text({"images": len(rows), "digest": digest, "parts": parts})
-        names = self._folder.names()
-        if names >= {*parts, MARKER}:
-            found = self._folder.read(MARKER).decode(errors="replace")
-            if checked(found) == checked(marker):
-                return "there already"
         if self._is_local:
             path = pathlib.Path(self._folder.root)
             with replacing_folder(path, MARKER, "Parquet files of experiments.index") as unfinished:
                 unfinished.mkdir()
-                folder = self._folder._replace(root=str(unfinished))
-                _write(folder, description, rows, parts, marker)
+                _write(self._folder._replace(root=str(unfinished)), "part", description, rows)
             return "written"
+        before = self._folder.names()
         with refusing(self.place):
             self._folder.system.create_dir(self._folder.root, recursive=True)
-            _write(self._folder, description, rows, parts, marker)
-            for name in names - {*parts, MARKER}:
+            _write(self._folder, f"part-{time.time_ns()}", description, rows)
+            for name in before:
                 if name.startswith("part-"):
                     self._folder.system.delete_file(self._folder.path(name))
         return "written"
 
 
-def _write(
-    folder: Folder, description: Description, rows: Rows, parts: list[str], marker: str
-) -> None:
+def _write(folder: Folder, prefix: str, description: Description, rows: Rows) -> None:
+    """Write files of at most `ROWS` images, and last the file that marks the folder."""
     schema = arrow_schema(description)
-    for number, part in enumerate(parts):
-        block = rows.taken(range(number * ROWS, min((number + 1) * ROWS, len(rows))))
-        pq.write_table(arrow_table(block, schema), folder.path(part), filesystem=folder.system)
+    for number, start in enumerate(range(0, len(rows), ROWS)):
+        table = arrow_table(rows.taken(range(start, min(start + ROWS, len(rows)))), schema)
+        path = folder.path(f"{prefix}-{number:05d}.parquet")
+        pq.write_table(table, path, filesystem=folder.system)
     with folder.system.open_output_stream(folder.path(MARKER)) as stream:
-        stream.write(marker.encode())
+        stream.write(description.text().encode())

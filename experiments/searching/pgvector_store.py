@@ -50,7 +50,7 @@ class PostgresStore(Store):
     def __init__(self, place: str, table: str) -> None:
         super().__init__(place, table)
         self._name = sql.Identifier(table)
-        with self._connected():
+        with self.asking(), self._connected():
             pass  # report a missing server now
 
     def _shown_place(self) -> str:
@@ -63,10 +63,7 @@ class PostgresStore(Store):
     @contextlib.contextmanager
     def _connected(self, vectors: bool = False) -> Iterator[Any]:
         """Open a connection that commits at its end."""
-        with (
-            self._asking(),
-            psycopg.connect(self.place, connect_timeout=_SECONDS) as connection,
-        ):
+        with psycopg.connect(self.place, connect_timeout=_SECONDS) as connection:
             if vectors:
                 pgvector.psycopg.register_vector(connection)
             yield connection

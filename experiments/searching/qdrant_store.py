@@ -43,7 +43,7 @@ class QdrantStore(Store):
         super().__init__(place, table)
         if "://" not in place:
             raise UsageError(f"qdrant:URL must be the URL of a server, but got {self}.")
-        with self._asking():
+        with self.asking():
             self._client = qdrant_client.QdrantClient(
                 url=place,
                 api_key=os.environ.get("QDRANT_API_KEY"),
@@ -61,33 +61,30 @@ class QdrantStore(Store):
         # Embeddings for the cosine have length 1. Qdrant's cosine would normalize them again.
         is_cosine = description.metric == "cosine"
         distance = models.Distance.DOT if is_cosine else models.Distance.EUCLID
-        with self._asking():
-            self._client.delete_collection(self.table)
-            self._client.create_collection(
-                self.table,
-                vectors_config=models.VectorParams(
-                    size=description.dimensions, distance=distance, on_disk=True
-                ),
-                metadata={_DESCRIPTION: description.text(), _FINISHED: False},
+        self._client.delete_collection(self.table)
+        self._client.create_collection(
+            self.table,
+            vectors_config=models.VectorParams(
+                size=description.dimensions, distance=distance, on_disk=True
+            ),
+            metadata={_DESCRIPTION: description.text(), _FINISHED: False},
+        )
+        for name in (CLASS, FOLDER, *description.columns):
+            self._client.create_payload_index(
+                self.table, _key(name), models.PayloadSchemaType.KEYWORD
             )
-            for name in (CLASS, FOLDER, *description.columns):
-                self._client.create_payload_index(
-                    self.table, _key(name), models.PayloadSchemaType.KEYWORD
-                )
 
     def finish(self, images: int) -> None:  # noqa: D102
-        with self._asking():
-            self._check_count(self._client.count(self.table, exact=True).count, images)
-            self._client.update_collection(self.table, metadata={_FINISHED: True})
+        self._check_count(self._client.count(self.table, exact=True).count, images)
+        self._client.update_collection(self.table, metadata={_FINISHED: True})
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
         offset = None
         wanted = [_key(name) for name in names if name != ID]
         while True:
-            with self._asking():
-                points, offset = self._client.scroll(
-                    self.table, limit=_READ, offset=offset, with_payload=wanted
-                )
+            points, offset = self._client.scroll(
+                self.table, limit=_READ, offset=offset, with_payload=wanted
+            )
             yield [
                 tuple(str(point.id) if name == ID else point.payload[name] for name in names)
                 for point in points
@@ -99,12 +96,10 @@ class QdrantStore(Store):
         names = list(rows.columns)
         payloads = [dict(zip(names, each)) for each in zip(*rows.columns.values())]
         batch = models.Batch(ids=rows.ids, vectors=rows.vectors.tolist(), payloads=payloads)
-        with self._asking():
-            self._client.upsert(self.table, batch, wait=True)
+        self._client.upsert(self.table, batch, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
-        with self._asking():
-            self._client.delete(self.table, models.PointIdsList(points=list(ids)), wait=True)
+        self._client.delete(self.table, models.PointIdsList(points=list(ids)), wait=True)
 
     def nearest(  # noqa: D102
         self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
@@ -113,16 +108,15 @@ class QdrantStore(Store):
             models.FieldCondition(key=_key(name), match=models.MatchAny(any=list(values)))
             for name, values in where.items()
         ]
-        with self._asking():
-            found = self._client.query_points(
-                self.table,
-                query=query.tolist(),
-                limit=k,
-                query_filter=models.Filter(must=must) if must else None,
-                search_params=models.SearchParams(exact=True),
-                with_payload=[PATH],
-                with_vectors=True,
-            )
+        found = self._client.query_points(
+            self.table,
+            query=query.tolist(),
+            limit=k,
+            query_filter=models.Filter(must=must) if must else None,
+            search_params=models.SearchParams(exact=True),
+            with_payload=[PATH],
+            with_vectors=True,
+        )
         paths = [point.payload[PATH] for point in found.points]
         vectors = np.array([point.vector for point in found.points], np.float32)
         return paths, vectors.reshape(len(paths), len(query))

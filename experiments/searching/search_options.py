@@ -91,9 +91,6 @@ def check_search(options: SearchOptions) -> None:
     check_together(options)
     if bool(options.query or options.query_text) == options.serve:
         raise UsageError("Set either --query=IMAGE (repeatable) or --serve.")
-    for name in ("query", "query_text"):
-        if "" in getattr(options, name):  # an unset variable of a shell
-            raise UsageError(f"{name} must not be empty, but got {name}=.")
     for name in options.allowed_host:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
             raise UsageError(

@@ -41,14 +41,6 @@ MOST_VALUES = 500
 _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
 _KEPT_PICTURES = 2000
-_CONDITIONS = ("k", "where", "min_similarity", "group_similarity")
-# The parameters of each function that answers requests.
-_PARAMETERS = {
-    "page": ("example", "k", "where", "min_similarity"),
-    "search_upload": _CONDITIONS,
-    "search_item": ("item", *_CONDITIONS),
-}
-_ECHOED = 60
 
 
 def create_app(
@@ -60,7 +52,7 @@ def create_app(
     takes an image in the form field `image` and answers with JSON. `GET /search?item=ITEM`
     searches an item. Both take `where=COLUMN:VALUE` (repeatable), `min_similarity`, and
     `group_similarity`. `GET /columns` lists columns and values, and `GET /image/ITEM` is a
-    picture. Unknown parameters are refused with status 400.
+    picture.
 
     Args:
         search: The search.
@@ -79,7 +71,7 @@ def create_app(
 
 
 def _guard(app: flask.Flask, names: Collection[str]) -> None:
-    """Refuse requests from other sites and unknown parameters, and restrict browsers."""
+    """Refuse requests from other sites, and restrict browsers."""
 
     @app.before_request
     def refuse_other_sites() -> None:
@@ -90,18 +82,6 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
         is_other = origin is not None and _name_and_port(origin) != flask.request.host
         if is_other or _is_from_another_site(flask.request):
             flask.abort(403, "Requests from pages of other sites are refused.")
-
-    @app.before_request
-    def refuse_unknown_parameters() -> None:
-        asked = flask.request
-        if asked.url_rule is None:  # unknown path
-            return
-        known = _PARAMETERS.get(asked.url_rule.endpoint, ())
-        for name in asked.args:
-            if name not in known:
-                shown = visible(name[:_ECHOED])
-                takes = ", ".join(known) or "no parameters"
-                flask.abort(400, f"Unknown parameter '{shown}': {asked.url_rule} takes {takes}.")
 
     @app.after_request
     def restrict_browsers(response: flask.Response) -> flask.Response:
@@ -306,11 +286,10 @@ def _is_ours(requested: str, names: Collection[str]) -> bool:
 def _number(text: str, kind: Callable[[str], N], low: float, high: float) -> N | None:
     """Parse a number within bounds. Return None for other texts."""
     try:
-        # Python also parses "1_0" and "²", and does not parse thousands of digits.
-        number = kind(text) if text.isascii() and "_" not in text else None
+        number = kind(text)
     except ValueError:
         return None
-    return number if number is not None and low <= number <= high else None
+    return number if low <= number <= high else None
 
 
 def _count(search: VisualSearch) -> int:

@@ -8,9 +8,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import pathlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import ClassVar, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,14 @@ import numpy.typing as npt
 from experiments.options.errors import UsageError, one_line
 from experiments.options.progress import progress_bar
 from experiments.searching.addresses import TABLE
-from experiments.searching.index_folder import Changes
+from experiments.searching.columns import read_columns
+from experiments.searching.folder_embeddings import Embedded
+from experiments.searching.index_folder import Changes, Settings, how_to_search
+from keras_dml._common.rows import prepared_rows
+from keras_dml._common.types import Metric
 
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
-# The longest name in PostgreSQL in bytes, and characters with a meaning in a query language.
-_MOST_BYTES = 63
-_OF_LANGUAGES = frozenset("\"'`.[]\\")
 # The allowed values of each column.
 Where: TypeAlias = Mapping[str, Sequence[str]]
 T = TypeVar("T")
@@ -126,14 +128,12 @@ def check_columns(names: Sequence[str]) -> None:
     Raises:
         UsageError: A store cannot have a column of this name.
     """
-    for name in names:
-        fits = 0 < len(name.encode()) <= _MOST_BYTES and name.isprintable()
-        if name in _OURS or not fits or _OF_LANGUAGES & set(name):
-            raise UsageError(
-                f"A column of a store must have a name other than {', '.join(_OURS)}, of at most "
-                f"{_MOST_BYTES} bytes without quotes, dots, brackets, and backslashes, but got the "
-                f"column {name!r}."
-            )
+    taken = sorted({*names} & {*_OURS})
+    if taken:
+        raise UsageError(
+            f"A column of a store must have a name other than {', '.join(_OURS)}, but got the "
+            f"column {taken[0]}. Rename it."
+        )
 
 
 class Target(abc.ABC):
@@ -169,6 +169,9 @@ class Target(abc.ABC):
 class Store(Target):
     """A table of images in a store that can be searched.
 
+    `description`, `is_finished`, and `write` raise `StoreError` if the store does not answer. Call
+    the other methods within `asking`.
+
     Args:
         place: The folder or address of the store.
         table: The name of the table.
@@ -196,7 +199,7 @@ class Store(Target):
         return self.place
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    def asking(self) -> Iterator[None]:
         """Convert the client's exceptions in the block to `StoreError`."""
         try:
             yield
@@ -216,13 +219,13 @@ class Store(Target):
             )
 
     def description(self) -> Description | None:  # noqa: D102, as in Target
-        with self._asking():
+        with self.asking():
             stored = self._stored()
         return None if stored is None else Description.of_text(stored[0], self)
 
     def is_finished(self) -> bool:
         """Return whether the table has been complete."""
-        with self._asking():
+        with self.asking():
             stored = self._stored()
         return stored is not None and stored[1]
 
@@ -234,6 +237,10 @@ class Store(Target):
         """
 
     def write(self, description: Description, rows: Rows) -> str:  # noqa: D102, as in Target
+        with self.asking():
+            return str(self._update(description, rows))
+
+    def _update(self, description: Description, rows: Rows) -> Changes:
         before = self.description()
         if before is None or before.columns != description.columns:
             self.create(description)
@@ -260,7 +267,7 @@ class Store(Target):
                     bar.update(len(places))
         if todo or removed or not self.is_finished():
             self.finish(len(rows))
-        return str(Changes(len(new), len(changed), len(removed)))
+        return Changes(len(new), len(changed), len(removed))
 
     @abc.abstractmethod
     def create(self, description: Description) -> None:
@@ -308,3 +315,57 @@ class Store(Target):
 def _batches(items: list[T], size: int) -> Iterator[list[T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def check_store(store: Target, fingerprint: str, images: str, metric: str) -> None:
+    """Check that a store can receive the images.
+
+    Raises:
+        UsageError: The table belongs to another model, other images, or another metric.
+    """
+    before = store.description()
+    given = {"fingerprint": fingerprint, "images": images, "metric": metric}
+    for name, value in given.items():
+        if before is not None and getattr(before, name) != value:
+            raise UsageError(
+                f"to must be a new table or a table with {name}={value}, but got {store} with "
+                f"{name}={getattr(before, name)}. Name another table with #NAME after the address, "
+                "or delete the table."
+            )
+
+
+def images_to_store(
+    store: Target, output: pathlib.Path, settings: Settings, embedded: Embedded, metric: str
+) -> str:
+    """Bring a store up to date with the images of an index folder.
+
+    Args:
+        store: The store.
+        output: The index folder, which has the columns.
+        settings: The settings of the index folder.
+        embedded: The images and their embeddings.
+        metric: The metric.
+
+    Returns:
+        The text to print.
+
+    Raises:
+        StoreError: The store does not answer.
+        UsageError: A store cannot have one of the columns.
+    """
+    columns = read_columns(output, embedded.paths)
+    check_columns(columns.own_names)
+    names = [CLASS, FOLDER, *columns.own_names]
+    vectors = prepared_rows(embedded.embeddings, "embeddings", cast("Metric", metric))
+    rows = made_rows(embedded.paths, vectors, {name: columns.values_of(name) for name in names})
+    described = Description(
+        metric=metric,
+        dimensions=rows.vectors.shape[1],
+        saved_model=str(output / settings["saved_model"]),
+        fingerprint=settings["fingerprint"],
+        images=settings["images"],
+        columns=tuple(columns.own_names),
+    )
+    text = f"{store}: {len(rows):,} images: {store.write(described, rows)}"
+    searched = isinstance(store, Store)
+    return f"{text}\n{how_to_search(store, described.images)}" if searched else text

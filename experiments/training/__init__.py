@@ -1,3 +1,1 @@
 """A training run: its plan, its folder, its callbacks, its failures, its outcome."""
-
-__all__: list[str] = []

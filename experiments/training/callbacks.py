@@ -2,10 +2,9 @@
 
 import contextlib
 import math
-import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import keras
@@ -23,7 +22,6 @@ from experiments.training.run_files import TENSORBOARD
 from experiments.training.selection import is_over, kept, waited
 from experiments.training.workers import Workers
 from keras_dml import models
-from keras_dml._files.atomic import replacing
 
 
 class Progress(keras.callbacks.Callback):
@@ -32,19 +30,10 @@ class Progress(keras.callbacks.Callback):
     Args:
         batch_size, total_steps, epochs: Of the run.
         start_step: Steps that are done.
-        note: Returns text that follows the epoch.
     """
 
-    def __init__(
-        self,
-        batch_size: int,
-        total_steps: int,
-        epochs: int,
-        start_step: int,
-        note: Callable[[], str] = str,
-    ) -> None:
+    def __init__(self, batch_size: int, total_steps: int, epochs: int, start_step: int) -> None:
         super().__init__()
-        self._note = note
         self.batch_size = batch_size
         self.epochs = epochs
         self._building, self._epoch = True, ""
@@ -55,7 +44,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Show the epoch."""
         building = ", building its first step" if self._building else ""
-        self._epoch = f"epoch {epoch + 1}/{self.epochs}{self._note()}"
+        self._epoch = f"epoch {epoch + 1}/{self.epochs}"
         self.bar.set_description(f"{self._epoch}{building}", refresh=False)
         if self._building:
             self.bar.refresh()
@@ -184,7 +173,7 @@ class EvaluateAndSave(keras.callbacks.Callback):
         self.history.append(row)
         if kept(self.history, run.options) is row:
             for name, encoder in self.encoders.items():
-                save_model(exported(encoder), run.folder.new_best(name))
+                exported(encoder).save(run.folder.new_best(name))
         run.folder.write_history(self.history)
         self._summarize(row)
 
@@ -229,9 +218,3 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
 def exported(embedding: keras.Model) -> keras.Model:
     """Return the embedding model for export, with low-rank additions merged into its kernels."""
     return models.with_merged_lora(embedding) if models.has_lora(embedding) else embedding
-
-
-def save_model(model: keras.Model, path: pathlib.Path) -> None:
-    """Replace a `.keras` file in one step."""
-    with replacing(path) as temporary:
-        model.save(temporary)

@@ -11,7 +11,6 @@ from experiments.options.errors import UsageError
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
-_JOBS = ("chief", "worker")
 _SLURM_PORT = 2222
 
 
@@ -58,27 +57,19 @@ def read_cluster(strategy: str) -> Cluster:
     try:
         config = json.loads(text)
         cluster, task = config["cluster"], config["task"]
-        job, index = task["type"], task["index"]
-        own = cluster[job][index]
-        addresses = [address for name in _JOBS for address in cluster.get(name, [])]
-        valid = (
-            set(cluster) <= set(_JOBS)
-            and all(map(_is_address, addresses))
-            and len(set(addresses)) == len(addresses)
-            and len(cluster.get("chief", [])) <= 1
-            and type(index) is int
-            and index >= 0
-        )
+        own = cluster[task["type"]][task["index"]]
+        addresses = [*cluster.get("chief", []), *cluster.get("worker", [])]
+        index = addresses.index(own)
     except (ValueError, LookupError, TypeError, AttributeError):
-        valid = False
-    if not valid:
+        addresses = []
+    if not addresses or not all(map(_is_address, addresses)):
         raise UsageError(
-            "TF_CONFIG must have the addresses of all workers as HOST:PORT, at most one of them as "
-            "chief, and the task of this process, for --strategy=multi_worker, but got "
-            f"{text or 'nothing'}. Example, with a different index on each worker: {_EXAMPLE}"
+            "TF_CONFIG must have the addresses of all workers as HOST:PORT, and the task of this "
+            f"process, for --strategy=multi_worker, but got {text or 'nothing'}. Example, with a "
+            f"different index on each worker: {_EXAMPLE}"
         )
     _check_free(own, text)
-    return Cluster(addresses.index(own), tuple(addresses))
+    return Cluster(index, tuple(addresses))
 
 
 def _slurm_config() -> str:

@@ -7,19 +7,19 @@ import hashlib
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.table_embedder import (
     IdentifiedEmbedder,
     TableEmbedder,
     embedding_key,
     embeddings_on_disk,
+    strategy_of,
 )
 from experiments.options.errors import UsageError
 from experiments.training.encoders import Encoders, encoder_of
@@ -30,7 +30,7 @@ from keras_dml._backend.private import Functional
 from keras_dml._backend.steps import compiled
 from keras_dml.export.float32 import is_float32
 from keras_dml.models import split_at_features
-from pipelines import ImageTable, feature_batches, training_batches
+from pipelines import feature_batches, training_batches
 
 FOLDER = "features"
 # Distinguishes the seeds of views from the seeds of training steps.
@@ -86,28 +86,10 @@ class ImageFeed:
             if side != "training" and encoder_of(side, self._encoders) == encoder
         }
 
-    def close(self) -> None:
-        """Remove files that only this run needs."""
-
 
 def _same_weights(model: keras.Model, other: keras.Model) -> bool:
     arrays, others = model.get_weights(), other.get_weights()
     return len(arrays) == len(others) and all(map(np.array_equal, arrays, others))
-
-
-class _Flat:
-    """An embedder that flattens maps or tokens to rows."""
-
-    def __init__(self, embedder: TableEmbedder) -> None:
-        self.transform = embedder.transform
-        self._embedder = embedder
-
-    def batches(
-        self, table: ImageTable, description: str = "features", first_row: int = 0
-    ) -> Iterator[np.ndarray]:
-        """Yield batches as `TableEmbedder.batches`."""
-        for rows in self._embedder.batches(table, description, first_row):
-            yield rows.reshape(len(rows), -1)
 
 
 class FeatureFeed:
@@ -131,7 +113,6 @@ class FeatureFeed:
         self._run = run
         self._embed = _of_features(head)
         given = run.options.cache_dir
-        self._own = given is None
         self._folder = run.folder.file(FOLDER) if given is None else pathlib.Path(given)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -181,12 +162,6 @@ class FeatureFeed:
         sides = [side for side in self._run.data.tables if side in self._features]
         return {side: self._embeddings(embed, side) for side in sides}
 
-    def close(self) -> None:
-        """Remove the files in the run's folder."""
-        if self._own:
-            self._features = {}
-        remove_own_features(self._run)
-
     def _embeddings(self, embed: Callable[[Any], Any], side: str) -> np.ndarray:
         features = self._features[side]
         parts = [
@@ -210,7 +185,11 @@ class FeatureFeed:
         # Training images without augmentation: for a training without views, and for evaluators.
         sides = {"test", *run.objective.sides, *_view_names(options.cached_views)}
         sides |= {side for each in run.evaluators for side in each.sides(run.data)}
-        plain = TableEmbedder(trunk, run.preprocessing, options.eval_batch_size)
+        # Maps and tokens become rows of the file.
+        with strategy_of(trunk).scope():
+            rows = keras.layers.Reshape((-1,), dtype="float32")(trunk.output)
+            flat = keras.Model(trunk.input, rows)
+        plain = TableEmbedder(flat, run.preprocessing, options.eval_batch_size)
         wanted = [
             (side, table, plain, self._key)
             for side, table in run.data.tables.items()
@@ -218,16 +197,16 @@ class FeatureFeed:
         ]
         for view in range(options.cached_views or 0):
             seeds = view_seeds(options.seed, view, len(run.data.train))
-            embedder = TableEmbedder(trunk, run.augmentation, options.eval_batch_size, seeds)
+            embedder = TableEmbedder(flat, run.augmentation, options.eval_batch_size, seeds)
             key = f"{self._key}; view {view} of seed {options.seed}"
             wanted.append((_view_name(view), run.data.train, embedder, key))
         features = {}
         for name, table, embedder, key in wanted:
-            model = IdentifiedEmbedder(_Flat(embedder), key)
+            model = IdentifiedEmbedder(embedder, key)
             digest = hashlib.sha256(embedding_key(model, table).encode()).hexdigest()[:20]
             path = self._folder / f"{name.replace(' ', '-')}-{digest}.npy"
             done = embeddings_on_disk(model, table, path, f"features, {name}")
-            features[name] = cast(EmbeddingFile, done).array().reshape(-1, *self._shape)
+            features[name] = done.array().reshape(-1, *self._shape)
         return features
 
 
@@ -241,7 +220,7 @@ def _of_features(head: keras.Model) -> Callable[[Any], Any]:
     """Return the head as a compiled function from features to embeddings."""
     if not head.variables:  # a trace costs more than such a head, and TensorFlow warns of many
         return lambda features: head(features, training=False)
-    return compiled(lambda features: head(features, training=False), head.variables, assigns=False)
+    return compiled(lambda features: head(features, training=False), head.variables)
 
 
 def view_seeds(seed: int, view: int, images: int) -> np.ndarray:

@@ -1,11 +1,9 @@
-"""The phases of a training, the frozen parts of a model, and checks of these flags."""
+"""The phases of a training, and the frozen parts of a model."""
 
 import dataclasses
 
 import keras
 
-from experiments.options import RunOptions
-from experiments.options.errors import UsageError
 from experiments.training.optimizer import Rate
 from keras_dml._backend.cloning import all_layers, freeze
 
@@ -53,21 +51,3 @@ class Trainability:
             layer.trainable = trains
         for variable, trains in self._variables:
             variable.trainable = trains
-
-
-def check_fine_tuning(options: RunOptions) -> None:
-    """Check the values of the flags of fine-tuning.
-
-    Raises:
-        UsageError: Values contradict each other.
-    """
-    if options.head_epochs is not None and options.head_epochs >= options.epochs:
-        raise UsageError(
-            f"head_epochs must be below epochs={options.epochs}, but got {options.head_epochs}. "
-            "--freeze_backbone trains only the head."
-        )
-    if options.cache_features and options.training_size not in (None, options.image_size):
-        raise UsageError(
-            f"training_size must be image_size={options.image_size} with cache_features, "
-            f"but got {options.training_size}. Leave out training_size, or change image_size."
-        )

@@ -17,7 +17,7 @@ from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import RunPlan
 from experiments.training.run_files import CANDIDATE, QUERY
-from experiments.training.selection import is_over, stopped, waited
+from experiments.training.selection import is_over, stopped
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml.export.float32 import float32_copy
@@ -228,17 +228,13 @@ def _fit_phase(
     options, steps = run.options, run.steps_per_epoch
     saving = EvaluateAndSave(run, phase, learner.encoders, feed, state, workers)
 
-    def without_gain() -> str:
-        number = waited(saving.history, options) if options.patience else 0
-        return f", no gain in {number} of {options.patience}" if number else ""
-
     total = options.epochs * steps
     others = [
         *run.objective.callbacks(
             lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
         ),
         StopAtNaN(state, steps),
-        Progress(options.batch_size, total, options.epochs, state.step, without_gain),
+        Progress(options.batch_size, total, options.epochs, state.step),
     ]
     learner.model.fit(
         workers.strategy.distribute_datasets_from_function(batches),

@@ -18,7 +18,6 @@ from experiments.training.run_files import (
     flag_file_of,
     has_checkpoint,
     kept_images,
-    known_bad_images,
 )
 from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
@@ -84,7 +83,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
 def images_of_run(
     run: pathlib.Path, options: BadImageOptions, data_dir_moves: bool, refuses: bool
 ) -> Split:
-    """Load the images of a run, without the images that the run left out.
+    """Load the images of a run.
 
     Warns if the images have changed since the run.
 
@@ -101,7 +100,7 @@ def images_of_run(
     """
     of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
     _check_there(options)
-    split, _ = data(options, known_bad_images(run), of_run.data_dir)
+    split, _ = data(options)
     before = kept_images(run)
     if before is None or _asks_for_others(options, of_run, data_dir_moves):
         return split

@@ -42,7 +42,7 @@ class Manifest:
         try:
             found = json.loads(path.read_text())
             return {str(name): str(digest) for name, digest in found.items()}
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except PermissionError:
             raise
@@ -79,10 +79,6 @@ class Manifest:
                 os.replace(path, self._folder / name)
             else:
                 path.unlink()
-
-    def is_whole(self, name: str) -> bool:
-        """Return whether a file is the one that was written."""
-        return not self.problem_of(name)
 
     def problem_of(self, name: str) -> str:
         """Return what is wrong with a file, such as "is missing". Empty if it is whole."""

@@ -9,25 +9,19 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 import numpy as np
 
-from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.evaluators import Finished
-from experiments.evaluation.fingerprint import file_sha256
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import PAPER, Rows, percent, rows_of, score_table
-from experiments.evaluation.table_embedder import (
-    IdentifiedEmbedder,
-    TableEmbedder,
-    embeddings_on_disk,
-)
+from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import RunOptions, resolved
 from experiments.options import data as described
-from experiments.training.callbacks import exported, save_model
+from experiments.training.callbacks import exported
 from experiments.training.encoders import Encoders, candidate_weights, encoder_of
 from experiments.training.features import FeatureFeed, ImageFeed, remove_own_features
 from experiments.training.plan import RunPlan
 from experiments.training.refit import measured, origin_of
-from experiments.training.run_files import LAST, SERVED
+from experiments.training.run_files import LAST, RESULT, SERVED
 from experiments.training.selection import kept, kept_by, kept_in_words, stopped
 from experiments.training.workers import Workers
 from keras_dml._files.atomic import replacing
@@ -56,8 +50,7 @@ def leave(
         encoders: The embedding models in it.
         workers: The workers. Each calls this function and helps to embed.
         began: `time.perf_counter()` at the start of the run.
-        feed: The input of the training; this function closes it. None if this process did not
-            train.
+        feed: The input of the training. None if this process did not train.
         write_pages: Writes the pages.
 
     Returns:
@@ -65,19 +58,17 @@ def leave(
     """
     models_kept = {name: _kept_model(run, name, exported(each)) for name, each in encoders.items()}
     known: dict[str, np.ndarray] = {}
-    if feed is not None:
+    # Several workers embed together, and only the first one has the kept model.
+    if feed is not None and not workers.several:
         for name, each in models_kept.items():
             known |= feed.embeddings_by(each, name)
     shared = {name: workers.share(each) for name, each in models_kept.items()}
-    embedded = _embed(run, shared, workers, known)
-    if feed is None:
-        remove_own_features(run)  # of a process that was stopped after its last epoch
-    else:
-        feed.close()
-    if embedded is None:
+    embeddings = _embed(run, shared, known)
+    remove_own_features(run)
+    if not run.folder.writes:
         workers.meet()
         return None
-    embeddings, files = embedded
+    _write_embeddings(run, embeddings)
     history = run.folder.history
     end = Finished(model, embeddings, history, kept(history, run.options))
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
@@ -87,9 +78,7 @@ def leave(
     result = _result(run, end, findings)
     write_pages(run, result)
     seconds = round(time.perf_counter() - began, 1)
-    run.folder.write_result(result.as_json() | {"seconds": seconds})
-    for file in files:
-        file.remove()
+    run.folder.write_json(RESULT, result.as_json() | {"seconds": seconds})
     # The other workers wait: if the first one fails before this line, all have to start again.
     workers.meet()
     return result.table
@@ -103,52 +92,37 @@ def _kept_model(run: RunPlan, name: str, encoder: keras.Model) -> keras.Model:
     folder = run.folder
     if not folder.writes:
         return float32_copy(encoder)
-    save_model(encoder, folder.file(f"{name}{LAST}"))
+    with replacing(folder.file(f"{name}{LAST}")) as temporary:
+        encoder.save(temporary)
     return float32_copy(load_keras_file(folder.best_model(name), run.options.trust_code))
 
 
 def _embed(
-    run: RunPlan, encoders: Encoders, workers: Workers, known: Mapping[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], list[EmbeddingFile]] | None:
-    """Embed the tables that are not `known`, and write `test_embeddings.npz`.
-
-    Returns:
-        Embeddings `[n, d]` by the name of a table, and the files that contain them until the run is
-        finished. None on a worker without the folder.
-    """
-    folder = run.folder
-    tables = {side: table for side, table in run.data.tables.items() if side != "training"}
-    size = run.options.eval_batch_size
-    identified = {
-        name: IdentifiedEmbedder(
-            TableEmbedder(encoder, run.preprocessing, size),
-            file_sha256(folder.best_model(name)) if folder.writes else "",
-        )
+    run: RunPlan, encoders: Encoders, known: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the embeddings `[n, d]` of each table to evaluate. The workers share the images."""
+    embedders = {
+        name: TableEmbedder(encoder, run.preprocessing, run.options.eval_batch_size)
         for name, encoder in encoders.items()
     }
-    files = {
-        side: embeddings_on_disk(
-            identified[encoder_of(side, encoders)],
-            table,
-            folder.file(f".{side}_embeddings.npy"),
-            f"embedding, {side}",
-            workers=workers,
-        )
-        for side, table in tables.items()
-        if side not in known
+    return {
+        side: known[side]
+        if side in known
+        else embedders[encoder_of(side, encoders)](table, f"embedding, {side}")
+        for side, table in run.data.tables.items()
+        if side != "training"
     }
-    written = {side: file for side, file in files.items() if file is not None}
-    if not (written or known):
-        return None
-    embeddings = {**known, **{side: file.array() for side, file in written.items()}}
+
+
+def _write_embeddings(run: RunPlan, embeddings: Mapping[str, np.ndarray]) -> None:
+    """Write `test_embeddings.npz`."""
     arrays: dict[str, Any] = {}
-    for side, table in tables.items():
-        prefix = "" if side == "test" else f"{side}_"
-        arrays |= {f"{prefix}embeddings": embeddings[side], f"{prefix}labels": table.labels}
+    for side, found in embeddings.items():
+        prefix, table = "" if side == "test" else f"{side}_", run.data.tables[side]
+        arrays |= {f"{prefix}embeddings": found, f"{prefix}labels": table.labels}
         arrays |= {} if table.paths is None else {f"{prefix}paths": table.paths}
-    with replacing(folder.file("test_embeddings.npz")) as path, open(path, "wb") as stream:
+    with replacing(run.folder.file("test_embeddings.npz")) as path, open(path, "wb") as stream:
         np.savez(stream, **arrays)
-    return embeddings, list(written.values())
 
 
 class _Scored(NamedTuple):

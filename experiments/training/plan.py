@@ -1,6 +1,7 @@
 """The plan of a run: everything that follows from its flags and its data."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -12,10 +13,11 @@ from experiments.evaluation.evaluators import Evaluator, RetrievalScores
 from experiments.evaluation.pairs import pair_rows
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
-from experiments.training.fine_tuning import Phase, check_fine_tuning
+from experiments.training.fine_tuning import Phase
 from experiments.training.made_of import Record, record_of
-from experiments.training.objectives import Objective, objective_of
-from experiments.training.run_files import BAD_IMAGES, known_bad_images
+from experiments.training.objectives import objective_of
+from experiments.training.objectives.base import Objective
+from experiments.training.run_files import BAD_IMAGES
 from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
 from pipelines import EvaluationTransform, Split, TrainTransform
@@ -74,9 +76,8 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         UsageError: Options contradict each other or the data, or the workers differ.
         OSError: Files of the dataset cannot be read.
     """
-    check_fine_tuning(options)
     workers.check_same("flags", folder.flags.encode())
-    data, bad_images = described.data(options, known_bad_images(folder.path))
+    data, bad_images = described.data(options)
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
     workers.check_same("images of data_dir", labels)
     check_can_be_measured(data)
@@ -169,18 +170,29 @@ def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> Ru
 
 
 def _phases(options: RunOptions, objective: Objective, steps_per_epoch: int) -> list[Phase]:
-    ends = (
-        [options.epochs] if options.head_epochs is None else [options.head_epochs, options.epochs]
-    )
-    phases = []
-    first = 0
-    for last in ends:
-        steps = (last - first) * steps_per_epoch
-        rate = objective.learning_rate(steps)
-        head_alone = last != options.epochs
-        phases.append(Phase(first, last, first * steps_per_epoch, steps, rate, head_alone))
-        first = last
-    return phases
+    """Return the phases of the training.
+
+    Raises:
+        UsageError: The training of the head leaves no epoch for the whole model.
+    """
+    head_epochs = options.head_epochs or 0
+    if head_epochs >= options.epochs:
+        raise UsageError(
+            f"head_epochs must be below epochs={options.epochs}, but got {head_epochs}. "
+            "--freeze_backbone trains only the head."
+        )
+    ends = [0, *([head_epochs] if head_epochs else []), options.epochs]
+    return [
+        Phase(
+            first_epoch=first,
+            last_epoch=last,
+            first_step=first * steps_per_epoch,
+            steps=(last - first) * steps_per_epoch,
+            rate=objective.learning_rate((last - first) * steps_per_epoch),
+            head_alone=last == head_epochs,
+        )
+        for first, last in itertools.pairwise(ends)
+    ]
 
 
 def describe(run: RunPlan, model: keras.Model, state: State) -> str:

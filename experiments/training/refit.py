@@ -7,15 +7,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.options import (
-    RunOptions,
-    UsageError,
-    declarations,
-    given_words,
-    parse,
-)
+from experiments.options import RunOptions, UsageError, given_for_run
 from experiments.options.child import run_module
-from experiments.training.run_files import RESULT, flag_file_of, read_finished, read_json
+from experiments.training.run_files import RESULT, read_finished, read_json
 from experiments.training.selection import epochs_of_all_classes
 from pipelines.datasets.registry import takes_split
 
@@ -37,9 +31,9 @@ _OTHERWISE = (
     "eval_every",
     "keep",
     "raw_pixels",
-    "output_dir",
+    "refit",
+    "measured_in",
 )
-_NOT_PASSED_ON = ("flagfile", "debug", "help", "refit", "measured_in")
 
 
 def origin_of(result: Mapping[str, Any]) -> str:
@@ -66,20 +60,15 @@ def measured(options: RunOptions) -> dict[str, Any] | None:
     """Return the `result.json` of the run that `--measured_in` names. None without the flag.
 
     Raises:
-        UsageError: The folder has no finished run with test images.
+        UsageError: The folder has no finished run.
     """
     if options.measured_in is None:
         return None
     run = pathlib.Path(options.measured_in)
     result = read_json(run, RESULT)
-    try:
-        of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
-    except UsageError:
-        result = None
-    if result is None or of_run.keeps_nothing_back:
+    if result is None:
         raise UsageError(
-            "measured_in must be the folder of a finished run with test images, but got "
-            f"{options.measured_in}."
+            f"measured_in must be the folder of a finished run, but got {options.measured_in}."
         )
     return result
 
@@ -103,10 +92,8 @@ def refit(options: RunOptions) -> pathlib.Path:
     epochs = options.epochs
     if patient:
         epochs = epochs_of_all_classes([result["best_epoch"]], options.head_epochs)
-    left_out = (*_OTHERWISE, *_NOT_PASSED_ON)
-    names = [name for name in declarations(RunOptions) if name not in left_out]
     words = [
-        *given_words(options, names),
+        *given_for_run(options, _OTHERWISE),
         f"--class_split={_EVERY_CLASS}",
         f"--batch_size={result.get('batch_size', options.batch_size)}",
         f"--steps_per_epoch={steps}",

@@ -53,26 +53,10 @@ def has_checkpoint(path: str | os.PathLike[str]) -> bool:
 
 def read_json(path: pathlib.Path, name: str) -> dict[str, Any] | None:
     """Return a JSON object of a run's folder. None if it is missing or damaged."""
-    if not Manifest(path).is_whole(name):
+    if Manifest(path).problem_of(name):
         return None
     found: dict[str, Any] = json.loads((path / name).read_text())
     return found
-
-
-def known_bad_images(path: str | os.PathLike[str]) -> list[str] | None:
-    """Return the lines of the images that the run in a folder left out when it began.
-
-    None if no run has begun there, or if it leaves no images out.
-
-    Raises:
-        DamagedError: The list is damaged.
-    """
-    folder = pathlib.Path(path)
-    if not has_checkpoint(folder) or BAD_IMAGES not in Manifest(folder).checksums():
-        return None
-    text = Manifest(folder).check(BAD_IMAGES).read_bytes().decode()
-    # `splitlines` would also split names at other characters.
-    return [line for line in text.split("\n") if line]
 
 
 def kept_images(path: pathlib.Path) -> dict[str, Any] | None:

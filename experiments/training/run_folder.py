@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -10,9 +11,9 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-import filelock
 import numpy as np
 
+from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
 from experiments.training.checkpoint import State, read_checkpoint, write_checkpoint
 from experiments.training.manifest import MANIFEST, Manifest
@@ -62,7 +63,7 @@ class RunFolder:
 
     Raises:
         ValueError: The folder contains a run with other flags (the message shows the difference) or
-            other files, or cannot be written.
+            other files.
     """
 
     def __init__(self, path: str | os.PathLike[str], flags: str, writes: bool = True) -> None:
@@ -73,25 +74,12 @@ class RunFolder:
         self.threads: int | None = None
         self.watch: Callable[[Mapping[str, float]], None] | None = None
         self._manifest = Manifest(self.path)
-        self._lock = filelock.FileLock(self.path / ".lock")
+        self._lock = contextlib.ExitStack()
         if writes:
             self._check()
 
     def _check(self) -> None:
-        path = str(self.path)
-        try:
-            exists = self.path.exists()
-        except OSError as error:
-            raise UsageError(f"output_dir cannot be used: {error}") from error
-        if exists and not self.path.is_dir():
-            raise UsageError(f"output_dir must be a folder, but got {path!r}.")
-        parent = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            why = "without permission in" if parent.is_dir() else "inside the file"
-            raise UsageError(
-                f"output_dir must be a writable folder, but got {path!r}, {why} {parent}."
-            )
-        if not exists:
+        if not self.path.is_dir():  # `open` creates it, or reports what is there
             return
         # Without a checkpoint nothing is lost if a run with other flags takes the folder.
         if has_checkpoint(self.path) or self.file(RESULT).is_file():
@@ -154,20 +142,17 @@ class RunFolder:
         """Create the folder if needed and lock it, so that no second process writes to it.
 
         Raises:
-            ValueError: As the constructor, for the current folder. Also if another process has
-                locked the folder.
+            ValueError: As the constructor, for the current folder. Also if the folder cannot be
+                written, or another process has locked it.
         """
         if not self.writes:
             return self
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.enter_context(held(self.path, "output_dir"))
         except OSError as error:
-            raise UsageError(f"output_dir cannot be made: {error}") from error
-        try:
-            self._lock.acquire(blocking=False)
-        except filelock.Timeout as error:
             raise UsageError(
-                f"output_dir {str(self.path)!r} is in use by another running process"
+                f"output_dir must be a writable folder, but got {str(self.path)!r} "
+                f"({error.strerror})."
             ) from error
         try:
             self._manifest.recover()
@@ -184,7 +169,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Unlock the folder."""
-        self._lock.release()
+        self._lock.close()
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file of the run."""
@@ -208,10 +193,6 @@ class RunFolder:
             self._manifest.staged(LOG).write_text(text)
             if self.watch is not None:
                 self.watch(self.history[-1])
-
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write `result.json`: the run is finished."""
-        self.write_json(RESULT, result)
 
     def new_best(self, encoder: str = QUERY) -> pathlib.Path:
         """Return the path of a new best model, which the next checkpoint moves to `best.keras`."""

@@ -20,25 +20,18 @@ def check_selection(options: RunOptions) -> None:
     """Check the flags of the kept epoch and of patience.
 
     Raises:
-        UsageError: `--keep=best_fold` has no fold. Or with patience, the run has only one
-            evaluation, or the schedule needs its last step.
+        UsageError: `--keep=best_fold` has no fold. Or with patience, the schedule needs its last
+            step.
     """
     if options.keep == _BEST_FOLD and options.fold is None:
         raise UsageError(
             "keep must be last or best_test without --fold, but got best_fold. To choose the epoch "
             "on a part of the training classes, add --fold=K/N, such as --fold=1/4."
         )
-    if not options.patience:
-        return
-    if options.schedule == _COUNTS_ON_THE_END:
+    if options.patience and options.schedule == _COUNTS_ON_THE_END:
         raise UsageError(
             f"schedule must be constant or step with --patience, but got {options.schedule}, which "
             f"needs its last step. patience={options.patience} can end a training earlier."
-        )
-    if 1 < options.eval_every >= options.epochs:
-        raise UsageError(
-            f"eval_every must be below epochs={options.epochs} with patience={options.patience}, "
-            f"but got {options.eval_every}. Patience needs more than one evaluation."
         )
 
 

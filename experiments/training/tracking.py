@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from experiments.options.errors import UsageError
 from experiments.training.run_folder import RunFolder
@@ -20,22 +20,6 @@ _EXPERIMENT = "keras_dml"  # of MLflow
 _LOGGER = logging.getLogger("experiments")
 
 
-class Tracker(Protocol):
-    """A run in a tracker.
-
-    Attributes:
-        id: The tracker's id of the run.
-    """
-
-    id: str
-
-    def log(self, step: int, scores: Mapping[str, float]) -> None:
-        """Send the scores of a step."""
-
-    def finish(self, succeeded: bool) -> None:
-        """Mark the run as finished or failed."""
-
-
 class MLflow:
     """A run in MLflow.
 
@@ -44,6 +28,9 @@ class MLflow:
         run: Folder of the run.
         flags: The run's flags.
         id: Id of the run to continue, or None.
+
+    Attributes:
+        id: The tracker's id of the run.
     """
 
     def __init__(self, target: str, run: RunFolder, flags: Mapping[str, str], id: str | None):
@@ -105,7 +92,9 @@ class WeightsAndBiases:
         self._run.finish(exit_code=0 if succeeded else 1)
 
 
-TRACKERS: dict[str, Callable[..., Tracker]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
+#: A run in a tracker.
+Tracker: TypeAlias = MLflow | WeightsAndBiases
+TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
 """Trackers by the first word of `--log_to`."""
 
 

@@ -1,3 +1,1 @@
 """The search for hyper-parameters over folds of the training classes, for `experiments.study`."""
-
-__all__: list[str] = []

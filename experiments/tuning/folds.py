@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.scores import compared, label_of
 from experiments.options import RunOptions, command_line_only_words, parse, resolved
 from experiments.options.child import run_module
@@ -23,7 +22,7 @@ concatenated normalized embeddings."""
 def scores_on_test_classes(
     folder: pathlib.Path, runs: Sequence[pathlib.Path], words: Sequence[str]
 ) -> Scores:
-    """Evaluate a trial's models on the test classes, and store the result in the trial's folder.
+    """Evaluate a trial's models on the test classes.
 
     Args:
         folder: Folder of the trial.
@@ -33,9 +32,6 @@ def scores_on_test_classes(
     Raises:
         UsageError, RunError: As an evaluation.
     """
-    kept = read_checked(folder / "test.json")
-    if kept is not None:
-        return kept
     flags = folder / "test.flags"
     options = parse(RunOptions, ["study", *words])
     with replacing(flags) as unfinished:
@@ -54,8 +50,6 @@ def scores_on_test_classes(
                 "separate": float(np.mean(each)),
                 "concatenated": float(together[score.key]),
             }
-    with replacing(folder / "test.json") as unfinished:
-        unfinished.write_text(checked_text(found))
     return found
 
 

@@ -11,6 +11,7 @@ from experiments.options import Flag, RunOptions, UsageError, declarations
 from experiments.options import run_options as groups
 from experiments.options.help import shown
 from experiments.options.loss_flags import taken_by
+from experiments.options.parsing import value_of
 from experiments.options.values import converted
 from experiments.recipes.nearest import did_you_mean
 
@@ -99,12 +100,10 @@ def read_space(
 
 def own_values(space: Sequence[Parameter], options: RunOptions) -> dict[str, Value]:
     """Return a recipe's values of the hyperparameters, if they are within the search."""
-    taken, declared = taken_by(options.loss), declarations(RunOptions)
+    taken = taken_by(options.loss)
     found: dict[str, Value] = {}
     for parameter in space:
-        field, key, _ = declared[parameter.name]
-        value = getattr(options, field)
-        value = value.get(key) if key else value
+        value = value_of(options, parameter.name)
         if value is None and parameter.name in taken:
             value = taken[parameter.name].default
         if parameter.choices:

@@ -63,7 +63,3 @@ with the same command share the work.
 
 
 OF_THE_SEARCH = ("search", "trials", "folds", "storage")
-NOT_FORWARDED = (
-    *("recipes", "seeds", "seed", "grid", "output_dir", "flagfile", "debug", "help"),
-    *OF_THE_SEARCH,
-)

@@ -40,15 +40,6 @@ def iterator_function(model: keras.Model, step_function: Callable[..., Any]) -> 
     return keras.Model._make_function(model, step_function)
 
 
-def made_under(model: keras.Model) -> Any:
-    """Return the tf.distribute strategy in whose scope a model was created, or None.
-
-    Reads `keras.Model._distribute_strategy`, because the public `distribute_strategy` falls back to
-    the default strategy.
-    """
-    return model._distribute_strategy
-
-
 def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:
     """Return the index of a variable among the variables of `optimizer.build`.
 
@@ -107,20 +98,21 @@ def rematerialize(layer: keras.layers.Layer) -> None:
 
 
 class BuildsOnBatch:
-    """A mixin for a `keras.Model` that provides the batch on which `fit` builds an unbuilt model.
+    """A mixin for a `keras.Model` whose `fit` builds an unbuilt model on one replica's batch.
 
     Place it before `keras.Model` in the bases. It overrides `_maybe_symbolic_build`. `fit` and
     `evaluate` call that method with an iterator, and `train_on_batch` and similar methods with a
-    batch.
+    batch. Keras would reduce the first batch over the replicas.
     """
 
-    def first_batch(self, iterator: Any) -> Any:
-        """Return a batch of an iterator over epochs, or None to let Keras find it."""
-        raise NotImplementedError
+    _distribute_strategy: Any  # of keras.Model: the strategy in whose scope it was created, or None
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None:
-            batch = self.first_batch(iterator)
-            if batch is not None:
-                iterator, data_batch = None, batch
+        strategy = self._distribute_strategy
+        if iterator is not None and strategy is not None:
+            _, _, batches = next(iter(iterator))
+            data_batch = keras.tree.map_structure(
+                lambda value: strategy.experimental_local_results(value)[0], next(batches)
+            )
+            iterator = None
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)  # type: ignore[misc]

@@ -6,6 +6,7 @@ can be saved as JSON. Bools, strings, and arrays are not numbers. NaN and infini
 
 import math
 import numbers
+import operator
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,12 @@ from keras_dml._common.errors import shown as shown
 
 # Bound of whole numbers without a smaller bound: the widest integer of NumPy and the backends.
 _MOST_WHOLE = 2**63 - 1
+_COMPARISONS = {
+    "above": operator.gt,
+    "of at least": operator.ge,
+    "below": operator.lt,
+    "of at most": operator.le,
+}
 
 
 def check_number(
@@ -41,14 +48,11 @@ def check_number(
         ValueError: The value is NaN, infinite, or out of range.
     """
     bounds = _bounds(above, least, below, most)
-    wanted = f"a number {bounds}" if bounds else "a finite number"
+    wanted = f"a number {_range(bounds)}" if bounds else "a finite number"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise argument_error(name, wanted, value, ArgumentTypeError)
-    try:
-        number = float(value)
-    except OverflowError:  # an integer beyond all floats
-        number = math.inf
-    if not math.isfinite(number) or not _is_within(number, above, least, below, most):
+    number = float(value)
+    if not math.isfinite(number) or not _is_within(number, bounds):
         raise argument_error(name, wanted, value)
     return number
 
@@ -75,12 +79,12 @@ def check_whole(
         TypeError: The value is not an integer.
         ValueError: The value is out of range.
     """
-    wanted = f"a whole number {_bounds(None, least, None, most)}".rstrip()
-    most = _MOST_WHOLE if most is None else most
+    bounds = _bounds(least=least, most=most)
+    wanted = f"a whole number {_range(bounds)}".rstrip()
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise argument_error(name, wanted, value, ArgumentTypeError)
     number = int(value)
-    if not _is_within(number, None, least, None, most):
+    if not _is_within(number, bounds) or number > _MOST_WHOLE:
         raise argument_error(name, wanted, value)
     return number
 
@@ -94,19 +98,16 @@ def check_wholes(
         TypeError: The values are not a collection of integers.
         ValueError: The collection is empty, or a value is out of range.
     """
-    wanted = f"one or more whole numbers {_bounds(None, least, None, most)}".rstrip()
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise argument_error(name, wanted, values, ArgumentTypeError)
+    wanted = f"one or more whole numbers {_range(_bounds(least=least, most=most))}".rstrip()
     try:
-        values = tuple(values)
-    except TypeError as error:  # an array without axes
+        wholes = tuple(check_whole(name, value, least=least, most=most) for value in values)
+    except TypeError as error:  # not iterable, or a number that is not whole
         raise argument_error(name, wanted, values, ArgumentTypeError) from error
-    if not values:
-        raise argument_error(name, wanted, values)
-    try:
-        return tuple(check_whole(name, value, least=least, most=most) for value in values)
     except ArgumentError as error:
-        raise argument_error(name, wanted, values, type(error)) from error
+        raise argument_error(name, wanted, values) from error
+    if not wholes:
+        raise argument_error(name, wanted, values)
+    return wholes
 
 
 def check_seed(name: str, value: object) -> int:
@@ -130,15 +131,10 @@ def check_path(name: str, value: object) -> pathlib.Path:
 
     Raises:
         TypeError: The value is anything else.
-        ValueError: The value contains a null character, which no system accepts.
     """
-    if isinstance(value, str | os.PathLike):
-        path = os.fspath(value)
-        if isinstance(path, str):
-            if "\0" in path:
-                raise argument_error(name, "without null characters", path)
-            return pathlib.Path(path)
-    raise argument_error(name, "a string or a path object", value, ArgumentTypeError)
+    if not isinstance(value, str | os.PathLike):
+        raise argument_error(name, "a string or a path object", value, ArgumentTypeError)
+    return pathlib.Path(value)
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
@@ -154,24 +150,21 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
 
 
 def _bounds(
-    above: float | None, least: float | None, below: float | None, most: float | None
-) -> str:
-    if least is not None and most is not None:
-        return f"from {least} to {most}"
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> dict[str, float]:
+    """Return the bounds that are set, by their words in messages."""
     words = {"above": above, "of at least": least, "below": below, "of at most": most}
-    return " and ".join(f"{word} {bound}" for word, bound in words.items() if bound is not None)
+    return {word: bound for word, bound in words.items() if bound is not None}
 
 
-def _is_within(
-    number: float,
-    above: float | None,
-    least: float | None,
-    below: float | None,
-    most: float | None,
-) -> bool:
-    return (
-        (above is None or number > above)
-        and (least is None or number >= least)
-        and (below is None or number < below)
-        and (most is None or number <= most)
-    )
+def _range(bounds: dict[str, float]) -> str:
+    if bounds.keys() == {"of at least", "of at most"}:
+        return f"from {bounds['of at least']} to {bounds['of at most']}"
+    return " and ".join(f"{word} {bound}" for word, bound in bounds.items())
+
+
+def _is_within(number: float, bounds: dict[str, float]) -> bool:
+    return all(_COMPARISONS[word](number, bound) for word, bound in bounds.items())

@@ -42,10 +42,7 @@ def shown(value: object) -> str:
     """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
     if isinstance(value, np.ndarray) and value.size > 10:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
-    try:
-        text = repr(value)
-    except Exception:  # for example, an integer of 5,000 digits
-        return f"an object of type {type(value).__name__}"
+    text = repr(value)
     if "\n" in text:
         text = " ".join(text.split())
     return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
@@ -89,12 +86,9 @@ def as_array(name: str, value: object) -> np.ndarray:
     """Convert `value` to a NumPy array. Arrays are returned unchanged, tensors from any device.
 
     Raises:
-        ValueError: The value has nested lists of different lengths or masked entries, is a sparse
-            or a ragged tensor, or cannot be converted by NumPy.
+        ValueError: The value has nested lists of different lengths, or cannot be converted by
+            NumPy.
     """
-    gaps = gaps_of(value)
-    if gaps:
-        raise _error(name, "an array without gaps", gaps, ArgumentError, "")
     keras = sys.modules.get("keras")  # otherwise the value is not a tensor
     if keras is not None and keras.ops.is_tensor(value):
         # Tensors from PyTorch can have a gradient or be on a GPU.
@@ -104,23 +98,6 @@ def as_array(name: str, value: object) -> np.ndarray:
     except (TypeError, ValueError) as error:
         wanted = "an array, or lists of one length"
         raise argument_error(name, wanted, value) from error
-
-
-def gaps_of(value: Any) -> str | None:
-    """Describe the gaps in an array. None for an array without gaps."""
-    if isinstance(value, np.ma.MaskedArray):
-        masked = np.count_nonzero(np.ma.getmaskarray(value))
-        return f"a masked array. Leave out its {masked} masked entries" if masked else None
-    if hasattr(value, "nested_row_splits"):  # from TensorFlow
-        return "a ragged tensor"
-    # Keras, TensorFlow, JAX, and SciPy have different sparse tensors.
-    if (
-        getattr(value, "sparse", False) is True
-        or hasattr(value, "dense_shape")
-        or hasattr(value, "todense")
-    ):
-        return "a sparse tensor. Convert it to a dense tensor first"
-    return None
 
 
 def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:

@@ -1,12 +1,10 @@
 """Atomic writes of files and folders, and consistent reads while others write."""
 
 import contextlib
-import ctypes
 import errno
 import os
 import pathlib
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -19,8 +17,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _Read = TypeVar("_Read")
-# The targets that each thread has locked.
-_in_hand = threading.local()
 
 
 @contextlib.contextmanager
@@ -34,9 +30,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
     Yields:
         The temporary path, a `pathlib.Path`, which does not exist yet.
-
-    Raises:
-        ValueError: This thread is already replacing `path`.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".writing-{path.name}")
@@ -70,9 +63,8 @@ def replacing_folder(
 ) -> Iterator[pathlib.Path]:
     """Yield a new folder next to `path`, which replaces `path` if the block succeeds.
 
-    An existing folder is exchanged with the new one in one step, if the system supports it.
-    Otherwise it is first moved aside. It is removed last. After an error, or after a repeat of a
-    killed process, only the old or the new folder remains. Threads and processes that replace the
+    An existing folder is first moved aside, and removed last. After an error, or after a repeat of
+    a killed process, only the old or the new folder remains. Threads and processes that replace the
     same folder take turns.
 
     Args:
@@ -84,8 +76,7 @@ def replacing_folder(
         The temporary path, which does not exist yet.
 
     Raises:
-        ValueError: The parent of `path` is missing, `path` exists and lacks `marker`, or this
-            thread is already replacing it.
+        ValueError: The parent of `path` is missing, or `path` exists and lacks `marker`.
     """
     target, written, aside = _names(path)
     with _turn(target):
@@ -115,9 +106,6 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Re
         path: The folder.
         read: Function of the folder to read: `path`, or the old folder of a replacement that was
             killed after moving it aside. The next `replacing_folder` continues from there.
-
-    Raises:
-        ValueError: This thread is replacing the folder.
     """
     target, _, aside = _names(path)
     with _turn(target):
@@ -127,33 +115,21 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Re
 
 @contextlib.contextmanager
 def _turn(target: pathlib.Path) -> Iterator[None]:
-    """Lock `target` against other threads and processes, if the system has locks.
-
-    Raises:
-        ValueError: This thread has the lock already, and would wait for itself.
-    """
-    held: set[pathlib.Path] = _in_hand.__dict__.setdefault("targets", set())
-    if target in held:
-        wanted = "a folder that this thread is not replacing or reading at the moment"
-        raise argument_error("path", wanted, os.fspath(target))
-    held.add(target)
+    """Lock `target` against other threads and processes, if the system has locks."""
     path = target.with_name(f".{target.name}.turn")
+    lock = _locked(path)
     try:
-        lock = _locked(path)
-        try:
-            yield
-        finally:
-            if lock is not None:
-                # Unlink while locked, so that a waiting thread sees that the file is gone and
-                # creates a new one.
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                # Closing is not enough, because a process that was forked in the meantime can have
-                # it open too.
-                fcntl.flock(lock, fcntl.LOCK_UN)
-                os.close(lock)
+        yield
     finally:
-        held.discard(target)
+        if lock is not None:
+            # Unlink while locked, so that a waiting thread sees that the file is gone and creates a
+            # new one.
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            # Closing is not enough, because a process that was forked in the meantime can have it
+            # open too.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
 
 
 def _locked(path: pathlib.Path) -> int | None:
@@ -196,9 +172,6 @@ def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> 
         os.rename(source, target)
         shutil.rmtree(aside, ignore_errors=True)
         return
-    if _exchanged(source, target):
-        shutil.rmtree(source)
-        return
     os.rename(target, aside)
     try:
         os.rename(source, target)
@@ -206,14 +179,3 @@ def _rename(source: pathlib.Path, target: pathlib.Path, aside: pathlib.Path) -> 
         os.rename(aside, target)
         raise
     shutil.rmtree(aside)
-
-
-def _exchanged(first: pathlib.Path, second: pathlib.Path) -> bool:
-    """Return whether two folders were exchanged. Linux supports it on common file systems."""
-    try:
-        rename = ctypes.CDLL(None).renameat2
-    except (OSError, AttributeError, TypeError):  # another system
-        return False
-    paths = (os.fsencode(path.absolute()) for path in (first, second))
-    here, exchange = -100, 2  # AT_FDCWD of <fcntl.h>, RENAME_EXCHANGE of <stdio.h>
-    return bool(rename(here, next(paths), here, next(paths), exchange) == 0)

@@ -1,7 +1,6 @@
 """Checks and conversions of class ids and embeddings."""
 
-import numbers
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +11,6 @@ from keras_dml._common.errors import (
     ArgumentError,
     ArgumentTypeError,
     check_exact,
-    gaps_of,
     shape_error,
     shown,
 )
@@ -23,22 +21,17 @@ _ADVICE_FOR_STRINGS = " For strings, pass np.unique(labels, return_inverse=True)
 _REAL = ("bool", "int", "uint", "float", "bfloat")
 
 
-def numbers_of(name: str, value: Any, what: str, advice: str = "") -> TensorLike:
-    """Return `value` if a backend can convert it to a tensor of real numbers.
-
-    For tensors, only the dtype is checked. Arrays are not copied, and lists stay lists, because
-    lists of tensors have gradients. An array of Python objects that are numbers becomes a float64
-    array.
+def numbers_of(name: str, value: Any, what: str, advice: str = "") -> Tensor:
+    """Convert `value` to a tensor of real numbers, with the gradient of the tensors in it.
 
     Args:
         name: Name of the argument, for the message.
-        value: Tensor, array, or lists of numbers or of tensors.
+        value: Tensor, variable, array, or lists of numbers or of tensors.
         what: Description of the numbers, in the plural: "class ids".
         advice: How to convert other values, for the end of the message.
 
     Raises:
-        TypeError: The value is not numeric, is complex, has lists of different lengths or masked
-            entries, or is a sparse or a ragged tensor.
+        TypeError: The value is not numeric, is complex, or has lists of different lengths.
     """
 
     def error(received: str) -> ArgumentTypeError:
@@ -48,32 +41,20 @@ def numbers_of(name: str, value: Any, what: str, advice: str = "") -> TensorLike
 
     if isinstance(value, keras.Variable):
         # Use its value, which has a gradient, because custom gradients refuse variables.
-        value = ops.convert_to_tensor(value.value)
-    gaps = gaps_of(value)
-    if gaps:
-        raise error(gaps)
-    if ops.is_tensor(value):
-        dtype = keras.backend.standardize_dtype(value.dtype)
-        if not dtype.startswith(_REAL):
-            raise error(f"a tensor of dtype {dtype}")
-        return cast(TensorLike, value)
+        value = value.value
     try:
-        array = np.asarray(value)
-    except ValueError as cause:  # lists of different lengths
+        has_tensors = any(map(ops.is_tensor, keras.tree.flatten(value)))
+        numbers = value if has_tensors else np.asarray(value)  # Python numbers keep 64 bits
+        tensor = ops.convert_to_tensor(numbers, sparse=False)
+    except Exception as cause:  # each backend has its error
         raise error(shown(value)) from cause
-    except Exception:  # tensors in a graph or a trace: each backend has its error
-        return cast(TensorLike, value)
-    if array.dtype.name.startswith(_REAL):
-        return cast(TensorLike, value)
-    if array.dtype.kind != "O" or not all(isinstance(x, numbers.Number) for x in array.flat):
-        raise error(shown(value) if array.ndim == 0 else f"dtype {array.dtype}")
-    try:
-        return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as cause:
-        raise error(shown(value)) from cause
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if not dtype.startswith(_REAL):
+        raise error(f"dtype {dtype}")
+    return tensor
 
 
-def as_embeddings(embeddings: TensorLike) -> TensorLike:
+def as_embeddings(embeddings: TensorLike) -> Tensor:
     """Apply `numbers_of` to the `y_pred` of a loss."""
     return numbers_of("y_pred", embeddings, "embeddings or logits")
 
@@ -109,18 +90,22 @@ def check_class_range(class_ids: Tensor, num_classes: int, where: str) -> None:
         )
 
 
-def check_sample_weight(weights: TensorLike | None, embeddings: TensorLike) -> None:
-    """Raise `ValueError` unless None, a number, or one weight per image, `[n]` or `[n, 1]`."""
-    if weights is None:
-        return
-    shape = known_shape(numbers_of("sample_weight", weights, "weights"))
-    images = (known_shape(embeddings) or (None,))[0]
-    if not shape or ((shape[0] in (1, None, images) or images is None) and shape[1:] in ((), (1,))):
-        return
-    raise ArgumentError(
-        "sample_weight must be None, a number, or one weight for each image, [n] or [n, 1], but "
-        f"got shape {shape} for {images} images."
-    )
+def checked_weights(weights: TensorLike, images: int | None) -> Tensor:
+    """Convert sample weights to a tensor, or raise `ValueError`.
+
+    Args:
+        weights: A number, or one weight for each image, `[n]` or `[n, 1]`.
+        images: n, or None if it is unknown.
+    """
+    tensor = numbers_of("sample_weight", weights, "weights")
+    shape = tuple(tensor.shape)
+    fits = images is None or not shape or shape[0] in (1, None, images)
+    if not fits or shape[1:] not in ((), (1,)):
+        raise ArgumentError(
+            "sample_weight must be None, a number, or one weight for each image, [n] or [n, 1], "
+            f"but got shape {shape} for {images} images."
+        )
+    return tensor
 
 
 def check_embeddings(embeddings: Tensor) -> None:
@@ -139,7 +124,7 @@ def check_embeddings(embeddings: Tensor) -> None:
         )
 
 
-def known_numbers(tensor: Tensor | np.ndarray) -> np.ndarray | None:
+def known_numbers(tensor: TensorLike) -> np.ndarray | None:
     """Return a tensor's numbers, or None in a graph or a trace, where they are unknown."""
     try:
         return np.asarray(tensor)
@@ -162,8 +147,8 @@ def one_per_image(values: Tensor, name: str, what: str, advice: str = "") -> Ten
         what: Description of the values, in the plural: "class ids".
         advice: How to convert other shapes, for the end of the message.
     """
-    if len(values.shape) == 2 and values.shape[1] == 1:
-        values = ops.squeeze(values, axis=1)
+    if len(values.shape) == 2 and values.shape[1] in (1, None):
+        values = ops.reshape(values, ops.shape(values)[:1])  # the graph fails for more columns
     if len(values.shape) != 1:
         raise shape_error(name, f"{what} of shape [n] or [n, 1]", values, advice=advice)
     return values
@@ -203,14 +188,20 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
             2¹¹ in float16, 2⁸ in bfloat16). A graph has no known numbers to check, so use
             `are_apart` there.
     """
-    labels = numbers_of(name, labels, "class ids", _ADVICE_FOR_STRINGS)
-    tensor = cast(Tensor, labels) if ops.is_tensor(labels) else _from_numbers(labels, name)
+    tensor = numbers_of(name, labels, "class ids", _ADVICE_FOR_STRINGS)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
+    # The dtype of the tensor could round the numbers of an array.
+    numbers = known_numbers(tensor if ops.is_tensor(labels) else labels)
     if dtype in EXACT_LIMITS:
-        check_exact(known_numbers(tensor), dtype, name)
+        check_exact(numbers, dtype, name)
         return tensor
     if keras.backend.backend() != "jax":
         return ops.cast(tensor, "int64")
+    if numbers is not None and (bad := numbers != numbers.astype(dtype)).any():
+        raise ArgumentError(
+            f"{name} must be class ids within {dtype}, the widest integer type of this backend, "
+            f"but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
+        )
     # The index of a class could exceed 8 or 16 bits.
     return ops.cast(tensor, "int32") if np.dtype(dtype).itemsize < 4 else tensor
 
@@ -237,20 +228,3 @@ def one_hot(class_ids: Tensor, num_classes: int) -> Tensor:
         dtype = "float32"
     classes = ops.arange(num_classes, dtype=dtype)
     return ops.equal(ops.cast(class_ids, dtype)[:, None], classes[None, :])
-
-
-def _from_numbers(labels: TensorLike, name: str) -> Tensor:
-    numbers = np.asarray(labels)
-    tensor = ops.convert_to_tensor(numbers)
-    dtype = keras.backend.standardize_dtype(tensor.dtype)
-    if dtype in EXACT_LIMITS:
-        check_exact(numbers, dtype, name)
-    elif numbers.dtype.kind in "iu" and numbers.dtype.itemsize > np.dtype(dtype).itemsize:
-        held = np.iinfo(dtype)
-        bad = (numbers < held.min) | (numbers > held.max)
-        if bad.any():
-            raise ArgumentError(
-                f"{name} must be class ids within {dtype}, the widest integer type of this "
-                f"backend, but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
-            )
-    return tensor

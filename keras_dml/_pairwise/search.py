@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_dml._common.types import Tensor
-from keras_dml._pairwise.arithmetic import cumsum, masked_max, maximum, segment_sum
+from keras_dml._pairwise.arithmetic import cumsum, masked_max
 
 
 def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,29 +75,15 @@ def next_larger(values: Tensor, others: Tensor, mask: Tensor) -> Tensor:
         mask: Bool `[a, c]`, the other numbers that count.
 
     Returns:
-        `[a, v]`, infinity without a larger number. Differentiable in `others`, where equal numbers
-        share the gradient.
+        `[a, v]`, infinity without a larger number. Differentiable in `others`. One of several equal
+        numbers has the gradient.
     """
-    in_order = _with_shared_ties(ops.sort(ops.where(mask, others, float("inf")), axis=-1))
+    keys = ops.where(mask, others, float("inf"))
+    order = ops.argsort(ops.stop_gradient(keys), axis=-1)
+    in_order = ops.take_along_axis(keys, order, axis=-1)
     number, _ = below(values, ops.stop_gradient(others), mask)
     in_order = ops.pad(in_order, ((0, 0), (0, 1)), constant_values=float("inf"))
     return ops.take_along_axis(in_order, ops.cast(number, "int32"), axis=-1)
-
-
-def _with_shared_ties(in_order: Tensor) -> Tensor:
-    """Return sorted rows `[a, c]` unchanged, with the mean gradient for equal numbers."""
-    rows, width = ops.shape(in_order)
-    is_new = ops.pad(in_order[:, 1:] > in_order[:, :-1], ((0, 0), (1, 0)), constant_values=False)
-    run = ops.cumsum(ops.cast(is_new, "int32"), axis=-1)
-    run = ops.reshape(run + width * ops.arange(rows, dtype="int32")[:, None], (-1,))
-
-    def total(values: Tensor) -> Tensor:
-        return segment_sum(ops.reshape(values, (-1,)), run, rows * width)
-
-    finite = ops.where(in_order < float("inf"), in_order, 0.0)
-    mean = total(finite) / maximum(total(ops.ones_like(finite)), 1.0)
-    mean = ops.reshape(ops.take(mean, run), ops.shape(in_order))
-    return ops.stop_gradient(in_order) + (mean - ops.stop_gradient(mean))
 
 
 def semihard_negatives(distances: Tensor, negative: Tensor) -> Tensor:

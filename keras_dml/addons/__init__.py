@@ -11,8 +11,9 @@ These losses differ from the original in the following cases:
   pairs, without negative pairs in the lifted loss, or for a row of multi-label targets without
   labels.
 - Memory is O(n²). The triplet and lifted losses of the original need O(n³).
-- If distances are exactly equal, a triplet loss has no derivative. These losses give all ties equal
-  shares. The shares of the original depend on the rest of the row.
+- If distances are exactly equal, a triplet loss has no derivative. The hard losses give all ties
+  equal shares, and the semi-hard loss gives one of them the gradient. The shares of the original
+  depend on the rest of the row.
 - The soft triplet loss does not overflow.
 - Distances of close pairs, and of collapsed batches, are exact. The original loses them in float32.
 

@@ -1,10 +1,9 @@
 """TensorFlow Addons losses as functions."""
 
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_dml._common.checks import check_bool, check_number
@@ -27,6 +26,7 @@ from keras_dml._pairwise.arrays import (
     check_rows,
     checked_class_ids,
     numbers_of,
+    one_per_image,
 )
 from keras_dml._pairwise.pairs import Pairs, row_lengths, safe_sqrt
 from keras_dml._pairwise.search import semihard_negatives
@@ -62,10 +62,12 @@ def contrastive_loss(
 
     Reference: Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", 2006.
     """
-    margin = _margin(margin)
+    margin = checked_margin(margin)
     distances = _as_floats(y_pred, "y_pred", "distances")
-    labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels, 0 or 1"))
-    labels = _one_for_each(ops.cast(labels, distances.dtype), distances)
+    labels = numbers_of("y_true", y_true, "labels, 0 or 1")
+    labels = one_per_image(labels, "y_true", "labels, 0 or 1,")
+    check_rows(labels, one_per_image(distances, "y_pred", "distances"))
+    labels = ops.reshape(ops.cast(labels, distances.dtype), ops.shape(distances))
     apart = ops.square(maximum(margin - distances, 0.0))
     return labels * ops.square(distances) + (1.0 - labels) * apart
 
@@ -104,7 +106,7 @@ def triplet_semihard_loss(
 
     Reference: Schroff et al., "FaceNet", CVPR 2015.
     """
-    margin = _margin(margin)
+    margin = checked_margin(margin)
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     # A batch of one class has no negatives. The original then uses the smallest distance of the
     # row.
@@ -147,7 +149,7 @@ def triplet_hard_loss(
 
     Reference: Hermans et al., "In Defense of the Triplet Loss for Person Re-Identification", 2017.
     """
-    margin, soft = _margin(margin), check_bool("soft", soft)
+    margin, soft = checked_margin(margin), check_bool("soft", soft)
     pairs, distances, returned = _distances(y_true, y_pred, distance_metric)
     farthest = -_least(-distances, pairs.positive)
     nearest = _least(distances, pairs.negative)
@@ -180,7 +182,7 @@ def lifted_struct_loss(
 
     Reference: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", 2016.
     """
-    margin = _margin(margin)
+    margin = checked_margin(margin)
     pairs, distances, returned = _distances(labels, embeddings, "L2")
     nearest = log_sum_exp(margin - distances, pairs.negative)
     hinges = ops.relu(log_add_exp(nearest[:, None], nearest[None, :]) + distances)
@@ -210,7 +212,7 @@ def npairs_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
     Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", 2016.
     """
-    class_ids = _class_ids(y_true)
+    class_ids = checked_class_ids(as_labels(y_true))
     similarities = _similarities(class_ids, y_pred)
     same = ops.equal(class_ids[:, None], class_ids[None, :])
     value = _cross_entropy(ops.cast(same, similarities.dtype), similarities)
@@ -237,9 +239,7 @@ def npairs_multilabel_loss(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     Raises:
         ValueError: Shapes are wrong.
     """
-    if hasattr(y_true, "dense_shape"):  # a sparse tensor, only of Keras on TensorFlow
-        y_true = ops.convert_to_tensor(y_true, sparse=False)
-    labels = ops.convert_to_tensor(numbers_of("y_true", y_true, "labels of shape [n, classes]"))
+    labels = numbers_of("y_true", y_true, "labels of shape [n, classes]")
     if len(labels.shape) != 2:
         wanted = "labels of shape [n, classes], 1 where an image has a label"
         raise shape_error("y_true", wanted, labels)
@@ -257,12 +257,8 @@ def check_metric(distance_metric: Metric) -> None:
 
 
 def checked_margin(margin: Tensor | float) -> Tensor | float:
-    """Check the margin. Scalar tensors are returned unchanged, as in the original."""
-    if not ops.is_tensor(margin):
-        return check_number("margin", margin)
-    if tuple(cast(Tensor, numbers_of("margin", margin, "one number")).shape):
-        raise shape_error("margin", "one number", margin)
-    return margin
+    """Return a number as a float, and a tensor unchanged, as in the original."""
+    return margin if ops.is_tensor(margin) else check_number("margin", margin)
 
 
 def _distances(
@@ -275,7 +271,7 @@ def _distances(
     if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16"):
         z = ops.cast(z, "float32")
     check_embeddings(z)
-    class_ids = _class_ids(labels)
+    class_ids = checked_class_ids(as_labels(labels))
     check_rows(class_ids, z)
     sound = ops.logical_and(are_apart(class_ids), are_finite(z))
     same = ops.equal(class_ids[:, None], class_ids[None, :])
@@ -296,41 +292,12 @@ def _distances(
     return pairs, squared if distance_metric == "squared-L2" else safe_sqrt(squared), returned
 
 
-def _margin(margin: Tensor | float) -> Tensor | float:
-    """Check the margin as in `checked_margin`, but allow an array of one number."""
-    scalar = isinstance(margin, np.ndarray) and margin.ndim == 0
-    return checked_margin(margin[()] if scalar else margin)  # type: ignore[index]
-
-
 def _as_floats(values: TensorLike, name: str, what: str) -> Tensor:
     """Convert floats or whole numbers to a tensor of floats, or raise `ValueError`."""
-    tensor = ops.convert_to_tensor(numbers_of(name, values, what))
+    tensor = numbers_of(name, values, what)
     if "float" in keras.backend.standardize_dtype(tensor.dtype):
         return tensor
     return ops.cast(tensor, keras.config.floatx())
-
-
-def _one_for_each(labels: Tensor, distances: Tensor) -> Tensor:
-    """Reshape the labels to the shape of the distances, or raise `ValueError`."""
-    sizes = [
-        None if None in tensor.shape else int(np.prod(tensor.shape))
-        for tensor in (labels, distances)
-    ]
-    if None not in sizes and sizes[0] != sizes[1]:
-        raise ArgumentError(
-            "y_true must have one label for each distance of y_pred, but got shapes "
-            f"{tuple(labels.shape)} and {tuple(distances.shape)}."
-        )
-    return ops.reshape(labels, ops.shape(distances))
-
-
-def _class_ids(labels: TensorLike) -> Tensor:
-    """Return class ids `[n]` from `[n]` or `[n, 1]`, or raise `ValueError`."""
-    class_ids = as_labels(labels)
-    if len(class_ids.shape) == 2 and class_ids.shape[1] is None:
-        # The size is known only when the graph runs. The graph then fails unless it is 1.
-        class_ids = ops.reshape(class_ids, (ops.shape(class_ids)[0], 1))
-    return checked_class_ids(class_ids)
 
 
 def _similarities(labels: Tensor, similarities: TensorLike) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 
-from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import TensorFlow
 from keras_dml.export import export_saved_model
 from keras_dml.export.by_tensorflow import INDEX, MODEL, PREPROCESSING, REFUSED, REST
@@ -17,18 +16,12 @@ tf = TensorFlow("export_saved_model")
 
 
 def main(folder: pathlib.Path) -> int:
-    """Export the contents of a folder. Return the exit code: 2 for a refused argument."""
+    """Export the contents of a folder. Return the exit code."""
     from keras_dml.retrieval import load_index
 
     rest: dict[str, Any] = json.loads((folder / REST).read_text())
     try:
         for name in rest["modules"]:
-            if name == "__main__":
-                raise ArgumentError(
-                    "model must have only layers whose classes are in an importable module, but "
-                    "got a class of __main__. Move the class to a file, or export with the "
-                    "TensorFlow backend."
-                )
             importlib.import_module(name)
         loaded = tf.saved_model.load(str(folder / PREPROCESSING))
         kept = folder / INDEX
@@ -42,8 +35,8 @@ def main(folder: pathlib.Path) -> int:
             rest["threshold"],
         )
     except (ValueError, TypeError) as error:
-        print(f"{REFUSED}{' '.join(str(error).split())}")
-        return 2
+        print(" ".join(str(error).split()))
+        return REFUSED
     return 0
 
 

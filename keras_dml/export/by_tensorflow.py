@@ -29,8 +29,8 @@ else:
     tf = TensorFlow("export_saved_model")
 
 MODEL, PREPROCESSING, INDEX, REST = "model.keras", "preprocessing", "index", "rest.json"
-# Prefix of the last line that the process prints if it refuses an argument.
-REFUSED = "refused: "
+REFUSED = 2
+"""Exit code of the process if it refuses an argument. Its last line of output is the reason."""
 
 
 def export_by_tensorflow(
@@ -47,9 +47,10 @@ def export_by_tensorflow(
     `preprocessing` (tables, variables) is not supported.
 
     Raises:
-        ValueError: The TensorFlow process refuses an argument.
+        ValueError: TensorFlow or the process cannot load a part of the model or its preprocessing.
         RuntimeError: The TensorFlow process failed. The message is from the process.
     """
+    modules = _modules(model)
     with tempfile.TemporaryDirectory(prefix="keras_dml-export-") as name:
         folder = pathlib.Path(name)
         model.save(folder / MODEL)
@@ -60,7 +61,7 @@ def export_by_tensorflow(
             "path": str(path.absolute()),
             "neighbors": neighbors,
             "threshold": threshold,
-            "modules": _modules(model),
+            "modules": modules,
         }
         (folder / REST).write_text(json.dumps(rest))
         done = subprocess.run(
@@ -72,9 +73,8 @@ def export_by_tensorflow(
             check=False,
         )
     if done.returncode:
-        last = (done.stdout.splitlines() or [""])[-1]
-        if last.startswith(REFUSED):
-            raise ArgumentError(last.removeprefix(REFUSED))
+        if done.returncode == REFUSED:
+            raise ArgumentError(done.stdout.splitlines()[-1])
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise RuntimeError(f"export_saved_model failed in its TensorFlow process: {said}")
 
@@ -96,6 +96,11 @@ def _save_preprocessing(
 def _modules(model: keras.Model) -> list[str]:
     """Return the modules of layer classes that are not from Keras or this package."""
     found = {type(layer).__module__ for layer in all_layers(model)}
+    if "__main__" in found:
+        raise ArgumentError(
+            "model must have only layers whose classes are in an importable module, but got a "
+            "class of __main__. Move the class to a file, or export with the TensorFlow backend."
+        )
     return sorted(name for name in found if name.partition(".")[0] not in ("keras", "keras_dml"))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from keras_dml._backend.cloning import all_layers, ends_of
-from keras_dml._common.checks import check_number, check_path, check_whole
+from keras_dml._common.checks import check_number, check_whole
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.extras import TensorFlow, check_installed
@@ -22,7 +22,7 @@ from keras_dml.export.float32 import check_static_graph, float32_copy, is_float3
 
 # Valid TensorFlow scope names. The first character of an outermost scope is more restricted.
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
-_OUTERMOST = re.compile(r"[A-Za-z0-9.]")
+_OUTERMOST = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -57,14 +57,13 @@ def export_saved_model(
       `distances` for "l2". With a threshold also `matches`, bools `[n, neighbors]`: whether a
       neighbor's similarity is at least the threshold, or its distance at most the threshold.
 
-    `tf.saved_model.load` needs neither this package nor its layers. Only with a `ScannIndex`, the
-    loading process must first run `import scann`. The folder can be moved. If `preprocessing`
-    refuses an image, only that call raises its error (tf.io's: InvalidArgument). A model in mixed
-    precision, under a distribution strategy, or with layer names that TensorFlow accepts only
-    within a scope (`"_norm"`) is exported as its `float32_copy`. The SavedModel is written next to
-    `path` under a temporary name and then renamed. An existing SavedModel is removed last.
-    `assets.extra/sha256.json`, which TensorFlow ignores, contains the files' checksums, which the
-    commands of `experiments` verify.
+    `tf.saved_model.load` needs neither this package nor its layers. Only with the tree
+    of a `ScannIndex`, the loading process must first run `import scann`. The folder can be moved.
+    If `preprocessing` refuses an image, only that call raises its error (tf.io's: InvalidArgument).
+    A model in mixed precision or under a distribution strategy is exported as its `float32_copy`.
+    The SavedModel is written next to `path` under a temporary name and then renamed. An existing
+    SavedModel is removed last. `assets.extra/sha256.json`, which TensorFlow ignores, contains the
+    files' checksums, which the commands of `experiments` verify.
 
     If Keras runs on JAX or PyTorch, a TensorFlow process loads the model from a file and writes the
     SavedModel (about ten seconds). This needs the extra `tensorflow`.
@@ -87,28 +86,22 @@ def export_saved_model(
 
     Raises:
         ValueError: The parent of `path` is missing, `path` exists and is not a SavedModel, the
-            model is invalid, TensorFlow does not accept a layer's name anywhere (`"a b"`, or `"_a"`
-            of a nested model), `preprocessing` returns another shape, the index has other
-            dimensions, `neighbors` is out of range, or `threshold` has another metric or is set
-            without an index.
+            model is invalid, TensorFlow does not accept a layer's name (`"a b"`, or `"_a"` of an
+            outer layer), `preprocessing` returns another shape, the index has other dimensions,
+            `neighbors` is out of range, or `threshold` has another metric or is set without an
+            index.
         MissingExtraError: TensorFlow is not installed.
         TypeError: `preprocessing` is not callable, or `index` is not an `Index`.
     """
-    check_installed("tensorflow", "tensorflow", "export_saved_model")
-    _check_preprocessing(preprocessing)
     while getattr(model, "wrapped", None) is not None:
         model = model.wrapped
-    _check_model(model)
+    _check_model(model, preprocessing)
     _check_index(model, index, neighbors)
     least = _checked_threshold(threshold, index)
-    if not _on_tensorflow():
-        _decoded(model, preprocessing)
-        _check_names(model)
-        export_by_tensorflow(
-            model, check_path("path", path), preprocessing, index, neighbors, least
-        )
-        return
     with replacing_folder(path, "saved_model.pb", "a SavedModel") as folder:
+        if not _on_tensorflow():
+            export_by_tensorflow(model, folder, preprocessing, index, neighbors, least)
+            return
         model = _servable(model)
         decoded, embed, embed_files = _embedding_functions(model, preprocessing)
         archive = keras.export.ExportArchive()
@@ -140,12 +133,8 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
         ValueError, TypeError: As in `export_saved_model`. Also the errors of layers that cannot be
             traced.
     """
-    check_installed("tensorflow", "tensorflow", "export_saved_model")
-    _check_preprocessing(preprocessing)
-    _check_model(model)
+    _check_model(model, preprocessing)
     if not _on_tensorflow():
-        _decoded(model, preprocessing)
-        _check_names(model)
         return
     state = random.getstate()
     try:
@@ -163,47 +152,32 @@ def _on_tensorflow() -> bool:
 
 def _check_names(model: keras.Model) -> None:
     for layer in all_layers(model)[1:]:
-        if not _SCOPE.fullmatch(layer.name):
+        # TensorFlow writes the variables of an outer layer, and a function for each nested model,
+        # under the name of that layer or model.
+        is_outermost = layer in model.layers or isinstance(layer, keras.Model)
+        if not (_OUTERMOST if is_outermost else _SCOPE).fullmatch(layer.name):
             raise ArgumentError(
-                "model must have layers with names of only letters, digits, and _ . / > -, but got "
-                f"{layer.name!r}. Rename this layer for TensorFlow."
-            )
-        # TensorFlow writes a function for each nested model under the model's name.
-        if isinstance(layer, keras.Model) and not _OUTERMOST.match(layer.name):
-            raise ArgumentError(
-                "model must contain only models whose names begin with a letter or digit, but got "
-                f"{layer.name!r}. Rename this model."
+                "model must have layers with names of only letters, digits, and _ . / > -, which "
+                f"begin with a letter or digit, but got {layer.name!r}. Rename this layer for "
+                "TensorFlow."
             )
 
 
 def _servable(model: keras.Model) -> keras.Model:
-    """Return the model, or its copy in float32 if TensorFlow or serving needs one."""
-    _check_names(model)
-    # Variable names begin with layer names, and are written as outermost scopes.
-    unnamed = [v.path for v in model.variables if not _OUTERMOST.match(v.value.name)]
-    if not is_float32(model) or unnamed:
-        try:
-            with tf.name_scope("model"):
-                model = float32_copy(model)
-        except ValueError as error:
-            if unnamed:
-                raise ArgumentError(
-                    "model must have layers whose names begin with a letter or digit, but got "
-                    f"{unnamed[0]}. A copy with other names fails: {error}"
-                ) from error
-            raise
-    if not (_OUTERMOST.match(model.name) and _SCOPE.fullmatch(model.name)):
+    """Return the model in float32, under a name that TensorFlow accepts."""
+    if not is_float32(model):
+        model = float32_copy(model)
+    if not _OUTERMOST.fullmatch(model.name):
         model = keras.Model(ends_of(model)[0], model.outputs[0], name="model")
     return model
 
 
-def _check_preprocessing(preprocessing: object) -> None:
+def _check_model(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    """Raise the errors that need no trace of the model."""
+    check_installed("tensorflow", "tensorflow", "export_saved_model")
     if not callable(preprocessing):
         wanted = "a function from image bytes to an image"
         raise argument_error("preprocessing", wanted, preprocessing, ArgumentTypeError)
-
-
-def _check_model(model: keras.Model) -> None:
     check_static_graph(model)
     for name, shape, rank in (("in", model.input_shape, 4), ("out", model.output_shape, 2)):
         if not isinstance(shape, tuple) or len(shape) != rank:
@@ -211,6 +185,8 @@ def _check_model(model: keras.Model) -> None:
                 "model must take one batch of images [n, height, width, channels] and return one "
                 f"batch of embeddings [n, d], but got {name}put shape {shape}."
             )
+    _check_names(model)
+    _decoded(model, preprocessing)
 
 
 def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> None:

@@ -1,7 +1,7 @@
 """Metric-learning losses: class ids in `y_true`, embeddings (or logits) in `y_pred`."""
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any
 
 import keras
 
@@ -11,6 +11,7 @@ from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Config
 from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.losses.angular import AngularLoss as AngularLoss
+from keras_dml.losses.base import REGISTERED
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
 from keras_dml.losses.base import PairLoss as PairLoss
 from keras_dml.losses.base import ProxyLoss as ProxyLoss
@@ -47,7 +48,6 @@ from keras_dml.losses.ranked_list import RankedListLoss as RankedListLoss
 from keras_dml.losses.rankmi import FixedStatistics as FixedStatistics
 from keras_dml.losses.rankmi import RankMILoss as RankMILoss
 from keras_dml.losses.recall_at_k import RecallAtKLoss as RecallAtKLoss
-from keras_dml.losses.registry import REGISTERED
 from keras_dml.losses.smooth_ap import SmoothAPLoss as SmoothAPLoss
 from keras_dml.losses.snca import SNCALoss as SNCALoss
 from keras_dml.losses.supcon import SupConLoss as SupConLoss
@@ -58,10 +58,6 @@ LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
 """The losses by their `--loss` names."""
 
 
-@overload
-def get(identifier: str, /, **arguments: Any) -> EmbeddingLoss: ...
-@overload
-def get(identifier: Config | Callable[..., Any] | None, /) -> Any: ...
 def get(identifier: str | Config | Callable[..., Any] | None, /, **arguments: Any) -> Any:
     """Return the loss of a name, a configuration, or a callable.
 

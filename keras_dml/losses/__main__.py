@@ -22,10 +22,9 @@ def table() -> str:
     rows = ["| loss | `--loss` | class in `keras_dml.losses` |", "| --- | --- | --- |"]
     for name, loss in LOSSES.items():
         arguments = ", ".join(
-            _shown(parameter)
+            str(parameter.replace(annotation=parameter.empty))
             for parameter in inspect.signature(loss).parameters.values()
-            if parameter.kind is not parameter.VAR_KEYWORD
-            and parameter.name not in _OF_EVERY_LOSS
+            if parameter.name not in _OF_EVERY_LOSS
             # Many losses have these. A row shows only the specific arguments.
             and (parameter.name not in ("mining", "relation") or parameter.default is not None)
         )
@@ -46,14 +45,6 @@ def with_table(text: str) -> str:
     if count != 1:
         raise ArgumentError(f"text must contain {BEGIN.strip()} and then {END}, each once.")
     return replaced
-
-
-def _shown(parameter: inspect.Parameter) -> str:
-    if parameter.default is parameter.empty:
-        return parameter.name
-    value = parameter.default
-    shown = f'"{value}"' if isinstance(value, str) else repr(value)
-    return f"{parameter.name}={shown}"
 
 
 if __name__ == "__main__":

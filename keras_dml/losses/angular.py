@@ -1,6 +1,7 @@
 """The angular loss."""
 
 import math
+from typing import Unpack
 
 from keras import ops
 
@@ -9,12 +10,11 @@ from keras_dml._common.checks import check_number
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import matmul, maximum
 from keras_dml._pairwise.pairs import Pairs, pair_means
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
 
 
 @register("angular")
-class AngularLoss(PairLoss):
+class AngularLoss(WholeBatchLoss):
     """Angular loss: the angle at a negative, seen from a positive pair, below α.
 
     With cosine similarities `S_ij`, t = tan² α, and `A_ij = log Σ_{k∈N_i} exp(4t (S_ik + S_jk))`,
@@ -45,17 +45,8 @@ class AngularLoss(PairLoss):
     Reference: Wang et al., "Deep Metric Learning with Angular Loss", ICCV 2017, Eq. 5 to 8.
     """
 
-    takes_memory = False
-
-    def __init__(
-        self,
-        angle: float = 45.0,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "angular",
-        dtype: str | None = None,
-    ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+    def __init__(self, angle: float = 45.0, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
         self.angle = check_number("angle", angle, above=0, most=60)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

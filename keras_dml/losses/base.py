@@ -1,8 +1,9 @@
-"""The base classes of all losses: of embeddings, of pairs, and of class cosines."""
+"""The registry and the base classes of losses: of embeddings, of pairs, and of class cosines."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 import keras
 import numpy as np
@@ -22,10 +23,10 @@ from keras_dml._pairwise.arrays import (
     check_embeddings,
     check_order,
     check_rows,
-    check_sample_weight,
     checked_class_ids,
+    checked_weights,
     known_numbers,
-    numbers_of,
+    known_shape,
     one_hot,
 )
 from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
@@ -33,6 +34,35 @@ from keras_dml.relations import RelationLike
 
 # Rounding in half precision can exceed 1.
 _LARGEST_COSINE = 1.01
+
+REGISTERED: dict[str, type[Any]] = {}
+"""Classes by name, in the order in which their modules were imported."""
+
+Class = TypeVar("Class", bound=type[Any])
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """Return a decorator that registers a class as the loss of a name, and with Keras.
+
+    The name is also the default `name` of the loss, unless the class sets `default_name`.
+
+    Raises:
+        ValueError: Another class has the name.
+    """
+
+    def add(cls: Class) -> Class:
+        other = REGISTERED.get(name, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"name must be new, but got {name!r} for {cls.__qualname__}. "
+                f"{other.__qualname__} of {other.__module__} has this name."
+            )
+        REGISTERED[name] = cls
+        if "default_name" not in vars(cls):
+            cls.default_name = name
+        return keras.saving.register_keras_serializable("keras_dml")(cls)
+
+    return add
 
 
 class LossOptions(TypedDict, total=False):
@@ -112,6 +142,7 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
     measured: ClassVar[tuple[str, ...]] = ()
     trained_by: ClassVar[str | None] = None
     default_name: ClassVar[str | None] = None
+    memory: Memory | None = None
 
     def __init__(
         self,
@@ -132,9 +163,8 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
     ) -> Tensor:
         """Compute the reduced loss. Integers in `y_true` stay integers."""
         check_order(y_true, y_pred)
-        labels, embeddings = self.as_labels(y_true), as_embeddings(y_pred)
-        check_sample_weight(sample_weight, embeddings)
-        return LabelsAsTheyAre(self, labels)((), embeddings, sample_weight)
+        labels = self.checked_labels(y_true)
+        return LabelsAsTheyAre(self, labels)((), as_embeddings(y_pred), sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Compute the loss of each anchor, `[n]`."""
@@ -170,20 +200,15 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
         return tuple(ops.where(sound, each, ops.full_like(each, float("nan"))) for each in values)
 
     def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
-        labels = self.as_labels(y_true)
-        embeddings = ops.convert_to_tensor(as_embeddings(y_pred), dtype=self.dtype)
+        labels = self.checked_labels(y_true)
+        embeddings = ops.cast(as_embeddings(y_pred), self.dtype)
         check_embeddings(embeddings)
-        labels = self.checked_labels(labels)
         check_rows(labels, embeddings)
         return labels, embeddings
 
-    def as_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert `y_true` to a tensor that keeps labels distinct."""
-        return as_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
         """Convert `y_true` to class ids `[n]`. Override this for other labels."""
-        return checked_class_ids(labels)
+        return checked_class_ids(as_labels(y_true))
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether checked labels are valid, for graphs, which cannot raise errors."""
@@ -212,6 +237,16 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             wanted = "a loss that compares anchors only with candidates, for candidates of a memory"
             advice = "It must not use pairs of candidates, class sums, or learned classes."
             raise argument_error("loss", wanted, self, ArgumentTypeError, advice=advice)
+
+    def against(self, memory: Memory) -> Self:
+        """Return a copy of a loss that `takes_memory`, for one step against the rows of a memory.
+
+        The copy has the reduction of the loss, so sample weights, masks, and replicas work as in
+        the loss.
+        """
+        loss = copy.copy(self)
+        loss.memory = memory
+        return loss
 
 
 class PairLoss(EmbeddingLoss):
@@ -269,15 +304,9 @@ class PairLoss(EmbeddingLoss):
         self.strategies = _checked_mining(mining)
         self.relation = relations.get(relation)
 
-    def as_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert `y_true` to the relation's labels, or to a tensor of class ids."""
-        if isinstance(self.relation, relations.SameClass):
-            return as_labels(y_true)
-        return self.relation.checked_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
         """Convert `y_true` to the relation's labels, n rows."""
-        return self.relation.checked_labels(labels)
+        return self.relation.checked_labels(y_true)
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether the labels are valid for the relation."""
@@ -314,49 +343,39 @@ class PairLoss(EmbeddingLoss):
 
         Raises:
             TypeError: The loss compares candidates with each other (`takes_memory` is False).
-            ValueError: As in the call, or d differs between the two sets.
+            ValueError: As in the call.
         """
         self.check_memory()
         labels, embeddings = self._checked(candidate_labels, candidates)
-        width = ops.shape(queries)[-1]
-        if ops.shape(embeddings)[-1] != width:
-            raise ArgumentError(
-                "queries and candidates must have embeddings of the same length, but got "
-                f"{width} and {embeddings.shape[-1]}."
-            )
         rows, _ = gather_candidates(embeddings)
         row_labels, _ = gather_candidates(labels)
         filled = ops.ones(ops.shape(rows)[:1], "bool")
         own = ops.full(ops.shape(queries)[:1], -1, "int32")
-        against = AgainstMemory(self, Memory(rows, row_labels, filled, own, scale))
+        against = self.against(Memory(rows, row_labels, filled, own, scale))
         value = against(query_labels, queries, sample_weight)
         # A compiled graph cannot raise an error for candidates that are not finite.
         return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
 
-    def compute_loss(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Tensor:
-        """Compute the loss `[n]` of checked labels and embeddings, or of both against a memory."""
-        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings, memory))
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Compute the loss `[n]` of checked labels and embeddings."""
+        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings))
 
-    def compute_parts(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Parts:
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """Compute the two parts `[n]` of the loss of `compute_loss`."""
-        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings, memory))
+        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings))
 
-    def pairs_of(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Pairs:
+    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
         """Prepare the embeddings `[n, d]`, pair them, and apply the mining strategies.
 
         The candidates are the embeddings of all replicas, or the rows of a memory.
         """
-        embeddings = self.prepare(embeddings)
+        memory, embeddings = self.memory, self.prepare(embeddings)
         if memory is None:
             pairs = Pairs.of_batch(class_ids, embeddings, self.relation.compare)
         else:
-            stored = self.prepare(ops.cast(memory.embeddings, embeddings.dtype))
+            # The embeddings can be a prefix of the rows in the memory.
+            stored = memory.embeddings[:, : embeddings.shape[1]]
+            stored = self.prepare(ops.cast(stored, embeddings.dtype))
             memory = dataclasses.replace(memory, embeddings=stored)
             if memory.scale is not None:
                 embeddings = embeddings * ops.cast(memory.scale, embeddings.dtype)
@@ -384,6 +403,28 @@ class PairLoss(EmbeddingLoss):
         if self.strategies:
             config["mining"] = keras.saving.serialize_keras_object(list(self.strategies))
         return config
+
+
+class WholeBatchLoss(PairLoss):
+    """A loss over pairs that does more than compare each anchor with its candidates.
+
+    For example, it compares candidates with each other. So it has neither mining nor a relation,
+    and rows of earlier batches cannot be its candidates.
+
+    Args:
+        reduction, name, dtype: As in `EmbeddingLoss`.
+    """
+
+    takes_memory = False
+
+    def __init__(
+        self,
+        reduction: str | None = "sum_over_batch_size",
+        *,
+        name: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        super().__init__(reduction, name=name, dtype=dtype)
 
 
 class ProxyLoss(EmbeddingLoss):
@@ -443,55 +484,6 @@ class ProxyLoss(EmbeddingLoss):
         raise NotImplementedError
 
 
-class LossAround(EmbeddingLoss):
-    """A loss that another loss computes, with the labels of the other loss.
-
-    Attributes:
-        loss: The inner loss. A subclass sets it.
-    """
-
-    loss: EmbeddingLoss
-
-    def as_labels(self, y_true: TensorLike) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.as_labels(y_true)
-
-    def checked_labels(self, labels: Tensor) -> Tensor:
-        """Convert the labels as the inner loss does."""
-        return self.loss.checked_labels(labels)
-
-    def are_valid(self, labels: Tensor) -> Tensor | bool:
-        """Return whether the labels are valid for the inner loss."""
-        return self.loss.are_valid(labels)
-
-
-class AgainstMemory(LossAround):
-    """A loss of a batch's anchors against a memory, created within one step.
-
-    It has the reduction of the inner loss, so sample weights, masks, and replicas work as in that
-    loss.
-
-    Args:
-        loss: A loss whose `takes_memory` is True.
-        memory: A memory that includes the rows of the batch.
-    """
-
-    loss: Any  # its methods take a memory
-
-    def __init__(self, loss: EmbeddingLoss, memory: Memory) -> None:
-        super().__init__(reduction=loss.reduction, name=loss.name, dtype=loss.dtype)
-        self.loss = loss
-        self.memory = memory
-
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
-        """Compute the loss `[n]`."""
-        return self.loss.compute_loss(class_ids, embeddings, self.memory)
-
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
-        """Compute the two parts `[n]`."""
-        return self.loss.compute_parts(class_ids, embeddings, self.memory)
-
-
 class LabelsAsTheyAre(keras.losses.Loss):
     """A loss with fixed labels, which Keras would otherwise cast to floats.
 
@@ -519,7 +511,8 @@ class LabelsAsTheyAre(keras.losses.Loss):
     ) -> Tensor:
         """Compute the reduced loss with weights that are numbers."""
         if sample_weight is not None:
-            sample_weight = numbers_of("sample_weight", sample_weight, "weights")
+            images = (known_shape(y_pred) or (None,))[0]
+            sample_weight = checked_weights(sample_weight, images)
         value = super().__call__(y_true, y_pred, sample_weight)
         if self.divides:
             return ops.sum(value) / max(value.shape[0], 1)

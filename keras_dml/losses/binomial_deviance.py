@@ -1,14 +1,13 @@
 """The binomial deviance loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
 from keras import ops
 
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml._pairwise.pairs import Pairs, pair_means
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 
 @register("binomial_deviance")
@@ -34,7 +33,7 @@ class BinomialDevianceLoss(PairLoss):
         scale: α, above 0.
         base: β, the similarity that separates positives from negatives.
         negative_cost: C, above 0, the factor of the slope for negatives.
-        reduction, name, dtype, mining: As in `PairLoss`.
+        reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:
         ValueError: `scale` or `negative_cost` is not above 0, or shapes are wrong.
@@ -50,12 +49,9 @@ class BinomialDevianceLoss(PairLoss):
         *,
         base: float = 0.5,
         negative_cost: float = 25.0,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "binomial_deviance",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(**options)
         self.scale = check_positive("scale", scale)
         self.base = check_number("base", base)
         self.negative_cost = check_positive("negative_cost", negative_cost)

@@ -9,8 +9,7 @@ from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
-from keras_dml.losses.base import PairLoss, PairOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 _NOT_A_DERIVATIVE = (
     "the weights of CircleLoss are constants for the gradient, although they depend on the "

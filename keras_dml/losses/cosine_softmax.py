@@ -10,8 +10,7 @@ from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum, maximum
 from keras_dml._pairwise.pairs import safe_sqrt
-from keras_dml.losses.base import LossOptions, ProxyLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, ProxyLoss, register
 
 
 class _CosineSoftmax(ProxyLoss):

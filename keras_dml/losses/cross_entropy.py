@@ -9,8 +9,7 @@ from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import shape_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arrays import check_class_range, one_hot
-from keras_dml.losses.base import EmbeddingLoss, LossOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import EmbeddingLoss, LossOptions, register
 
 
 @register("ce")

@@ -1,6 +1,6 @@
 """The histogram loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
 from keras import ops
 
@@ -8,9 +8,8 @@ from keras_dml._backend.replicas import sum_over_replicas
 from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import cumsum, maximum, segment_sum
-from keras_dml._pairwise.pairs import Pairs, Strategy, pair_means
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml._pairwise.pairs import Pairs, pair_means
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 
 @register("histogram")
@@ -39,7 +38,7 @@ class HistogramLoss(PairLoss):
 
     Args:
         num_bins: R − 1, the number of intervals between nodes, at least 1.
-        reduction, name, dtype, mining: As in `PairLoss`.
+        reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:
         ValueError: `num_bins` is not a whole number above 0, or shapes are wrong.
@@ -48,25 +47,16 @@ class HistogramLoss(PairLoss):
     Eq. 2 to 6.
     """
 
-    def __init__(
-        self,
-        num_bins: int = 150,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "histogram",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
-    ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+    def __init__(self, num_bins: int = 150, **options: Unpack[PairOptions]) -> None:
+        super().__init__(**options)
         self.num_bins = check_whole("num_bins", num_bins, least=1)
 
     def compute_pair_loss(self, pairs: Pairs) -> Tensor:
         """Compute the loss `[n]` without the cancellation of its parts."""
         places = (pairs.similarities() + 1.0) * (self.num_bins / 2)
-        # Rounding can carry a similarity beyond 1.
-        lower = ops.stop_gradient(ops.clip(ops.floor(places), 0, self.num_bins - 1))
-        upper_share = places - lower
-        nodes = ops.cast(lower, "int32")
+        # Rounding can carry a similarity beyond 1. A node must exist also for NaN.
+        nodes = ops.clip(ops.cast(ops.floor(places), "int32"), 0, self.num_bins - 1)
+        upper_share = places - ops.cast(nodes, places.dtype)
         weights = ops.cast(pairs.positive, places.dtype)
         number = maximum(sum_over_replicas(ops.sum(weights)), 1.0)
         counts = self._sums(weights * (1.0 - upper_share), nodes)

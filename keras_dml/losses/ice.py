@@ -11,8 +11,7 @@ from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, log_add_exp, log_sum_exp, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml.losses.base import PairLoss, PairOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 _NOT_A_DERIVATIVE = (
     "the reweighted gradient of InstanceCrossEntropyLoss is not the derivative of its value: set "

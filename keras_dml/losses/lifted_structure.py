@@ -1,5 +1,7 @@
 """The lifted structure loss."""
 
+from typing import Unpack
+
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
@@ -7,12 +9,11 @@ from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
 from keras_dml._pairwise.pairs import Pairs, pair_means
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
 
 
 @register("lifted_structure")
-class LiftedStructureLoss(PairLoss):
+class LiftedStructureLoss(WholeBatchLoss):
     """Lifted structure loss: each positive pair against all negatives of both images.
 
     With distances `D_ij` and the soft nearest negative `A_i = log Σ_{k∈N_i} exp(m − D_ik)`, an
@@ -46,18 +47,14 @@ class LiftedStructureLoss(PairLoss):
     normalize.
     """
 
-    takes_memory = False
-
     def __init__(
         self,
         margin: float = 1.0,
         *,
         normalize: bool = True,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "lifted_structure",
-        dtype: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         self.margin = check_positive("margin", margin)
         self.normalize = bool(normalize)
 

@@ -12,9 +12,8 @@ from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.arrays import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Memory, Pairs, mean_over_pairs
-from keras_dml.losses.base import PairLoss, PairOptions
-from keras_dml.losses.registry import register
+from keras_dml._pairwise.pairs import Pairs, mean_over_pairs
+from keras_dml.losses.base import PairLoss, PairOptions, register
 from keras_dml.relations import SameClass
 
 _BETA = 1.2
@@ -107,9 +106,7 @@ class MarginLoss(PairLoss):
             advice = "Set the initial boundaries in the layer that has them."
             raise argument_error("beta", "left out with boundaries", beta, advice=advice)
 
-    def pairs_of(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Pairs:
+    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
         """Pair the embeddings before the boundaries, and attach each anchor's boundary."""
         z: Tensor = embeddings
         boundary: Tensor | float = self.beta
@@ -119,14 +116,13 @@ class MarginLoss(PairLoss):
                 wanted = f"embeddings followed by {self.boundaries} boundaries"
                 raise shape_error("y_pred", wanted, embeddings)
             z, learned = embeddings[:, :dimensions], embeddings[:, dimensions:]
-            memory = None if memory is None else memory.prefix(dimensions)
             boundary = learned[:, 0]
             if self.boundaries > 1:
                 own = one_hot(class_ids, self.boundaries)
                 boundary = ops.sum(ops.where(own, learned, ops.zeros_like(learned)), axis=-1)
                 known = ops.any(own, axis=-1)
                 boundary = ops.where(known, boundary, ops.full_like(boundary, float("nan")))
-        pairs = super().pairs_of(class_ids, z, memory)
+        pairs = super().pairs_of(class_ids, z)
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

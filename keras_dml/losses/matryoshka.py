@@ -1,21 +1,22 @@
 """Any loss over embeddings, summed over prefixes of the embeddings."""
 
+import copy
 import functools
 import operator
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Self
 
 import keras
 
 from keras_dml._common.checks import check_number, check_wholes
 from keras_dml._common.errors import ArgumentTypeError, argument_error
-from keras_dml._common.types import Parts, Tensor
+from keras_dml._common.types import Parts, Tensor, TensorLike
 from keras_dml._pairwise.pairs import Memory
-from keras_dml.losses.base import EmbeddingLoss, LossAround
+from keras_dml.losses.base import EmbeddingLoss
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class MatryoshkaLoss(LossAround):
+class MatryoshkaLoss(EmbeddingLoss):
     """Matryoshka: a loss summed over prefixes of the embedding, so that each is an embedding.
 
     With prefix lengths `m_1 < … < m_L`, where `m_L` is d, and weights `w_l`, the loss is
@@ -75,34 +76,42 @@ class MatryoshkaLoss(LossAround):
             for number, weight in enumerate(given)
         )
 
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert the labels as the inner loss does."""
+        return self.loss.checked_labels(y_true)
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether the labels are valid for the inner loss."""
+        return self.loss.are_valid(labels)
+
     def check_memory(self) -> None:
         """Raise the error of the inner loss."""
         self.loss.check_memory()
 
-    def compute_loss(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Tensor:
-        """Compute the loss `[n]` of the prefixes, in the batch or against a memory's prefixes."""
-        prefixes = self._prefixes(embeddings, memory)
-        return _sum([w * self.loss.compute_loss(class_ids, *rest) for w, *rest in prefixes])
+    def against(self, memory: Memory) -> Self:
+        """Return a copy with an inner loss against the rows of a memory."""
+        loss = copy.copy(self)
+        loss.loss = self.loss.against(memory)
+        return loss
 
-    def compute_parts(
-        self, class_ids: Tensor, embeddings: Tensor, memory: Memory | None = None
-    ) -> Parts:
+    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """Compute the loss `[n]` of the prefixes."""
+        prefixes = self._prefixes(embeddings)
+        return _sum([w * self.loss.compute_loss(class_ids, z) for w, z in prefixes])
+
+    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """Compute the two parts `[n]` of the loss of `compute_loss`."""
-        prefixes = self._prefixes(embeddings, memory)
-        parts = [(w, self.loss.compute_parts(class_ids, *rest)) for w, *rest in prefixes]
+        prefixes = self._prefixes(embeddings)
+        parts = [(w, self.loss.compute_parts(class_ids, z)) for w, z in prefixes]
         return _sum([w * both[0] for w, both in parts]), _sum([w * both[1] for w, both in parts])
 
-    def _prefixes(self, embeddings: Tensor, memory: Memory | None) -> Iterator[tuple[Any, ...]]:
-        """Yield the weight and the prefix of each length, and the memory's prefix if any."""
+    def _prefixes(self, embeddings: Tensor) -> list[tuple[float, Tensor]]:
+        """Return the weight and the prefix of each length."""
         dimensions = embeddings.shape[1]
         if dimensions is not None and dimensions != self.dims[-1]:
             wanted = f"lengths that end with d = {dimensions}, the length of the embeddings"
             raise argument_error("dims", wanted, self.dims)
-        for weight, length in zip(self.weights, self.dims):
-            prefix = embeddings[:, :length]
-            yield (weight, prefix) if memory is None else (weight, prefix, memory.prefix(length))
+        return [(w, embeddings[:, :length]) for w, length in zip(self.weights, self.dims)]
 
 
 def _sum(values: list[Tensor]) -> Tensor:

@@ -6,8 +6,7 @@ from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import log_one_plus_sum_exp
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml.losses.base import PairLoss, PairOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 
 @register("multi_similarity")

@@ -1,16 +1,17 @@
 """The n-pairs loss."""
 
+from typing import Unpack
+
 from keras import ops
 
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
 
 
 @register("n_pairs")
-class NPairsLoss(PairLoss):
+class NPairsLoss(WholeBatchLoss):
     """N-pairs loss: cross-entropy of an anchor's similarities against its class in the batch.
 
     With similarities `S_ij = z_i · z_j` and `A_i = P_i ∪ {i}`, the images of i's class:
@@ -40,17 +41,8 @@ class NPairsLoss(PairLoss):
     NIPS 2016, Eq. 7; tensorflow-addons 0.23 `npairs_loss`.
     """
 
-    takes_memory = False
-
-    def __init__(
-        self,
-        normalize: bool = False,
-        *,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "n_pairs",
-        dtype: str | None = None,
-    ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+    def __init__(self, normalize: bool = False, **options: Unpack[LossOptions]) -> None:
+        super().__init__(**options)
         self.normalize = bool(normalize)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

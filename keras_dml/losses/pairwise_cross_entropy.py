@@ -10,13 +10,12 @@ from keras import ops
 from keras_dml._backend.gradients import once_differentiable
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
+from keras_dml._common.errors import ArgumentTypeError, argument_error, shape_error
 from keras_dml._common.types import Parts, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, matmul, maximum, minimum
-from keras_dml._pairwise.arrays import checked_class_ids
+from keras_dml._pairwise.arrays import as_labels, checked_class_ids
 from keras_dml._pairwise.classes import ClassSums
-from keras_dml.losses.base import EmbeddingLoss, LossOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import EmbeddingLoss, LossOptions, register
 
 _NOT_A_DERIVATIVE = (
     "p and λ of PairwiseCrossEntropyLoss are constants for the gradient, although they depend on "
@@ -77,8 +76,9 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
 
     default_name = "simplified_pairwise_cross_entropy"
 
-    def checked_labels(self, labels: Tensor) -> Tensor:
-        """Return `y_true` as class ids `[n]`, or as a multi-hot matrix `[n, G]` with G ≥ 2."""
+    def checked_labels(self, y_true: TensorLike) -> Tensor:
+        """Convert `y_true` to class ids `[n]`, or to a multi-hot matrix `[n, G]` with G ≥ 2."""
+        labels = as_labels(y_true)
         if len(labels.shape) > 2 or (len(labels.shape) == 2 and labels.shape[1] in (0, None)):
             wanted = (
                 "class ids of shape [n] or [n, 1], or multi-hot groups of shape [n, G] with a "
@@ -169,8 +169,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     Raises:
         TypeError: `classifier` is neither None nor a Keras layer.
-        ValueError: `lam` or `lam_floor` is not above 0, the logits of the classifier are not
-            `[n, K]`, or shapes are wrong.
+        ValueError: `lam` or `lam_floor` is not above 0, or shapes are wrong.
 
     Reference: Boudiaf et al. 2020, Prop. 1, Eq. 12; supplement A.2, Eq. 22-30 (λ: Eq. 25).
     """
@@ -228,10 +227,6 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
             means = ops.stop_gradient(classes.of_candidates()) / classes.number
             return classes.softmax(matmul(z, ops.transpose(means))), classes.sizes
         logits = ops.cast(self.classifier(z, training=False), z.dtype)
-        if len(logits.shape) != 2:
-            raise ArgumentError(
-                f"classifier must give logits of shape [n, K], but got shape {tuple(logits.shape)}."
-            )
         return ops.stop_gradient(ops.softmax(logits, axis=-1)), ops.ones_like(logits[0])
 
     def _lambda(self, classes: ClassSums, assigned: Tensor) -> Tensor | float:
@@ -266,8 +261,7 @@ def _smallest_eigenvalue(z: Tensor, weights: Tensor, distinct: Tensor, floor: fl
     """Compute Eq. 25, the smallest eigenvalue of `(1/n) Σ_i w_ik z_i z_iᵀ` over all k, or `floor`.
 
     The matrices are computed one after another, because all of them take K·d² numbers. The search
-    ends at the first matrix that is not above the floor. Fewer images than dimensions give 0, and
-    the mean of a matrix's eigenvalues, its trace over d, is a cheap bound.
+    ends at the first matrix that is not above the floor.
 
     Args:
         z: `[n, d]`.
@@ -275,27 +269,21 @@ def _smallest_eigenvalue(z: Tensor, weights: Tensor, distinct: Tensor, floor: fl
         distinct: Bool `[m]`, the columns that do not repeat another.
         floor: The smallest result.
     """
-    number, dimensions = (ops.cast(size, z.dtype) for size in ops.shape(z))
-    squares = ops.sum(ops.square(z), axis=1, keepdims=True)
-    bound = ops.min(ops.sum(squares * weights, axis=0)) / (number * dimensions)
-    columns = ops.shape(weights)[1]
+    number, columns = ops.cast(ops.shape(z)[0], z.dtype), ops.shape(weights)[1]
 
     def eigenvalue(k: Tensor) -> Tensor:
         weighted = ops.take(weights, k, axis=1)[:, None] * z / number
-        return ops.min(ops.eigh(matmul(ops.transpose(weighted), z))[0])
+        matrix = matmul(ops.transpose(weighted), z)
+        # TensorFlow's eigh raises on NaN and infinity.
+        return ops.min(ops.eigh(ops.where(ops.isfinite(matrix), matrix, 0.0))[0])
 
     def next_column(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
         found = ops.cond(ops.take(distinct, k), lambda: eigenvalue(k), lambda: least)
         return k + 1, minimum(least, found)
 
-    def over_columns() -> Tensor:
-        return ops.while_loop(
-            lambda k, least: ops.logical_and(k < columns, least > floor),
-            next_column,
-            (ops.zeros((), "int32"), bound),
-        )[1]
-
-    # TensorFlow's eigh raises on NaN and infinity, which fail this comparison or the next one.
-    possible = ops.logical_and(bound > floor, ops.sum(squares) < float("inf"))
-    possible = ops.logical_and(possible, number >= dimensions)
-    return maximum(ops.cond(possible, over_columns, lambda: ops.zeros_like(bound)), floor)
+    _, least = ops.while_loop(
+        lambda k, least: ops.logical_and(k < columns, least > floor),
+        next_column,
+        (ops.zeros((), "int32"), ops.full((), float("inf"), z.dtype)),
+    )
+    return maximum(least, floor)

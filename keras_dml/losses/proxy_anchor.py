@@ -9,8 +9,7 @@ from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import masked_sum, maximum, mean
-from keras_dml.losses.base import LossOptions, ProxyLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, ProxyLoss, register
 
 
 @register("proxy_anchor")

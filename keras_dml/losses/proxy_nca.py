@@ -7,8 +7,7 @@ from keras import ops
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum
-from keras_dml.losses.base import LossOptions, ProxyLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, ProxyLoss, register
 
 
 @register("proxy_nca")

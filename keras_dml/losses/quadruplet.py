@@ -1,5 +1,7 @@
 """The quadruplet loss."""
 
+from typing import Unpack
+
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
@@ -8,12 +10,11 @@ from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors, mean_over_pairs
 from keras_dml._pairwise.search import open_hinges
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
 
 
 @register("quadruplet")
-class QuadrupletLoss(PairLoss):
+class QuadrupletLoss(WholeBatchLoss):
     """Quadruplet loss: the triplet loss, and each positive pair closer than each negative pair.
 
     With `D_ij = ‖f_i − f_j‖`, the triplet loss over all triplets (`TripletLoss(margin)`) plus the
@@ -48,19 +49,15 @@ class QuadrupletLoss(PairLoss):
     Reference: Kemertas et al. 2020, Eq. 12, after Law et al. 2013 and Chen et al. 2017.
     """
 
-    takes_memory = False
-
     def __init__(
         self,
         margin: float = 0.2,
         *,
         second_margin: float = 0.1,
         normalize: bool = True,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "quadruplet",
-        dtype: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         self.margin = check_positive("margin", margin)
         self.second_margin = check_positive("second_margin", second_margin)
         self.normalize = bool(normalize)

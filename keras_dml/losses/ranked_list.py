@@ -1,6 +1,6 @@
 """The ranked list loss."""
 
-from collections.abc import Sequence
+from typing import Unpack
 
 from keras import ops
 
@@ -8,9 +8,8 @@ from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_distance, check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
-from keras_dml._pairwise.pairs import Pairs, Strategy
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml._pairwise.pairs import Pairs
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 _NOT_A_DERIVATIVE = (
     "the weights of RankedListLoss are constants for the gradient, although they depend on the "
@@ -44,7 +43,7 @@ class RankedListLoss(PairLoss):
         temperature: τ, at least 0. The paper uses 10 on all of its datasets. 0 weights negatives
             equally.
         balance: λ, from 0 to 1, the weight of the negatives. The positives have 1 − λ.
-        reduction, name, dtype, mining: As in `PairLoss`.
+        reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:
         ValueError: An argument is out of range, or shapes are wrong.
@@ -59,12 +58,9 @@ class RankedListLoss(PairLoss):
         margin: float = 0.4,
         temperature: float = 10.0,
         balance: float = 0.5,
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "ranked_list",
-        dtype: str | None = None,
-        mining: Strategy | Sequence[Strategy] | None = None,
+        **options: Unpack[PairOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype, mining=mining)
+        super().__init__(**options)
         self.negative_margin = check_distance("negative_margin", negative_margin)
         self.margin = check_positive("margin", margin)
         self.temperature = check_number("temperature", temperature, least=0)

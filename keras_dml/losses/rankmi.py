@@ -1,7 +1,7 @@
 """The RankMI loss for a given statistics network."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import keras
 import numpy as np
@@ -20,8 +20,7 @@ from keras_dml._pairwise.divergence import (
 )
 from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Pairs, mean_over_pairs, pair_means
-from keras_dml.losses.base import PairLoss
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
 
 _NOT_A_DERIVATIVE = (
     "the weights of RankMILoss are constants for the gradient, although they depend on the "
@@ -30,7 +29,7 @@ _NOT_A_DERIVATIVE = (
 
 
 @register("rankmi")
-class RankMILoss(PairLoss):
+class RankMILoss(WholeBatchLoss):
     """RankMI: minus a lower bound of the divergence between positive and negative distances.
 
     With distances `D_ij` of l2-normalized embeddings and a statistics network V from one distance
@@ -74,7 +73,6 @@ class RankMILoss(PairLoss):
     """
 
     kind = "statistics_network"
-    takes_memory = False
     trained_by = "keras_dml.models.rankmi.RankMI"
 
     def __init__(
@@ -82,11 +80,9 @@ class RankMILoss(PairLoss):
         statistics_network: Callable | None = None,
         *,
         sampling: Literal["all", "distance_weighted"] = "all",
-        reduction: str | None = "sum_over_batch_size",
-        name: str | None = "rankmi",
-        dtype: str | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(reduction=reduction, name=name, dtype=dtype)
+        super().__init__(**options)
         if statistics_network is None:
             statistics_network = FixedStatistics()
         if not callable(statistics_network):

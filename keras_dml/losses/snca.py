@@ -7,8 +7,7 @@ from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import log_sum_exp
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
-from keras_dml.losses.base import PairLoss, PairOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 
 @register("snca")

@@ -17,8 +17,7 @@ from keras_dml._pairwise.arithmetic import (
 )
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors, mean_over_pairs
 from keras_dml._pairwise.search import open_hinges, semihard_negatives
-from keras_dml.losses.base import PairLoss, PairOptions
-from keras_dml.losses.registry import register
+from keras_dml.losses.base import PairLoss, PairOptions, register
 
 _TRIPLETS = ("all", "semihard", "hard")
 

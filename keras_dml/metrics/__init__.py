@@ -1,6 +1,8 @@
 """Metrics of whole sets of embeddings, and the parts of a loss in `fit`."""
 
-from keras_dml._common.deprecation import renamed_attributes
+from typing import Any
+
+from keras_dml._common.deprecation import warn_renamed
 from keras_dml._common.exports import public_names
 from keras_dml.metrics.accuracy import class_mean_accuracy as class_mean_accuracy
 from keras_dml.metrics.audit import ConfusedClasses as ConfusedClasses
@@ -36,6 +38,12 @@ from keras_dml.metrics.rates import pairs_needed as pairs_needed
 from keras_dml.metrics.recall import recall_at_k as recall_at_k
 from keras_dml.metrics.trec import write_trec as write_trec
 
-__getattr__ = renamed_attributes(__name__, nearest_neighbours="nearest_neighbors")
+
+def __getattr__(name: str) -> Any:
+    if name != "nearest_neighbours":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_renamed(f"{__name__}.{name}", "nearest_neighbors")
+    return nearest_neighbors
+
 
 __all__ = public_names(__name__)

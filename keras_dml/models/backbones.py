@@ -6,6 +6,7 @@ import importlib.resources
 import inspect
 import os
 import pathlib
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +20,20 @@ from keras_dml._common.checks import check_path, check_whole, check_wholes, show
 from keras_dml._common.errors import ArgumentError, DownloadError, argument_error
 from keras_dml._common.extras import check_installed
 from keras_dml._common.types import Tensor
-from keras_dml.models import converters, hub, imagenet_rescaling, keras_files
+from keras_dml.models import converters, hub, keras_files
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_lite0
 from keras_dml.models.efficientnet_lite import PACKAGED as EFFICIENTNET_LITE0_FILE
 from keras_dml.models.frozen_statistics import live_statistics, with_frozen_statistics
 from keras_dml.models.head import embedding_model
+from keras_dml.models.image_size import fitting_image_size
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 
 SMALL_CONVNET = "small_convnet"
 PACKAGED_WEIGHTS, NO_WEIGHTS = "packaged", "none"
+# Keras divides the normalized images of these models again, but only with weights="imagenet"
+# (tensorflow/tensorflow issue 49930).
+_RESCALED = re.compile("EfficientNetB[0-7]")
 
 
 class Download(NamedTuple):
@@ -114,10 +119,10 @@ def build_backbone(
             `"resnet50_v1_5"` and `"efficientnet_lite0"` take the public PyTorch checkpoint, `.pth`,
             or its arrays, `.npz`, see `converters.load_arrays`. Of these three only
             `"resnet50_v1_5"` has `"imagenet"`: torchvision's `IMAGENET1K_V1`. `"resnet50"` is
-            another network (v1) with other weights. EfficientNet B0 to B7 get the rescaling that
-            Keras adds only for `"imagenet"` if the file is from Keras or from a model with the
-            rescaling, see `imagenet_rescaling.file_has_rescaling`. A preset or saved model includes
-            its weights: use None or `"imagenet"`. `"none"` gives a preset random weights.
+            another network (v1) with other weights. EfficientNet B0 to B7 take no file, because
+            Keras rescales their images only for `"imagenet"`, and a weights file does not say for
+            which images it was trained. A preset or saved model includes its weights: use None or
+            `"imagenet"`. `"none"` gives a preset random weights.
         frozen_batch_norm: Whether batch norm uses its stored statistics in training. None is True
             for trained weights, because the statistics of random weights do not normalize.
         filters: Widths of the stages of small_convnet, with two convolutions each. None uses its
@@ -128,10 +133,9 @@ def build_backbone(
         MissingExtraError: `weights="packaged"` or a name that begins with `"hub:"` is set, and the
             package is not installed.
         DownloadError: The weights cannot be downloaded, or their checksum differs.
-        ValueError: The name is unknown, the weights are missing or do not fit, the file of an
-            EfficientNet does not identify its rescaling, the model does not support the image size,
-            `filters` are below 1 or the backbone does not support them, or a preset or file is
-            refused.
+        ValueError: The name is unknown, the weights are missing or do not fit, the model does not
+            support the image size, `filters` are below 1 or the backbone does not support them, or
+            a preset or file is refused.
 
     Examples:
         >>> build_backbone("small_convnet", 32).output_shape
@@ -146,25 +150,29 @@ def build_backbone(
             f"backbone {name!r}."
         )
     if brings_weights(name):
-        return _with_own_weights(str(name), image_size, weights, frozen_batch_norm, trust_code)
-    if weights is not None and not isinstance(weights, str):
-        check_path("weights", weights)
-    weights = None if weights == NO_WEIGHTS else weights
-    if frozen_batch_norm is None:
-        frozen_batch_norm = weights is not None
-    if weights == PACKAGED_WEIGHTS:
-        weights = _packaged_file(name, own)
-    if own and weights == "imagenet":
-        weights = _downloaded_file(own)
-    if own is None:
-        model = _application(name, key, image_size, weights)
+        model = _with_own_weights(str(name), image_size, weights, trust_code)
+        frozen = weights != NO_WEIGHTS
     else:
-        given = {} if filters is None else {"filters": filters}
-        with _refusing(name, image_size):
-            model = BACKBONES[own].build(image_size, **given)
-        if weights is not None:
-            _load_weights(model, weights)
-    return with_frozen_statistics(model) if frozen_batch_norm else model
+        if weights is not None and not isinstance(weights, str):
+            check_path("weights", weights)
+        weights = None if weights == NO_WEIGHTS else weights
+        frozen = weights is not None
+        if weights == PACKAGED_WEIGHTS:
+            weights = _packaged_file(name, own)
+        if own and weights == "imagenet":
+            weights = _downloaded_file(own)
+        if own is None:
+            model = _application(name, key, image_size, weights)
+        else:
+            given = {} if filters is None else {"filters": filters}
+            with fitting_image_size(name, image_size):
+                model = BACKBONES[own].build(image_size, **given)
+            if weights is not None:
+                _load_weights(model, weights)
+    if frozen_batch_norm is not None:
+        frozen = frozen_batch_norm
+    # Copy only if some statistics are live, because a transformer can be large.
+    return with_frozen_statistics(model) if frozen and live_statistics(model) else model
 
 
 def feature_extractor(
@@ -212,7 +220,6 @@ def _with_own_weights(
     name: str,
     image_size: int,
     weights: str | os.PathLike[str] | None,
-    frozen_batch_norm: bool | None,
     trust_code: bool,
 ) -> keras.Model:
     """Build a preset or load a saved model."""
@@ -221,14 +228,9 @@ def _with_own_weights(
         other = " or 'none'" if from_hub else ""
         wanted = f"left out{other} for backbone {name}, which has its own weights"
         raise argument_error("weights", wanted, str(weights))
-    random = weights == NO_WEIGHTS
     if from_hub:
-        model = hub.hub_backbone(name, image_size, random)
-    else:
-        model = keras_files.saved_backbone(name, image_size, trust_code)
-    frozen = not random if frozen_batch_norm is None else frozen_batch_norm
-    # Copy only if some statistics are live, because a transformer can be large.
-    return with_frozen_statistics(model) if frozen and live_statistics(model) else model
+        return hub.hub_backbone(name, image_size, random=weights == NO_WEIGHTS)
+    return keras_files.saved_backbone(name, image_size, trust_code)
 
 
 def small_convnet(
@@ -295,11 +297,18 @@ def _application(
         wanted = f"one of {known}, or a {keras_files.ENDING} file"
         raise argument_error("backbone", wanted, name, advice=advice)
     application = applications[key]
+    if weights not in (None, "imagenet") and _RESCALED.fullmatch(application):
+        wanted = f"'imagenet' or 'none' for {application}, which Keras builds in two ways"
+        advice = (
+            "Put the file of Keras into ~/.keras/models for 'imagenet', or save the whole model as "
+            "a .keras file and use that file as the backbone."
+        )
+        raise argument_error("weights", wanted, str(weights), advice=advice)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     # Built on the scaled images, not called on them, to get one flat model. Its layers can be found
     # by name and cloned (frozen statistics, float32 export) without recursion.
     scaled = InputScaling(application, name="input_scaling")(inputs)
-    with _refusing(name, image_size), _downloading(application):
+    with fitting_image_size(name, image_size), _downloading(application):
         model = getattr(keras.applications, application)(
             include_top=False,
             weights="imagenet" if weights == "imagenet" else None,
@@ -308,34 +317,7 @@ def _application(
         )
     if weights not in (None, "imagenet"):
         _load_weights(model, weights)
-        if imagenet_rescaling.has_rescaling(application):
-            model = _as_saved(application, model, weights)
     return keras.Model(model.input, model.output, name=key)
-
-
-def _as_saved(application: str, model: keras.Model, path: str | os.PathLike[str]) -> keras.Model:
-    """Add the Keras rescaling for ImageNet if the weights in this file require it."""
-    try:
-        rescaled = imagenet_rescaling.file_has_rescaling(application, path)
-    except ValueError as error:
-        raise ArgumentError(
-            f"weights must fit one graph of {application}, but got {str(path)!r}. {error}."
-        ) from error
-    return imagenet_rescaling.with_rescaling(application, model) if rescaled else model
-
-
-@contextlib.contextmanager
-def _refusing(name: str, image_size: int) -> Iterator[None]:
-    """Convert Keras errors about shapes to errors about the image size."""
-    try:
-        yield
-    except ArgumentError:
-        raise
-    except ValueError as error:
-        raise ArgumentError(
-            f"image_size must fit backbone {name}, but got {image_size}. "
-            f"{' '.join(str(error).split())}"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -413,12 +395,7 @@ def _load_plain_or_frozen(model: keras.Model, path: str | os.PathLike[str]) -> N
         # Weights files address layers by class. A file that was saved with frozen statistics fits
         # only a model with frozen statistics.
         frozen = with_frozen_statistics(model)
-        try:
-            frozen.load_weights(path)
-        except ValueError:
-            frozen = None
-        if frozen is None:
-            raise
+        frozen.load_weights(path)
         copy_state(frozen, model)
 
 

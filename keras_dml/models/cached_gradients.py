@@ -1,5 +1,6 @@
 """Training on large batches with the activation memory of a small batch, on every backend."""
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +87,8 @@ class CachedGradients(ModelAround):
             raise argument_error("model", wanted, model, advice=advice)
         self.chunk_size = check_whole("chunk_size", chunk_size, least=1)
         self.batch_statistics = check_bool("batch_statistics", batch_statistics)
-        self._traced = _Traced()
+        # Traces of the model, by input shapes. Keras does not track a namespace.
+        self._traced = types.SimpleNamespace(known={})
         self.built = True
 
     @property
@@ -180,13 +182,6 @@ class CachedGradients(ModelAround):
         return trainer.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
 
-class _Traced:
-    """A cache of traces of a model, by input shapes. A plain object, so Keras does not track it."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, tuple[list[keras.Variable], Any]] = {}
-
-
 class _Chunks:
     """The chunks of one batch, computed twice from the same states.
 
@@ -205,7 +200,7 @@ class _Chunks:
         rows: Number of images in the batch, a number or a tensor.
     """
 
-    def __init__(self, model: keras.Model, chunk_size: int, x: Any, traced: _Traced) -> None:
+    def __init__(self, model: keras.Model, chunk_size: int, x: Any, traced: Any) -> None:
         self._model = model
         self._x = keras.tree.map_structure(ops.convert_to_tensor, x)
         self.rows = ops.shape(keras.tree.flatten(self._x)[0])[0]
@@ -216,7 +211,6 @@ class _Chunks:
             )
         known = self.rows if isinstance(self.rows, int) else None
         self._size = _least(chunk_size, self.rows)
-        self._alone = known is not None and known <= chunk_size
         self._number = (self.rows + chunk_size - 1) // chunk_size
         # On JAX, the scope must provide all variables that a model reads.
         self._read = model.variables if keras.backend.backend() == "jax" else []
@@ -234,14 +228,12 @@ class _Chunks:
 
     def outputs(self) -> Any:
         """Compute the model's outputs for the whole batch."""
-        if self._alone:
-            outputs, self._after = self._computed(0, self._before)
-            return outputs
         specs = keras.tree.flatten(self._specs)
         buffers = [ops.zeros((self.rows, *spec.shape[1:]), dtype=spec.dtype) for spec in specs]
 
         def put(number: Tensor | int, states: Any, buffers: Any) -> Any:
-            outputs, states = self._computed(number, states)
+            with self._scope(states):
+                outputs, states = self._forward(number)
             rows = self._rows_of(number)
             filled = [
                 ops.scatter_update(
@@ -267,8 +259,6 @@ class _Chunks:
             met.update(place for place, each in enumerate(of_chunk) if each is not None)
             return states, [_sum(pair) for pair in zip(totals, of_chunk)]
 
-        if self._alone:
-            return self._pulled(0, self._before, variables, at_outputs)[1]
         totals = [ops.zeros(variable.shape, dtype=variable.dtype) for variable in variables]
         _, totals = loop(self._number, add, (self._before, totals))
         return [total if place in met else None for place, total in enumerate(totals)]
@@ -278,7 +268,7 @@ class _Chunks:
         for variable, value in zip(self._states, self._after):
             variable.assign(value)
 
-    def _look(self, size: Any, traced: _Traced) -> tuple[list[keras.Variable], Any]:
+    def _look(self, size: Any, traced: Any) -> tuple[list[keras.Variable], Any]:
         """Find the variables that a forward pass changes, and the specs of its outputs.
 
         Args:
@@ -345,25 +335,18 @@ class _Chunks:
 
     def _forward(self, number: Any) -> tuple[Any, list[Tensor]]:
         """Compute a chunk's outputs and the states after it, within the open scope."""
-        if self._alone:
-            outputs = self._model(self._x, training=True)
-        else:
-            start = self._start(number)
-            chunk = keras.tree.map_structure(
-                lambda tensor: ops.slice(
-                    tensor,
-                    [start, *[0] * (len(tensor.shape) - 1)],
-                    [self._size, *ops.shape(tensor)[1:]],
-                ),
-                self._x,
-            )
-            with piece_of_batch(start, self.rows):
-                outputs = self._model(chunk, training=True)
+        start = self._start(number)
+        chunk = keras.tree.map_structure(
+            lambda tensor: ops.slice(
+                tensor,
+                [start, *[0] * (len(tensor.shape) - 1)],
+                [self._size, *ops.shape(tensor)[1:]],
+            ),
+            self._x,
+        )
+        with piece_of_batch(start, self.rows):
+            outputs = self._model(chunk, training=True)
         return outputs, values_of(self._states)
-
-    def _computed(self, number: Any, states: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
-        with self._scope(states):
-            return self._forward(number)
 
     def _pulled(
         self,
@@ -373,11 +356,9 @@ class _Chunks:
         at_outputs: Sequence[Tensor | None],
     ) -> tuple[list[Tensor], list[Tensor | None]]:
         """Compute the states after a chunk, and its share of the gradients."""
-        upstream = [gradient for gradient in at_outputs if gradient is not None]
-        if not self._alone:
-            rows = self._rows_of(number)
-            shares = [ops.take(gradient, rows, axis=0) for gradient in upstream]
-            upstream = [self._where_new(number, share, ops.zeros_like(share)) for share in shares]
+        rows = self._rows_of(number)
+        shares = [ops.take(each, rows, axis=0) for each in at_outputs if each is not None]
+        upstream = [self._where_new(number, share, ops.zeros_like(share)) for share in shares]
 
         def met() -> tuple[list[Tensor], list[Tensor]]:
             outputs, behind = self._forward(number)

@@ -45,13 +45,7 @@ def load_arrays(
             changed.
     """
     check_choice("input_channels", input_channels, ("rgb", "bgr"))
-    arrays: dict[str, tuple[str, np.ndarray]] = {}
-    left_over: list[str] = []
-    for name, array in _read(path).items():
-        key = _key(name)
-        if key in arrays:  # both a.b and a_b
-            left_over.append(name)
-        arrays.setdefault(key, (name, array))
+    arrays = {_key(name): (name, array) for name, array in _read(path).items()}
     variables, missing, misfits = [], [], []
     for key, variable, axes in _variables(model):
         if key not in arrays:
@@ -68,7 +62,7 @@ def load_arrays(
             misfits.append(f"{name} {array.shape}, not {wanted}")
         variables.append((variable, values))
     unused = {_key(name) for name in _UNUSED}
-    left_over += [
+    left_over = [
         name
         for key, (name, _) in arrays.items()
         if key not in unused and not name.endswith(_COUNTER)
@@ -88,7 +82,7 @@ def load_arrays(
         variable, values = variables[0]
         variables[0] = variable, values[:, :, ::-1]
     for variable, values in variables:
-        variable.assign(values)
+        variable.assign(values.astype("float32"))
 
 
 def _first(names: list[str], most: int = 10) -> str:
@@ -127,7 +121,7 @@ def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable, tuple[
 
 
 def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Read the arrays of a file: name -> float32 array."""
+    """Read the arrays of a file: name -> array of numbers."""
     if not os.path.isfile(path):
         raise ArgumentError(f"No such file: {path}")
     ending = pathlib.Path(path).suffix.lower()
@@ -135,7 +129,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         raise ArgumentError(f"not a checkpoint by its name, which must end in {', '.join(ENDINGS)}")
     if ending == ".npz":
         return _read_npz(path)
-    return {name: array.astype("float32") for name, array in read_tensors(path).items()}
+    return read_tensors(path)
 
 
 def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

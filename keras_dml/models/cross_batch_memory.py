@@ -1,5 +1,6 @@
 """A model whose loss compares each batch with embeddings of earlier batches."""
 
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,18 +8,12 @@ import keras
 from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._common.checks import (
-    check_bool,
-    check_choice,
-    check_number,
-    check_whole,
-    check_wholes,
-)
+from keras_dml._common.checks import check_bool, check_number, check_whole, check_wholes
 from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
 from keras_dml._pairwise.pairs import Memory, Sets
-from keras_dml.losses.base import AgainstMemory, EmbeddingLoss, check_compared_loss
+from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.distributed_model import TWO_SETS, ModelAround, refuse_arguments
 from keras_dml.models.head import check_embedding_model
@@ -69,7 +64,6 @@ class CrossBatchMemory(ModelAround):
         batch_term: Whether the sum includes the batch's loss. The paper's algorithm has only the
             memory's term (which requires start_step 0).
         label_shape: Shape of one row of labels, for a loss with a relation: `(G,)` for G tags.
-        label_dtype: Dtype of the labels, int32, int64, float32, or float64. None: whole numbers.
         name: Name of the model.
 
     Attributes:
@@ -98,7 +92,6 @@ class CrossBatchMemory(ModelAround):
         start_step: int = 1000,
         batch_term: bool = True,
         label_shape: Sequence[int] = (),
-        label_dtype: str | None = None,
         name: str = "cross_batch_memory",
         **kwargs: Any,
     ) -> None:
@@ -116,9 +109,6 @@ class CrossBatchMemory(ModelAround):
             raise argument_error("start_step", "0 without batch_term", start_step, advice=advice)
         scalar = isinstance(label_shape, (tuple, list)) and not label_shape
         self.label_shape = () if scalar else check_wholes("label_shape", label_shape, least=1)
-        self.label_dtype = label_dtype
-        if label_dtype is not None:
-            check_choice("label_dtype", label_dtype, ("int32", "int64", "float32", "float64"))
         whole = widest_integers()  # the dtype of class ids
 
         def state(name: str, shape: tuple[int, ...], dtype: str) -> keras.Variable:
@@ -134,11 +124,11 @@ class CrossBatchMemory(ModelAround):
 
         self.memory = state("memory", (self.memory_size, dimensions), "float32")
         self.memory_class_ids = state(
-            "memory_class_ids", (self.memory_size, *self.label_shape), label_dtype or whole
+            "memory_class_ids", (self.memory_size, *self.label_shape), whole
         )
         self.written = state("written", (), whole)
         self.step = state("step", (), whole)
-        self._watched = _Watched()
+        self._watch([], None)
         self.built = True
 
     @property
@@ -175,7 +165,14 @@ class CrossBatchMemory(ModelAround):
         )
         parts, others = _parts_of(loss, metrics)
         super().compile(optimizer=optimizer, loss=loss, metrics=others, **kwargs)
-        self._watched = _Watched(parts, metrics)
+        self._watch(parts, metrics)
+
+    def _watch(self, parts: Sequence[LossPart], given: Any) -> None:
+        """Store the loss parts that this model records itself, and the metrics of `compile`.
+
+        Keras does not track a namespace. Otherwise it would keep the metrics of every `compile`.
+        """
+        self._watched = types.SimpleNamespace(parts=parts, given=given)
 
     def get_compile_config(self) -> Config:
         """Return the arguments of `compile`, or an empty dictionary before `compile`."""
@@ -241,12 +238,12 @@ class CrossBatchMemory(ModelAround):
             return super().compute_loss(x, y, y_pred, *args)
         return self._dual.compute_loss_with(self.loss, y, y_pred, args[0])
 
-    def _remembered(self, sets: Sets) -> tuple[AgainstMemory, Tensor]:
+    def _remembered(self, sets: Sets) -> tuple[EmbeddingLoss, Tensor]:
         """Write the batch to the memory. Return the loss against it, and whether it is valid.
 
         Before `start_step`, nothing is written, but all shapes are the same.
         """
-        given = self.loss.checked_labels(self.loss.as_labels(sets.candidate_labels))
+        given = self.loss.checked_labels(sets.candidate_labels)
         if tuple(given.shape[1:]) != self.label_shape:
             wanted = f"{tuple(given.shape[1:])}, the shape of a row of labels"
             raise argument_error("label_shape", wanted, self.label_shape)
@@ -287,9 +284,9 @@ class CrossBatchMemory(ModelAround):
         )
         scale = None if self._dual is None else self._dual.factor()
         remembered = Memory(memory, memory_labels, filled, own, scale)
-        return AgainstMemory(self.loss, remembered), sound
+        return self.loss.against(remembered), sound
 
-    def _record(self, y: TensorLike | None, y_pred: Tensor, against: AgainstMemory | None) -> None:
+    def _record(self, y: TensorLike | None, y_pred: Tensor, against: EmbeddingLoss | None) -> None:
         """Add the parts of a batch to the metrics."""
         # Recorded here, because on JAX the values that a step writes cannot be read later.
         if not self._watched.parts:
@@ -301,18 +298,6 @@ class CrossBatchMemory(ModelAround):
             which = ("tightness", "contrastive").index(metric.part)
             values = [weight * both[which] for weight, both in parts]
             keras.metrics.Mean.update_state(metric, sum(values[1:], start=values[0]))
-
-
-class _Watched:
-    """The loss parts that a model records itself, and all metrics passed to `compile`.
-
-    A plain object, which Keras does not track. Otherwise it would keep the metrics of every
-    `compile`.
-    """
-
-    def __init__(self, parts: Sequence[LossPart] = (), given: Any = None) -> None:
-        self.parts = parts
-        self.given = given
 
 
 def _parts_of(loss: EmbeddingLoss, metrics: Any) -> tuple[list[LossPart], Any]:

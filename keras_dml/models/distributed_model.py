@@ -110,17 +110,6 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         itself."""
         return None
 
-    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as in `keras.Model.save`.
-
-        Raises:
-            ValueError: A model around another model is saved as HDF5, which cannot be loaded again.
-        """
-        if self.wrapped is not None and str(filepath).endswith((".h5", ".hdf5")):
-            advice = "HDF5 files cannot contain a model around another model."
-            raise argument_error("filepath", "a .keras file", filepath, advice=advice)
-        super().save(filepath, *args, **kwargs)
-
     def export(self, *args: Any, **kwargs: Any) -> None:
         """Export as in `keras.Model.export`. A model around another model exports the inner
         model."""
@@ -284,16 +273,6 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             return logs
 
         return several_steps
-
-    def first_batch(self, iterator: Any) -> Any:
-        """Return one replica's part of the first batch, which shows shapes and dtypes."""
-        strategy = private.made_under(self)
-        if strategy is None:
-            return None
-        _, _, batches = next(iter(iterator))
-        return keras.tree.map_structure(
-            lambda value: strategy.experimental_local_results(value)[0], next(batches)
-        )
 
 
 @keras.saving.register_keras_serializable("keras_dml")

@@ -171,20 +171,13 @@ class DualEncoder(Configured, DistributedModel):
         self, loss: EmbeddingLoss, y: Any, y_pred: Any, sample_weight: TensorLike | None
     ) -> Tensor:
         """Compute the value of a loss for a batch, and the encoders' weight regularizers."""
-        sets = self.sets_of(y, y_pred)
-        value = self.between(loss, sets, sample_weight)
+        sets, scale = self.sets_of(y, y_pred), self.factor()
+        value = loss.between(*sets, sample_weight, scale=scale)
         if self.symmetric:
             labels, queries, candidate_labels, candidates = sets
-            back = Sets(candidate_labels, candidates, labels, queries)
-            value = 0.5 * (value + self.between(loss, back, sample_weight))
+            back = (candidate_labels, candidates, labels, queries)
+            value = 0.5 * (value + loss.between(*back, sample_weight, scale=scale))
         return self.with_regularizers(value)
-
-    def between(self, loss: EmbeddingLoss, sets: Sets, sample_weight: TensorLike | None) -> Tensor:
-        """Compute the loss of queries against candidates, with the learned scale."""
-        labels, queries, candidate_labels, candidates = sets
-        return loss.between(
-            labels, queries, candidate_labels, candidates, sample_weight, scale=self.factor()
-        )
 
     def factor(self) -> Tensor | None:
         """Return the learned factor of the similarities, or None."""

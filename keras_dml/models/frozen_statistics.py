@@ -1,14 +1,10 @@
 """Batch norm that uses its stored statistics in training."""
 
-from typing import Any
-
 import keras
 
 from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Tensor
-
-_PLAIN = ("keras.layers", "BatchNormalization")
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -35,8 +31,7 @@ class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
 def with_frozen_statistics(model: keras.Model) -> keras.Model:
     """Copy `model` with the same weights and with batch norms that keep their stored statistics.
 
-    Batch norms in nested functional and sequential models at any depth, and in wrappers such as
-    `TimeDistributed`, are replaced too.
+    Batch norms in nested functional and sequential models at any depth are replaced too.
 
     Examples:
         >>> inputs = keras.Input((4,))
@@ -49,14 +44,15 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
 
     Raises:
         ValueError: A layer would still update statistics (the message names it): a subclass of
-            batch norm, or a subclassed layer or model that creates one. Or a layer cannot be
-            recreated from its configuration, or the model is neither functional nor sequential.
+            batch norm, or a batch norm within another layer or a subclassed model. Or a layer
+            cannot be recreated from its configuration, or the model is neither functional nor
+            sequential.
     """
     copy = copied(model, _frozen_layer)
     for layer in live_statistics(copy):
         raise ArgumentError(
             f"model must have only batch norm that can be frozen, but got {layer.path} "
-            f"({type(layer).__name__}). Another layer creates it, or it overrides call(). Use "
+            f"({type(layer).__name__}). Another layer contains it, or it overrides call(). Use "
             "keras_dml.models.FrozenStatisticsBatchNormalization there."
         )
     return copy
@@ -65,20 +61,7 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
 def _frozen_layer(layer: keras.Layer) -> keras.Layer:
     if type(layer) is keras.layers.BatchNormalization:
         return FrozenStatisticsBatchNormalization.from_config(layer.get_config())
-    return same_layer(layer, _with_frozen_classes)
-
-
-def _with_frozen_classes(config: dict[str, Any]) -> dict[str, Any]:
-    """Replace the configuration of a batch norm within a wrapper by a frozen one."""
-    if (config.get("module"), config.get("class_name")) != _PLAIN:
-        return config
-    frozen = FrozenStatisticsBatchNormalization
-    return {
-        **config,
-        "module": frozen.__module__,
-        "class_name": frozen.__name__,
-        "registered_name": keras.saving.get_registered_name(frozen),
-    }
+    return same_layer(layer)
 
 
 def live_statistics(model: keras.Model) -> list[keras.Layer]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import inspect
 import json
 import math
 import os
@@ -10,7 +9,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -20,11 +19,14 @@ from keras_dml._backend.cloning import all_layers, finalize
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
 from keras_dml._common.types import Tensor
+from keras_dml.models.image_size import fitting_image_size
 from keras_dml.models.pooling import TokenLayout
 
 PREFIX = "hub:"
 _CONFIG, _CONVERTER = "config.json", "image_converter.json"
 _PREPROCESSOR = "preprocessor_config.json"
+
+_PerColor: TypeAlias = float | list[float]
 
 
 def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Model:
@@ -58,16 +60,17 @@ def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Mode
     _check_there(keras_hub, name, preset)
     with _refusing(keras_hub, name, preset):
         whole = keras_hub.models.Backbone.from_preset(preset, load_weights=not random)
-        scaling = _scaling(keras_hub, name, preset)
-    seeing = getattr(whole, "vision_encoder", None)
-    backbone = whole if seeing is None else seeing
-    if len(backbone.inputs) != 1 or len(backbone.inputs[0].shape) != 4:
-        raise _sees_nothing(name, type(whole).__name__)
+        seeing = getattr(whole, "vision_encoder", None)
+        backbone = whole if seeing is None else seeing
+        if len(backbone.inputs) != 1 or len(backbone.inputs[0].shape) != 4:
+            raise ArgumentError(
+                f"backbone must take only images, but got {name!r}, a {type(whole).__name__}, "
+                "which takes text."
+            )
+        scale, offset = _scaling(keras_hub, name, preset)
     _check_side(name, backbone, image_size)
     backbone = _of_size(name, backbone, image_size)
     inputs = keras.Input((image_size, image_size, 3), name="images")
-    scale = 1.0 if scaling.scale is None else scaling.scale
-    offset = 0.0 if scaling.offset is None else scaling.offset
     x = keras.layers.Rescaling(scale, offset, name="input_scaling")(inputs)
     x = backbone(dict.fromkeys(backbone.input, x) if isinstance(backbone.input, dict) else x)
     others = _others(x, backbone, image_size)
@@ -84,89 +87,45 @@ def _refusing(keras_hub: ModuleType, name: str, preset: str) -> Iterator[None]:
     except ArgumentError:
         raise
     except Exception as error:
-        if isinstance(error, ImportError) and (error.name or "").startswith("safetensors"):
-            with needing("hub", f"backbone {name}"):
-                raise
         lines = " ".join(str(error).split())
         said = f"{type(error).__name__}: {lines[:300]}" if lines else type(error).__name__
         if pathlib.Path(preset).is_dir():
             raise ArgumentError(
                 f"backbone {name} could not be read from its folder ({said})"
             ) from error
+        handle = keras_hub.models.Backbone.presets.get(preset, {}).get("kaggle_handle", preset)
         raise ArgumentError(
             f"backbone {name} could not be fetched ({said}). Without a network, or if it is gated, "
-            f"fetch {_handle(keras_hub, preset)} where you may, unpack it, and give "
+            f"fetch {handle} where you may, unpack it, and give "
             f"backbone={PREFIX}FOLDER"
         ) from error
 
 
 def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
-    """Refuse, before any download, a name that is not a preset or has no image encoder."""
+    """Refuse a name that is neither a preset, nor a handle, nor the folder of a preset."""
     presets = keras_hub.models.Backbone.presets
     path = pathlib.Path(preset)
     if path.is_dir():
         if not (path / _CONFIG).is_file():
             raise argument_error("backbone", f"the folder of a preset with a {_CONFIG}", name)
-        kind = _class_in(keras_hub, path / _CONFIG)
-    elif preset in presets:
-        kinds = [kind for kind in _backbones(keras_hub) if preset in kind.presets]
-        kind = max(kinds, key=lambda kind: len(kind.__mro__), default=None)
-    elif "://" in preset:
-        kind = None
-    else:
+    elif preset not in presets and "://" not in preset:
         near = difflib.get_close_matches(preset, presets, 3, cutoff=0.5)
         example = f", such as {', '.join(near)}" if near else ""
         wanted = f"{PREFIX} and a KerasHub preset{example}, or a preset's folder"
         problem = "is a file" if path.is_file() else "does not exist"
         raise argument_error("backbone", wanted, name, advice=f"{preset} {problem}.")
-    takes = set() if kind is None else set(inspect.signature(kind).parameters)
-    if "vocabulary_size" in takes and not takes & {"image_shape", "vision_encoder"}:
-        raise _sees_nothing(name, kind.__name__)
 
 
-def _backbones(keras_hub: ModuleType) -> Iterator[Any]:
-    base = keras_hub.models.Backbone
-    for kind in vars(keras_hub.models).values():
-        if inspect.isclass(kind) and issubclass(kind, base) and kind is not base:
-            yield kind
-
-
-def _class_in(keras_hub: ModuleType, config: pathlib.Path) -> Any:
-    """Return the class of a Keras preset, or None for other folders."""
-    try:
-        named = json.loads(config.read_text(encoding="utf-8")).get("class_name", "")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ArgumentError(f"{config} is not a readable JSON object") from error
-    return getattr(keras_hub.models, named, None)
-
-
-def _sees_nothing(name: str, kind: str) -> ArgumentError:
-    return ArgumentError(
-        f"backbone must take only images, but got {name!r}, a {kind}, which takes text."
-    )
-
-
-def _handle(keras_hub: ModuleType, preset: str) -> str:
-    found = keras_hub.models.Backbone.presets.get(preset, {})
-    return found.get("kaggle_handle", preset)
-
-
-class _Scaling(NamedTuple):
-    """`scale * image + offset`. Each is one number, one per color, or None for no change."""
-
-    scale: float | list[float] | None
-    offset: float | list[float] | None
-
-
-def _scaling(keras_hub: ModuleType, name: str, preset: str) -> _Scaling:
-    """Return the scaling of images in 0..255 that the preset's weights expect."""
+def _scaling(keras_hub: ModuleType, name: str, preset: str) -> tuple[_PerColor, _PerColor]:
+    """Return the scale and the offset that the preset's weights expect for images in 0..255."""
     folder, converter = pathlib.Path(preset), None
     # In a Keras preset, the converter is a separate file that `Backbone.save_to_preset` does not
     # write.
     if not folder.is_dir() or _is_foreign(folder) or (folder / _CONVERTER).is_file():
         converter = keras_hub.layers.ImageConverter.from_preset(preset)
     if converter is not None:
-        return _Scaling(converter.scale, converter.offset)
+        scale = 1.0 if converter.scale is None else converter.scale
+        return scale, 0.0 if converter.offset is None else converter.offset
     # KerasHub reads the Hugging Face file only for some models.
     if (folder / _PREPROCESSOR).is_file():
         return _of_hugging_face(json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8")))
@@ -178,13 +137,13 @@ def _scaling(keras_hub: ModuleType, name: str, preset: str) -> _Scaling:
     )
 
 
-def _of_hugging_face(config: Mapping[str, Any]) -> _Scaling:
+def _of_hugging_face(config: Mapping[str, Any]) -> tuple[_PerColor, _PerColor]:
     """Read a `preprocessor_config.json`: `(rescale_factor * image - mean) / std`, with defaults."""
     factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     if not config.get("do_normalize", True):
-        return _Scaling(factor, None)
+        return factor, 0.0
     means, deviations = config["image_mean"], config["image_std"]
-    return _Scaling(
+    return (
         [factor / deviation for deviation in deviations],
         [-mean / deviation for mean, deviation in zip(means, deviations, strict=True)],
     )
@@ -229,13 +188,8 @@ def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:
         changes["position_embedding_shape"] = (*target_side, 3)
     if not changes:
         return backbone
-    try:
+    with fitting_image_size(name, image_size):
         target = type(backbone).from_config({**config, **changes})
-    except ValueError as error:
-        raise ArgumentError(
-            f"image_size must fit backbone {name}, but got {image_size}. "
-            f"{' '.join(str(error).split())}"
-        ) from error
     patches = (image_size // (_patch(backbone) or image_size)) ** 2
     antialias = config.get("antialias_in_interpolation", False)
     for old, new in zip(all_layers(backbone), all_layers(target), strict=True):

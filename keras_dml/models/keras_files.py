@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 
-from keras_dml._backend.cloning import ends_of
 from keras_dml._backend.private import Functional
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
@@ -91,25 +90,21 @@ def saved_backbone(
     """
     model = load_keras_file(path, trust_code)
     name = pathlib.Path(path).name
-    inputs = getattr(model, "inputs", None) or []
-    shape = (None, image_size, image_size, 3)
-    as_it_is = isinstance(model, Functional) and len(inputs) == 1
-    if as_it_is and tuple(inputs[0].shape) == shape and hasattr(model.input, "shape"):
+    shape = (image_size, image_size, 3)
+    images = keras.Input(shape, name="images")
+    if isinstance(model, Functional) and getattr(model.input, "shape", None) == images.shape:
         return model
-    if len(inputs) > 1:
-        raise ArgumentError(
-            f"{name} must take only images, but got a model of {len(inputs)} inputs."
-        )
-    for tensor in inputs:
+    for tensor in getattr(model, "inputs", None) or []:
         wanted = tuple(tensor.shape)
         # The batch size may differ: a model that was built on one image keeps the batch size 1.
-        if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted[1:], shape[1:])):
+        if len(wanted) != 4 or any(a not in (None, b) for a, b in zip(wanted[1:], shape)):
             raise ArgumentError(
                 f"{name} must take RGB images [n, h, w, 3] of image_size={image_size}, but got a "
                 f"model for inputs of shape {wanted}. Set the image_size of the saved model."
             )
-    images = keras.Input(shape[1:], name="images")
-    given = keras.tree.map_structure(lambda _: images, ends_of(model)[0]) if inputs else images
+    given: Any = images
+    if isinstance(getattr(model, "input", None), dict):
+        given = dict.fromkeys(model.input, images)
     try:
         outputs = model(given)
     except Exception as error:  # third-party code may raise anything

@@ -7,7 +7,7 @@ import keras
 
 from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml._common.checks import check_whole
-from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.errors import argument_error
 
 LORA_LAYERS = {
     "keras.layers.MultiHeadAttention (DINOv2, ViT, DeiT and SigLIP of keras-hub)": (
@@ -41,7 +41,7 @@ def enable_lora(
 
     Raises:
         ValueError: No layer with these names supports additions (the message lists the layers that
-            do), a layer already has additions, or `rank` is below 1.
+            do), or `rank` is below 1.
 
     Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, Eq. 3,
     and section 4.2 for the choice of queries and values.
@@ -63,11 +63,6 @@ def enable_lora(
         known = f"{', '.join(there[:12])}{', …' if len(there) > 12 else ''}" if there else "none"
         wanted = f"layers of {backbone.name} that can have low-rank additions ({known})"
         raise argument_error("layers", wanted, sorted(names))
-    again = [layer.path for layer in chosen if layer.lora_enabled]
-    if again:
-        raise ArgumentError(
-            f"backbone must have no low-rank additions yet, but got some in {again[0]}."
-        )
     # A layer trains only if all layers around it are trainable, so those stay trainable. Variables
     # are frozen one by one.
     around = _with_those_around(backbone, chosen)

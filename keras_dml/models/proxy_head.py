@@ -1,22 +1,16 @@
 """Heads with weights: class proxies for losses on cosines, and learned boundaries."""
 
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._backend.configured import Configured
-from keras_dml._common.checks import (
-    argument_error,
-    check_choice,
-    check_number,
-    check_positive,
-    check_whole,
-)
-from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml._backend.configured import Configured, ConfiguredValue
+from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
+from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.types import Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import matmul
 from keras_dml._pairwise.arrays import as_labels, checked_class_ids
 from keras_dml._pairwise.pairs import normalize
@@ -176,7 +170,7 @@ class Boundary(Configured, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CenterRegularizer(keras.regularizers.Regularizer):
+class CenterRegularizer(ConfiguredValue, keras.regularizers.Regularizer):
     """SoftTriple's regularizer: merges superfluous centers of a class.
 
     `τ / (K C (C − 1)) Σ_k Σ_{t<u} √(2 + 1e-5 − 2 p_kt · p_ku)` over the l2-normalized centers of
@@ -219,15 +213,6 @@ class CenterRegularizer(keras.regularizers.Regularizer):
         squares = ops.where(above[None], 2.0 + 1e-5 - 2.0 * cosines, ops.ones_like(cosines))
         roots = ops.where(above[None], ops.sqrt(squares), ops.zeros_like(cosines))
         return self.weight / (rows * (self.centers - 1)) * ops.sum(roots)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {"centers": self.centers, "weight": self.weight}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create a regularizer from its configuration."""
-        return cls(**config)
 
 
 def proxy_model(

@@ -10,7 +10,7 @@ import io
 import os
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -19,11 +19,12 @@ from keras_dml._backend.private import PythonUnpickler
 from keras_dml._common.errors import ArgumentError
 
 _MAGIC, _STREAM_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_BFLOAT16 = "BFloat16Storage"
 _STORAGES = {
     "FloatStorage": "<f4",
     "DoubleStorage": "<f8",
     "HalfStorage": "<f2",
-    "BFloat16Storage": "<u2",  # the upper half of a float32
+    _BFLOAT16: "<u2",  # the upper half of a float32
     "LongStorage": "<i8",
     "IntStorage": "<i4",
     "ShortStorage": "<i2",
@@ -33,36 +34,30 @@ _STORAGES = {
 }
 
 
-# Tensors that share storages, such as tied weights, may be so many times as large together.
-_MOST_SHARED = 16
-
-
-class _StorageType(NamedTuple):
-    name: str
-
-
 class _Storage(NamedTuple):
-    """The storage of a tensor: `length` numbers under a key."""
+    """The numbers of a storage, of which its tensors are views.
 
-    kind: str
-    key: str
-    length: int
+    Attributes:
+        numbers: The numbers, for bfloat16 as float32.
+        content: The part of `numbers` that the file contains.
+    """
 
+    numbers: np.ndarray
+    content: np.ndarray
 
-class _Tensor(NamedTuple):
-    """A tensor as described in the pickle: its storage and its layout in it."""
-
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    def fill(self, stored: bytes) -> None:
+        """Set the numbers to those in the file."""
+        if len(stored) != self.content.size * self.content.itemsize:
+            raise pickle.UnpicklingError("it is cut off")
+        self.content[:] = np.frombuffer(stored, self.content.dtype)
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Read the tensors of a saved `state_dict` by name, with their dtypes (bfloat16 as float32).
 
     The pickle can contain only tensors, their storages, ordered dictionaries, and plain values. Any
-    other name is refused before an object is created.
+    other name is refused before an object is created. Tensors that share a storage in the file,
+    such as tied weights, share memory.
 
     Args:
         path: Path of a `.pth` file in either format.
@@ -79,28 +74,21 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         read = _read_zip if zipfile.is_zipfile(stream) else _read_stream
         stream.seek(0)
         try:
-            content, numbers = read(stream)
+            content = read(stream)
         except Exception as error:  # a damaged file may raise nearly any error
             reason = f": {error}" if isinstance(error, pickle.UnpicklingError) else ""
             raise ArgumentError(
                 f"not a PyTorch file of tensors that can be read{reason}"
             ) from error
-    # Tensors may share a storage, but a small file must not become a large amount of memory.
-    most = _MOST_SHARED * sum(storage.nbytes for storage in numbers.values())
     tensors = isinstance(content, dict) and all(
-        isinstance(name, str) and isinstance(tensor, _Tensor) for name, tensor in content.items()
+        isinstance(name, str) and isinstance(tensor, np.ndarray) for name, tensor in content.items()
     )
     if not tensors:
         raise ArgumentError("not a state_dict: it must hold tensors by name and nothing else")
-    try:
-        if sum(_size(tensor) for tensor in content.values()) > most:
-            raise ValueError("its tensors are larger than its storages")
-        return {name: _array(tensor, numbers) for name, tensor in content.items()}
-    except Exception as error:  # sizes and keys in the file can have any value
-        raise ArgumentError("not a PyTorch file of tensors that can be read") from error
+    return dict(content)
 
 
-def _read_zip(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
+def _read_zip(stream: BinaryIO) -> Any:
     end = os.fstat(stream.fileno()).st_size
     with zipfile.ZipFile(stream) as archive:
         names = archive.namelist()
@@ -115,36 +103,27 @@ def _read_zip(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
         order = f"{folder}byteorder"
         if order in names and archive.read(order) != b"little":
             raise pickle.UnpicklingError("its numbers are big-endian")
-        used: dict[str, _Storage] = {}
-        content = _Unpickler(io.BytesIO(archive.read(pickled)), end, used).load()
-        numbers = {
-            key: np.frombuffer(archive.read(f"{folder}data/{key}"), _STORAGES[storage.kind])
-            for key, storage in used.items()
-        }
-    return content, numbers
+        unpickler = _Unpickler(io.BytesIO(archive.read(pickled)), end)
+        content = unpickler.load()
+        for key, storage in unpickler.storages.items():
+            storage.fill(archive.read(f"{folder}data/{key}"))
+    return content
 
 
-def _read_stream(stream: BinaryIO) -> tuple[Any, Mapping[str, np.ndarray]]:
-    used: dict[str, _Storage] = {}
+def _read_stream(stream: BinaryIO) -> Any:
     end = os.fstat(stream.fileno()).st_size
-
-    def load() -> Any:
-        return _Unpickler(stream, end, used).load()
-
-    if (load(), load()) != (_MAGIC, _STREAM_PROTOCOL):
+    magic, protocol, system = (_Unpickler(stream, end).load() for _ in range(3))
+    if (magic, protocol) != (_MAGIC, _STREAM_PROTOCOL):
         raise pickle.UnpicklingError("it does not begin as one")
-    if not load()["little_endian"]:
+    if not system["little_endian"]:
         raise pickle.UnpicklingError("its numbers are big-endian")
-    content, keys = load(), load()
-    numbers = {}
-    for key in keys:
-        storage = used[key]
-        dtype = np.dtype(_STORAGES[storage.kind])
-        length = int.from_bytes(stream.read(8), "little")
-        if length != storage.length or length * dtype.itemsize > end - stream.tell():
-            raise pickle.UnpicklingError("it is cut off")
-        numbers[key] = np.frombuffer(stream.read(length * dtype.itemsize), dtype)
-    return content, numbers
+    unpickler = _Unpickler(stream, end)
+    content = unpickler.load()
+    for key in _Unpickler(stream, end).load():
+        storage = unpickler.storages[key]
+        stream.read(8)  # the number of numbers, which the pickle contains
+        storage.fill(stream.read(storage.content.size * storage.content.itemsize))
+    return content
 
 
 class _Bounded:
@@ -165,19 +144,27 @@ class _Bounded:
 
 
 class _Unpickler(PythonUnpickler):
-    """An unpickler that reads only tensors. `used` gets the storages that they name.
+    """An unpickler that reads only tensors.
 
     It derives from Python's unpickler. The one in C reserves memory for any index in a file.
+
+    Args:
+        stream: The file or a part of it.
+        end: Length of the file, which bounds the size of all storages together.
+
+    Attributes:
+        storages: The storages that the pickle names, by key. The caller fills them.
     """
 
-    def __init__(self, stream: BinaryIO, end: int, used: dict[str, _Storage]) -> None:
+    def __init__(self, stream: BinaryIO, end: int) -> None:
         super().__init__(_Bounded(stream, end))
-        self._used = used
+        self.storages: dict[str, _Storage] = {}
+        self._bytes_left = end
 
     def find_class(self, module: str, name: str) -> Any:
         """Return replacements for the few names that a tensor file needs."""
         if module == "torch" and name in _STORAGES:
-            return _StorageType(name)
+            return name
         # New functions for each file, because a pickle can set attributes of the objects that it
         # names.
         made: dict[tuple[str, str], Callable[[], Any]] = {
@@ -193,41 +180,30 @@ class _Unpickler(PythonUnpickler):
     def persistent_load(self, pid: Any) -> _Storage:
         """Return the storage that a pickle names."""
         word, kind, key, _, length, *view = pid
-        if word != "storage" or not isinstance(kind, _StorageType) or any(view):
+        if word != "storage" or kind not in _STORAGES or any(view):
             raise pickle.UnpicklingError("it contains an object that is not a tensor's storage")
-        storage = _Storage(kind.name, str(key), int(length))
-        if self._used.setdefault(storage.key, storage) != storage:
-            raise pickle.UnpicklingError("it names one storage twice")
-        return storage
+        if key not in self.storages:
+            self._bytes_left -= length * np.dtype(_STORAGES[kind]).itemsize
+            if self._bytes_left < 0:
+                raise pickle.UnpicklingError("it is cut off")
+            numbers = np.zeros(length, "<f4" if kind == _BFLOAT16 else _STORAGES[kind])
+            content = numbers.view("<u2")[1::2] if kind == _BFLOAT16 else numbers
+            self.storages[key] = _Storage(numbers, content)
+        return self.storages[key]
 
 
-def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> np.ndarray:
+    """Return a tensor, a view of the numbers of its storage."""
     if not isinstance(storage, _Storage):
         raise pickle.UnpicklingError("it holds a tensor without a storage")
-    return _Tensor(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
-
-
-def _size(tensor: _Tensor) -> int:
-    """Return the number of bytes of a tensor."""
-    numbers = int(np.prod(tensor.shape, dtype=object))
-    return abs(numbers) * np.dtype(_STORAGES[tensor.storage.kind]).itemsize
-
-
-def _array(tensor: _Tensor, numbers: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the tensor's numbers, within its storage."""
-    held = numbers[tensor.storage.key]
-    _, offset, shape, strides = tensor
+    numbers = storage.numbers
     if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
-        raise ValueError("shape and strides do not fit")
+        raise pickle.UnpicklingError("the shape and strides of a tensor do not fit")
     size = int(np.prod(shape, dtype=object))
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides))
-    if size and (last >= len(held) or size > len(held)):
-        raise ValueError("reaches beyond its storage")
+    if size and (last >= len(numbers) or size > len(numbers)):
+        raise pickle.UnpicklingError("a tensor reaches beyond its storage")
     # The offset of an empty tensor does not matter.
-    part = held[offset : last + 1] if size else held[:0]
-    array = np.lib.stride_tricks.as_strided(
-        part, shape, [stride * held.itemsize for stride in strides], writeable=False
-    )
-    if tensor.storage.kind == "BFloat16Storage":
-        return (array.astype("<u4") << 16).view("<f4")
-    return array.copy()
+    part = numbers[offset : last + 1] if size else numbers[:0]
+    steps = [stride * numbers.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(part, shape, steps)

@@ -11,7 +11,6 @@ import pathlib
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_path
-from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import METRICS, Metric
 from keras_dml._files.atomic import read_folder
 from keras_dml.retrieval.exact import ExactIndex
@@ -69,10 +68,8 @@ def build_index(
 
     Raises:
         ValueError: As in `Index`.
-        TypeError: `tree` is not a `TreeAH`.
+        TypeError: ScaNN loads, and `tree` is not a `TreeAH`.
     """
-    if tree is not None and not isinstance(tree, TreeAH):
-        raise argument_error("tree", "None or a TreeAH", tree, ArgumentTypeError)
     if scann_loads():
         return ScannIndex(embeddings, metric, ids, tree)
     return ExactIndex(embeddings, metric, ids)
@@ -99,10 +96,12 @@ def load_index(path: str | os.PathLike[str]) -> Index:
 
 def _load(folder: pathlib.Path, path: str | os.PathLike[str]) -> Index:
     saved = read_index(folder, path)
-    if saved.kind == PrefixIndex.kind:
-        return PrefixIndex(saved.items, saved.metric, **saved.prefix())
-    if saved.kind == ExactIndex.kind or not scann_loads():
-        return ExactIndex(saved.items, saved.metric)
+    kind, metric = saved.description["kind"], saved.description["metric"]
+    if kind == PrefixIndex.kind:
+        length, candidates = (saved.description[name] for name in ("length", "candidates"))
+        return PrefixIndex(saved.items, metric, length=length, candidates=candidates)
+    if kind == ExactIndex.kind or not scann_loads():
+        return ExactIndex(saved.items, metric)
     return ScannIndex.loaded(saved)
 
 

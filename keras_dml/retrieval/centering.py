@@ -57,16 +57,6 @@ class CenteringTransform:
         spread = max(along.std(), 1e-3 * variance)
         return cls(middle, float(np.sqrt(_LIFT_SHARE * variance) / spread) if variance else 1.0)
 
-    @classmethod
-    def saved(
-        cls, dimensions: int, lift: float | None, middle: list[float] | None
-    ) -> CenteringTransform:
-        """Create a transform from its lift and center. None for a center at the origin."""
-        found = np.zeros(dimensions) if middle is None else np.array(middle, np.float64)
-        if found.shape != (dimensions,):
-            raise ValueError(f"a center of shape {found.shape}")
-        return cls(found, lift)
-
     @property
     def moves(self) -> bool:
         """Whether the transform changes rows."""

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import numpy.typing as npt
 
-from keras_dml._common.rows import center, centered
 from keras_dml.retrieval.index import Index
-
-if TYPE_CHECKING:
-    from keras_dml.retrieval.serving import SearchModule
 
 
 class ExactIndex(Index):
@@ -36,15 +30,6 @@ class ExactIndex(Index):
     @property
     def _block(self) -> int:
         return self._products.block
-
-    def serving_module(self) -> SearchModule:  # noqa: D102, as in Index
-        from keras_dml.retrieval.serving import SearchModule
-
-        with self._ready():
-            self._check_any_items()
-            items = self._items
-            middle = center(items.rows, self._metric)
-            return SearchModule(centered(items.rows, middle), items.ids, self._metric, middle)
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._exactly(queries, k)

@@ -7,35 +7,20 @@ import hashlib
 import json
 import os
 import pathlib
-import tokenize
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
-from keras_dml._common.types import METRICS, Metric
 from keras_dml._files.atomic import replacing_folder
 from keras_dml._files.checksums import check_same, folder_checksums
 from keras_dml.retrieval.items import EMBEDDINGS, Items
 
-# Exceptions of the JSON and NumPy readers for truncated or modified files.
-_WHAT_DAMAGE_RAISES = (
-    AttributeError,
-    EOFError,
-    KeyError,
-    OSError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-)
 # Increment this whenever an older version of the library cannot read the new format.
 FORMAT = 2
 # An index without a tree is still written in the first format.
 _FORMAT_WITHOUT_TREE = 1
-_KINDS = ("exact", "prefix", "scann")
 _DESCRIPTION = "index.json"
 SEARCHER = "searcher"
 _CHECKSUMS = "sha256"
@@ -81,32 +66,6 @@ class SavedIndex:
     folder: pathlib.Path
     path: str | os.PathLike[str]
 
-    @property
-    def kind(self) -> str:
-        """Kind of the index's class."""
-        return self.description["kind"]
-
-    @property
-    def metric(self) -> Metric:
-        """ "cosine" or "l2"."""
-        return self.description["metric"]
-
-    def prefix(self) -> dict[str, int]:
-        """Return the arguments for `PrefixIndex`.
-
-        Raises:
-            ValueError: The arguments are damaged.
-        """
-        try:
-            found = {name: self.description[name] for name in ("length", "candidates")}
-        except KeyError as error:
-            raise damaged(self.path, error) from error
-        if not all(type(value) is int for value in found.values()) or not (
-            0 < found["length"] < self.items.dimensions and found["candidates"] > 0
-        ):
-            raise damaged(self.path, f"a prefix of {found}")
-        return found
-
 
 def damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
     """Return the error for a damaged index."""
@@ -129,43 +88,30 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
         raise argument_error("path", "a folder that Index.save wrote", os.fspath(path))
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
-        newer = description["format"] > FORMAT
-        items = None if newer else _read_items(folder, description)
+        if description["format"] <= FORMAT:
+            return SavedIndex(description, _read_items(folder, description), folder, path)
     except PermissionError as error:  # another user's file is not damaged
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
-    except _WHAT_DAMAGE_RAISES as error:
+    # Of the JSON reader. The checksums in the file cover all other files.
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
-    if items is None:
-        wanted = f"an index of format {FORMAT} or older"
-        advice = f"It has format {description['format']}. Install a newer version of keras-dml."
-        raise argument_error("path", wanted, os.fspath(path), advice=advice)
-    return SavedIndex(description, items, folder, path)
+    wanted = f"an index of format {FORMAT} or older"
+    advice = f"It has format {description['format']}. Install a newer version of keras-dml."
+    raise argument_error("path", wanted, os.fspath(path), advice=advice)
 
 
 def _digest(description: Mapping[str, Any]) -> str:
     """Compute the SHA-256 of `index.json` without its checksums."""
     said = {name: value for name, value in description.items() if name != _CHECKSUMS}
-    # Normalize to JSON values, because reading turns tuples into lists.
-    text = json.dumps(json.loads(json.dumps(said)), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _check_sums(folder: pathlib.Path, description: Mapping[str, Any]) -> None:
-    """Check the checksums before loading, because ScaNN's reader can crash on a flipped bit."""
-    found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
-    check_same(found, description[_CHECKSUMS])
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
-    _check_sums(folder, description)
+    # Before anything is loaded, because ScaNN's reader can crash on a flipped bit.
+    found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
+    check_same(found, description[_CHECKSUMS])
     rows = _array(folder / EMBEDDINGS)
-    if rows.dtype != np.float32 or rows.shape != (description["items"], description["dimensions"]):
-        raise ArgumentError(f"{EMBEDDINGS} holds {rows.dtype} of shape {rows.shape}")
-    if not np.isfinite(rows).all():
-        raise ArgumentError(f"{EMBEDDINGS} holds NaN or infinity")
-    if description["kind"] not in _KINDS or description["metric"] not in METRICS:
-        raise ArgumentError(f"{_DESCRIPTION} names no kind and metric of this library")
     return Items(rows, _array(folder / "ids.npy") if description["ids"] else None)
 
 

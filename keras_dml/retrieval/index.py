@@ -10,14 +10,14 @@ import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_choice, check_whole
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, as_array, shape_error
-from keras_dml._common.rows import prepared_rows
+from keras_dml._common.errors import ArgumentError, as_array, shape_error
+from keras_dml._common.rows import center, centered, prepared_rows
 from keras_dml._common.types import METRICS, Metric
 from keras_dml.retrieval.changes import Change, Removal, Upsert
 from keras_dml.retrieval.files import save_index
@@ -91,12 +91,6 @@ class Index(abc.ABC):
         self._changes: list[Change] | None = None
         with self._ready():
             pass  # build
-
-    def __reduce__(self) -> NoReturn:
-        raise ArgumentTypeError(
-            f"{type(self).__name__} cannot be pickled or copied, because it has a searcher and "
-            "locks. Use index.save(folder) and keras_dml.retrieval.load_index(folder)."
-        )
 
     @property
     def num_items(self) -> int:
@@ -284,15 +278,27 @@ class Index(abc.ABC):
             parameters = {"kind": self.kind, "metric": self._metric, **self.parameters()}
             save_index(path, self._items, parameters, self.write_searcher)
 
-    @abc.abstractmethod
     def serving_module(self) -> SearchModule:
         """Return the index as a `tf.Module` for a SavedModel.
+
+        The module searches exactly, except for a ScaNN tree, and then needs only TensorFlow.
 
         Returns:
             A module whose `search(embeddings, k)` takes a float32 tensor `[q, dimensions]` and a
             Python number and returns `(ids, scores)` as `search` does. See
             `retrieval.serving.SearchModule` for its precision.
+
+        Raises:
+            ValueError: The index is empty.
         """
+        from keras_dml.retrieval.serving import SearchModule
+
+        with self._ready():
+            if not self.num_items:
+                raise ArgumentError("index must have items to be served, but got an empty index.")
+            middle = center(self._rows, self._metric)
+            rows = centered(self._rows, middle)
+            return SearchModule(rows, self._items.ids, self._metric, middle)
 
     def parameters(self) -> dict[str, object]:
         """Return the JSON values by name that `save` writes for `load_index`."""
@@ -325,10 +331,6 @@ class Index(abc.ABC):
 
     def _rebalance(self) -> None:  # noqa: B027, as `write_searcher`
         """Do the work of `rebalance`, in a separate thread. Most kinds train nothing."""
-
-    def _check_any_items(self) -> None:
-        if not self.num_items:
-            raise ArgumentError("index must have items to be served, but got an empty index.")
 
     def _check_dimensions(self, rows: np.ndarray, name: str) -> None:
         if rows.shape[1] != self.dimensions:

@@ -181,21 +181,19 @@ class Items:
             return np.empty(0, np.int64)
         wanted = f"ids of items, {'strings' if self._are_text else 'whole numbers'}"
         # NumPy converts numbers to strings in a list of both, and drops trailing null characters.
-        each = ids if isinstance(ids, list | tuple) else asked.flat
+        each = ids if isinstance(ids, list | tuple) else asked.ravel().tolist()
         kind = str if self._are_text else numbers.Integral
         if asked.ndim != 1 or not all(
             isinstance(one, kind) and not isinstance(one, bool) for one in each
         ):
             raise argument_error(name, wanted, ids)
-        if self._are_text and any(one.endswith("\0") for one in each):
-            raise argument_error(name, wanted, ids)
         # Unknown ids get a number beyond all rows.
         count = len(self)
         if self._ids is None:
-            rows = [one if 0 <= one < count else count for one in asked.tolist()]
+            rows = [one if 0 <= one < count else count for one in each]
         else:
             known = self._known()
-            rows = [known.get(one, count) for one in asked.tolist()]
+            rows = [known.get(one, count) for one in each]
         found = np.array(rows, np.int64)
         unknown = found >= count
         if unknown.any():

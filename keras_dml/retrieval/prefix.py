@@ -9,14 +9,13 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.errors import argument_error
-from keras_dml._common.rows import center, centered, normalized
+from keras_dml._common.rows import normalized
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.products import ExactProducts
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.items import Items
-    from keras_dml.retrieval.serving import SearchModule
 
 
 class PrefixIndex(Index):
@@ -30,6 +29,7 @@ class PrefixIndex(Index):
 
     Use this index for embeddings trained with `losses.MatryoshkaLoss`. `measured_recall` shows how
     well it works for other embeddings. Memory contains the items and their prefixes, in float32.
+    In a SavedModel, the search is exact.
 
     Examples:
         >>> index = PrefixIndex(embeddings, length=64)  # [n, 128]
@@ -60,20 +60,10 @@ class PrefixIndex(Index):
         length: int,
         candidates: int = 200,
     ) -> None:
-        self._length = check_whole("length", length, least=1)
-        self._candidates = check_whole("candidates", candidates, least=1)
+        self.length = check_whole("length", length, least=1)
+        self.candidates = check_whole("candidates", candidates, least=1)
         self._recall: float | None = None
         super().__init__(embeddings, metric, ids)
-
-    @property
-    def length(self) -> int:
-        """Length of the prefixes."""
-        return self._length
-
-    @property
-    def candidates(self) -> int:
-        """Number of items that are re-scored for each query."""
-        return self._candidates
 
     @property
     def measured_recall(self) -> float:
@@ -87,32 +77,18 @@ class PrefixIndex(Index):
             return self._recall
 
     def parameters(self) -> dict[str, object]:  # noqa: D102, as in Index
-        return {"length": self._length, "candidates": self._candidates}
-
-    def serving_module(self) -> SearchModule:  # noqa: D102, as in Index
-        from keras_dml.retrieval.serving import PrefixSearchModule
-
-        with self._ready():
-            self._check_any_items()
-            items = self._items
-            middle = center(items.rows, self._metric)
-            rows = centered(items.rows, middle)
-            # Prefixes of centered rows, so that distances keep their digits in float32.
-            short = self._prefixes(rows)
-            return PrefixSearchModule(
-                rows, items.ids, self._metric, middle, short=short, candidates=self._candidates
-            )
+        return {"length": self.length, "candidates": self.candidates}
 
     def _build(self) -> None:
-        if self._length >= self.dimensions:
+        if self.length >= self.dimensions:
             wanted = f"less than the {self.dimensions} dimensions of the embeddings"
-            raise argument_error("length", wanted, self._length)
+            raise argument_error("length", wanted, self.length)
         self._recall = None
         self._short = ExactProducts(self._prefixes(self._rows), self._metric)
 
     def _prefixes(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         # A copy, because `ascontiguousarray` of a single row would be a view, and change that row.
-        prefixes = rows[:, : self._length].copy()
+        prefixes = rows[:, : self.length].copy()
         return normalized(prefixes, out=prefixes) if self._metric == "cosine" else prefixes
 
     @property
@@ -120,7 +96,7 @@ class PrefixIndex(Index):
         return self._short.block
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
-        asked = min(max(k, self._candidates), self.num_items)
+        asked = min(max(k, self.candidates), self.num_items)
         nearest, _ = self._short.candidates(self._prefixes(queries), asked)
         nearest = nearest[:, :asked]
         return self._ranked(queries, nearest, k)

@@ -47,6 +47,9 @@ class ExactProducts:
     Args:
         rows: float32 `[n, d]`, normalized for "cosine".
         metric: "cosine" or "l2".
+
+    Attributes:
+        center: Vector to subtract from rows and queries before products, float64 `[d]`.
     """
 
     def __init__(self, rows: npt.NDArray[np.float32], metric: Metric) -> None:
@@ -58,9 +61,9 @@ class ExactProducts:
         self._copies: np.ndarray | None = None
         if len(self._distinct) < len(rows):
             self._copies = np.searchsorted(self._distinct, first)
-        self._center = center(rows, metric)
+        self.center = center(rows, metric)
         self._longest = max(
-            (_lengths(rows[block] - self._center).max() for block in row_blocks(rows)), default=0.0
+            (_lengths(rows[block] - self.center).max() for block in row_blocks(rows)), default=0.0
         )
         in_range = metric == "cosine" or _SHORTEST < self._longest < _LONGEST
         self._dtype = np.float32 if in_range else np.float64
@@ -98,6 +101,24 @@ class ExactProducts:
                 yield query, some if among is None else among[some]
 
         return found if among is None else among[found], wider()
+
+    def are_clear(
+        self,
+        queries: npt.NDArray[np.float32],
+        kth: npt.NDArray[np.float32],
+        last: npt.NDArray[np.float32],
+    ) -> npt.NDArray[np.bool_]:
+        """Return whether all items beyond the last candidate are farther than the k-th, bool `[q]`.
+
+        Args:
+            queries: Prepared rows float32 `[q, d]`.
+            kth: The exact nearness of the k-th item, `[q]`.
+            last: The nearness of the last candidate by float32 products with `rows` - `center`,
+                `[q]`. NaN is not clear.
+        """
+        lengths = _lengths(queries - self.center)
+        in_range = (self._dtype == np.float32) & (lengths < _LONGEST)
+        return in_range & (last < self._limits(lengths, kth, np.float32))
 
     def rank_bounds(
         self,
@@ -150,10 +171,10 @@ class ExactProducts:
         step = max(1, BLOCK // self._rows.shape[1])
         blocks = (slice(start, start + step) for start in range(0, len(distinct), step))
         items = (self._rows[block if every else distinct[block]] for block in blocks)
-        moved = queries.astype(np.float64) - self._center
+        moved = queries.astype(np.float64) - self.center
         lengths = _lengths(moved)
         dtype = self._dtype if lengths.max(initial=0.0) < _LONGEST else np.float64
-        nearness = _nearness(moved.astype(dtype), items, self._center, self._metric)
+        nearness = _nearness(moved.astype(dtype), items, self.center, self._metric)
         return nearness, copies, lengths, dtype
 
     def _limits(

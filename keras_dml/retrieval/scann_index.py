@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
-import os
 import pathlib
 import tempfile
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.extras import needing
-from keras_dml._common.rows import center, centered, row_blocks
+from keras_dml._common.rows import centered
 from keras_dml._common.types import Metric
 from keras_dml.retrieval.changes import Change
 from keras_dml.retrieval.files import SEARCHER, SavedIndex, damaged
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.items import EMBEDDINGS, Items
-from keras_dml.retrieval.tree import SMALLEST, TreeAH
+from keras_dml.retrieval.tree import TreeAH
 from keras_dml.retrieval.tree_searcher import SCANN_MEASURES, TreeSearcher
 
 if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule
 
-_logger = logging.getLogger("keras_dml")
 _QUERIES = 4096
 # Number of items beyond k to request, so that the k-th is rarely within rounding of the last.
 _SPARE = 8
@@ -107,12 +104,8 @@ class ScannIndex(Index):
         if not isinstance(tree, (TreeAH, TreeSearcher, type(None))):
             raise argument_error("tree", "None or a TreeAH", tree, ArgumentTypeError)
         self._scann = import_scann()
-        self._asked: TreeAH | None
-        self._tree: TreeSearcher | None
-        if isinstance(tree, TreeSearcher):
-            self._asked, self._tree = tree.asked, tree
-        else:
-            self._asked, self._tree = tree, None
+        self._tree = tree if isinstance(tree, TreeSearcher) else None
+        self._asked = tree.asked if isinstance(tree, TreeSearcher) else tree
         super().__init__(embeddings, metric, ids)
         if isinstance(tree, TreeAH) and not isinstance(embeddings, Items):
             tree.for_items(self.num_items, self.dimensions)  # raises the error for too few items
@@ -122,22 +115,18 @@ class ScannIndex(Index):
         """Load an index that `save` wrote.
 
         Raises:
-            ValueError: The tree is damaged.
+            ValueError: ScaNN cannot read the tree, for example a tree of another version.
         """
         description = saved.description
         tree: TreeAH | TreeSearcher | None = None
-        try:
-            if "tree" in description:
-                tree = TreeSearcher.loaded(
-                    import_scann(), saved.folder / SEARCHER, description, saved.items.rows,
-                    saved.metric,
-                )  # fmt: skip
-            elif "asked" in description:
-                tree = TreeAH(**description["asked"])
-        except (TypeError, ValueError) as error:
-            said = str(error).replace(str(saved.folder), os.fspath(saved.path))
-            raise damaged(saved.path, said) from error
-        return cls(saved.items, saved.metric, tree=tree)
+        if "tree" in description:
+            try:
+                tree = TreeSearcher.loaded(import_scann(), saved.folder / SEARCHER, description)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise damaged(saved.path, f"ScaNN cannot read its part: {error}") from error
+        elif "asked" in description:
+            tree = TreeAH(**description["asked"])
+        return cls(saved.items, description["metric"], tree=tree)
 
     @property
     def tree(self) -> TreeAH | None:
@@ -168,15 +157,15 @@ class ScannIndex(Index):
             self._tree.serialize(folder, f"../{EMBEDDINGS}")
 
     def serving_module(self) -> SearchModule:
-        """Return the index as in `Index`, with ScaNN's TensorFlow operations.
+        """Return the index as in `Index`, with a tree by ScaNN's TensorFlow operations.
 
         The operations exist only after `import scann`, also in the process that loads the
         SavedModel. The SavedModel contains the items twice, in a variable and in ScaNN's memory.
-        The first call in a process copies them.
+        The first call in a process copies them. Without a tree, no operation of ScaNN is needed.
 
         Raises:
-            ValueError: The operations do not support the tree: it uses SOAR, or reorders by numbers
-                other than float32.
+            ValueError: The index is empty, or the operations do not support the tree: it uses SOAR,
+                or reorders by numbers other than float32.
         """
         from keras_dml.retrieval.serving import ScannSearchModule
 
@@ -184,23 +173,24 @@ class ScannIndex(Index):
             self._ready(),
             tempfile.TemporaryDirectory(prefix="keras_dml_scann_") as name,
         ):
-            folder = pathlib.Path(name)
-            self._check_any_items()
-            if self._tree is None:
-                middle, lift = self._center, None
-                self._brute_force.serialize(name, relative_path=True)
-                how: dict[str, Any] = {"spare": _SPARE, "reorder": None, "leaves": None}
-            else:
-                self._tree.check_served()
-                self._tree.serialize(folder)
-                middle, lift = self._tree.centering.center, self._tree.centering.lift
-                if lift is not None:
-                    # The module scores by ScaNN's items, so rows of zeros must not be at the mean.
-                    np.save(folder / "dataset.npy", self._tree.centering.items(self._rows))
-                leaves = self._tree.tree.leaves_to_search
-                how = {"spare": 0, "reorder": self._tree.reordered, "leaves": leaves}
-            ids = self._items.ids
-            return ScannSearchModule(folder, ids, self._metric, middle, lift=lift, **how)
+            tree, folder = self._tree, pathlib.Path(name)
+            if tree is None:
+                return super().serving_module()
+            tree.check_served()
+            tree.serialize(folder)
+            middle, lift = tree.centering.center, tree.centering.lift
+            if lift is not None:
+                # The module scores by ScaNN's items, so rows of zeros must not be at the mean.
+                np.save(folder / "dataset.npy", tree.centering.items(self._rows))
+            return ScannSearchModule(
+                folder,
+                self._items.ids,
+                self._metric,
+                middle,
+                lift,
+                reorder=tree.reordered,
+                leaves=tree.tree.leaves_to_search,
+            )
 
     def _build(self) -> None:
         if self._tree is not None:  # loaded
@@ -211,22 +201,14 @@ class ScannIndex(Index):
             if self._tree is not None:
                 self._measure_recall(self._tree)
                 return
-            _logger.info("%d items: brute force, no tree below %d", self.num_items, SMALLEST)
-        self._center = center(self._rows, self._metric)
-        items = centered(self._rows, self._center)
-        squares = (
-            np.einsum("nd,nd->n", items[block], items[block], dtype=np.float64).max()
-            for block in row_blocks(items)
-        )
-        self._longest = np.sqrt(max(squares))
+        items = centered(self._rows, self._products.center)
         spare, measure = min(_SPARE, self.num_items), SCANN_MEASURES[self._metric]
         self._brute_force = self._scann.builder(items, spare, measure).score_brute_force().build()
 
     def _update(self, change: Change) -> bool:
         tree, self._tree = self._tree, None  # an error can leave the change half done
-        if tree is None or not tree.takes(change):
+        if tree is None or not tree.update(change):
             return False
-        tree.update(change)
         self._tree = tree
         return True
 
@@ -240,7 +222,7 @@ class ScannIndex(Index):
         try:
             trained = ScannIndex(Items(rows), self._metric, tree=asked)._tree
             with self._lock:
-                if trained is not None and trained.update_all(self._changes):
+                if trained is not None and all(map(trained.update, self._changes)):
                     self._tree, self._stale = trained, False
         finally:
             self._changes = None
@@ -248,11 +230,6 @@ class ScannIndex(Index):
     def _measure_recall(self, searcher: TreeSearcher) -> None:
         recall = self._recall_measure()
         searcher.tune(lambda: recall(functools.partial(self._through_tree, searcher)))
-        tree = searcher.tree
-        _logger.info(
-            "tree of %d leaves, %d searched, %d reordered: finds %.2f %% of the exact nearest",
-            tree.num_leaves, tree.leaves_to_search, tree.reorder, 100 * (searcher.recall or 0),
-        )  # fmt: skip
 
     def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
         if self._tree is None:
@@ -274,35 +251,16 @@ class ScannIndex(Index):
         self, queries: npt.NDArray[np.float32], k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         asked = min(k + _SPARE, self.num_items)
-        moved = centered(queries, self._center)
+        moved = centered(queries, self._products.center)
         candidates, raw = self._brute_force.search_batched_parallel(moved, asked)
         rows, scores = self._ranked(queries, candidates, k)
         # Beyond the range of float32, ScaNN returns infinity, or NaN and the same item repeatedly.
         unsure = ~np.isfinite(raw).all(axis=1)
         if asked < self.num_items:
-            unsure |= ~self._is_clear(moved, scores[:, -1], raw[:, -1])
+            last = raw[:, -1]
+            if self._metric == "l2":  # ScaNN's scores are squares
+                last = -np.sqrt(np.maximum(last, 0))
+            unsure |= ~self._products.are_clear(queries, self._nearness(scores[:, -1]), last)
         if unsure.any():
             rows[unsure], scores[unsure] = self._exactly(queries[unsure], k)
         return rows, scores
-
-    def _is_clear(self, moved: np.ndarray, kth: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return whether every item that ScaNN left out is farther than the k-th item, `[q]`.
-
-        Args:
-            moved: Queries as passed to ScaNN, `[q, d]`.
-            kth: The k-th best score, as `Index` defines it, `[q]`.
-            last: ScaNN's score of its last returned item: similarity or squared distance.
-        """
-        # A float32 sum of d products has an error of at most d·2⁻²⁴ times the vectors' lengths. The
-        # 4 more cover the rounding of scores and of centered numbers. The comparisons are False for
-        # NaN (lengths beyond the range of float32), so NaN is not clear.
-        error = (self.dimensions + 4) * 2.0**-24
-        kth, last = kth.astype(np.float64), last.astype(np.float64)
-        if self._metric == "cosine":
-            return kth > last + error
-        lengths = np.sqrt(np.einsum("qd,qd->q", moved, moved, dtype=np.float64))
-        farthest = (lengths + self._longest) ** 2
-        # Near the limit of float32, a sum can be infinite although its difference is not. Squares
-        # of short lengths lose digits.
-        in_range = (farthest < np.finfo(np.float32).max / 2) & (farthest > 1e-30)
-        return in_range & (kth**2 < last - error * farthest)

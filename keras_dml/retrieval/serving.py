@@ -1,6 +1,5 @@
 """An index as TensorFlow operations for a SavedModel. Requires TensorFlow."""
 
-import math
 import pathlib
 from collections.abc import Callable
 
@@ -58,14 +57,9 @@ class SearchModule(tf.Module):
         self._ids = tf.Variable(
             names if ids.dtype.kind == "U" else ids, trainable=False, name="ids"
         )
-        self._halves = None
         if metric == "l2":
-            self._prepare_distances(rows)
-
-    def _prepare_distances(self, rows: "npt.NDArray[np.float32] | tf.Variable") -> None:
-        self._scale = _scale(rows)
-        halves = 0.5 * tf.reduce_sum(tf.square(rows * self._scale), axis=1)
-        self._halves = tf.Variable(halves, trainable=False, name="halves")
+            halves = 0.5 * tf.reduce_sum(tf.square(rows), axis=1)
+            self._halves = tf.Variable(halves, trainable=False, name="halves")
 
     def search(self, embeddings: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Find the k nearest items of each query, nearest first, as `Index.search` does.
@@ -107,16 +101,11 @@ class SearchModule(tf.Module):
         return rows.concat(), scores.concat()
 
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
-        """Return candidate row numbers, int32 `[q, c]`, c at least k."""
-        return tf.math.top_k(self._nearness(queries, self._rows), self._asked(k)).indices
-
-    def _nearness(self, queries: tf.Tensor, rows: tf.Variable) -> tf.Tensor:
-        """Compute the nearness by float32 products. Larger is nearer."""
-        if self._metric == "cosine":
-            return tf.matmul(queries, rows, transpose_b=True)
-        # Without the scale, squares of numbers below 1e-22 would all be 0.
-        products = tf.matmul(queries * self._scale, rows, transpose_b=True)
-        return products * self._scale - self._halves
+        """Return candidate row numbers, int32 `[q, c]`, c at least k: the best by products."""
+        nearness = tf.matmul(queries, self._rows, transpose_b=True)
+        if self._metric == "l2":
+            nearness -= self._halves
+        return tf.math.top_k(nearness, self._asked(k)).indices
 
     def _asked(self, k: int) -> int:
         """Return the number of candidates."""
@@ -140,48 +129,13 @@ class SearchModule(tf.Module):
         return rows, best.values if self._metric == "cosine" else -best.values
 
 
-class PrefixSearchModule(SearchModule):
-    """A `SearchModule` whose candidates are the nearest items by a prefix of each embedding.
-
-    Args:
-        short: Prefixes of the rows, float32 `[n, length]`, normalized for "cosine".
-        candidates: Number of items to re-score. k, if that is more.
-        rows, ids, metric, middle: As in `SearchModule`.
-    """
-
-    def __init__(
-        self,
-        rows: npt.NDArray[np.float32],
-        ids: np.ndarray,
-        metric: Metric,
-        middle: npt.NDArray[np.float64],
-        short: npt.NDArray[np.float32],
-        candidates: int,
-    ) -> None:
-        super().__init__(rows, ids, metric, middle)
-        self._number = candidates
-        self._short = tf.Variable(short, trainable=False, name="short")
-        if metric == "l2":
-            self._prepare_distances(short)
-
-    def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
-        # For the cosine, the length of a query's prefix does not change the order of the items.
-        nearness = self._nearness(queries[:, : self._short.shape[1]], self._short)
-        return tf.math.top_k(nearness, self._asked(k)).indices
-
-    def _asked(self, k: int) -> int:
-        return min(max(k, self._number), self._rows.shape[0])
-
-
 class ScannSearchModule(SearchModule):
     """A `SearchModule` with candidates from ScaNN's operations, which `import scann` registers.
 
     Args:
         folder: Folder with the files of ScaNN's `serialize`, a `pathlib.Path`.
-        spare: Number of candidates beyond k to request from ScaNN.
-        reorder: Function from a number of candidates to the number of items that ScaNN compares by
-            their float32 rows. None for brute force.
-        leaves: Number of leaves to search. None for brute force.
+        reorder: Function from k to the number of items that ScaNN compares by their float32 rows.
+        leaves: Number of leaves to search.
         ids, metric, middle, lift: As in `SearchModule`.
     """
 
@@ -192,8 +146,7 @@ class ScannSearchModule(SearchModule):
         metric: Metric,
         middle: npt.NDArray[np.float64],
         lift: float | None,
-        spare: int,
-        reorder: Callable[[int], int] | None,
+        reorder: Callable[[int], int],
         leaves: int | None,
     ) -> None:
         with needing("search", "a ScannIndex inside a SavedModel"):
@@ -202,21 +155,19 @@ class ScannSearchModule(SearchModule):
         state = scann_ops.ScannState(_assets(folder))
         super().__init__(state.dataset, ids, metric, middle, lift)
         self._scann, self._state = scann_ops, state
-        self._spare, self._reorder, self._leaves = spare, reorder, leaves
+        self._reorder, self._leaves = reorder, leaves
 
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
-        asked = min(k + self._spare, self._rows.shape[0])
         searcher = self._scann.searcher_from_module(self._state)
-        reorder = None if self._reorder is None else self._reorder(asked)
-        found = searcher.search_batched_parallel(queries, asked, reorder, self._leaves)
-        rows = tf.ensure_shape(tf.cast(found.indices, tf.int32), [None, asked])
+        found = searcher.search_batched_parallel(queries, k, self._reorder(k), self._leaves)
+        rows = tf.ensure_shape(tf.cast(found.indices, tf.int32), [None, k])
         # A score is NaN if the leaves contain too few items, and infinite beyond the range of
         # float32. Such a query is searched exactly.
         short = ~tf.reduce_all(tf.math.is_finite(found.distances), axis=1, keepdims=True)
 
         def exactly() -> tf.Tensor:
-            exact = super(ScannSearchModule, self)._candidates(queries, asked)
-            return tf.where(short, exact[:, :asked], rows)
+            exact = super(ScannSearchModule, self)._candidates(queries, k)
+            return tf.where(short, exact[:, :k], rows)
 
         return tf.cond(tf.reduce_any(short), exactly, lambda: rows)
 
@@ -243,10 +194,3 @@ def _assets(folder: pathlib.Path) -> tuple[np.ndarray | tf.Tensor, ...]:
         np.zeros((), np.float32),
         array("dataset.npy", np.float32),
     )
-
-
-def _scale(rows: "npt.NDArray[np.float32] | tf.Variable") -> np.float32:
-    """Return a power of two that scales the rows to about 1, so that products scale exactly."""
-    largest = float(tf.reduce_max(tf.abs(rows)))
-    exponent = -math.frexp(largest)[1] if largest else 0
-    return np.float32(math.ldexp(1.0, min(max(exponent, -126), 126)))

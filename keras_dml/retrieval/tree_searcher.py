@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, cast
 
@@ -97,28 +97,21 @@ class TreeSearcher:
 
     @classmethod
     def loaded(
-        cls,
-        scann: ModuleType,
-        folder: pathlib.Path,
-        parameters: Mapping[str, Any],
-        rows: npt.NDArray[np.float32],
-        metric: Metric,
+        cls, scann: ModuleType, folder: pathlib.Path, description: Mapping[str, Any]
     ) -> TreeSearcher:
-        """Load the searcher from the output of `serialize` and `parameters`, for the same rows.
-
-        Raises:
-            ValueError: The files or parameters are invalid.
-        """
-        try:
-            asked, tree = (TreeAH(**parameters[name]) for name in ("asked", "tree"))
-            searcher = scann.load_searcher(str(folder), assets_backcompat_shim=False)
-            lift, center, recall, trained_on = (
-                parameters[name] for name in ("lift", "center", "recall", "trained_on")
-            )
-            centering = CenteringTransform.saved(rows.shape[1], lift, center)
-            return cls(searcher, len(rows), asked, tree, centering, metric, recall, trained_on)
-        except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-            raise ArgumentError(f"ScaNN cannot read its part of the index: {error}") from error
+        """Load the searcher from the output of `serialize`, and from `index.json`."""
+        center = description["center"]
+        middle = np.zeros(description["dimensions"]) if center is None else np.array(center)
+        return cls(
+            scann.load_searcher(str(folder), assets_backcompat_shim=False),
+            description["items"],
+            TreeAH(**description["asked"]),
+            TreeAH(**description["tree"]),
+            CenteringTransform(middle, description["lift"]),
+            description["metric"],
+            description["recall"],
+            description["trained_on"],
+        )
 
     def serialize(self, folder: pathlib.Path, rows: str | None = None) -> None:
         """Write ScaNN's files into `folder`, which can be moved.
@@ -143,27 +136,26 @@ class TreeSearcher:
         center = self.centering.center.tolist() if self.centering.moves else None
         return said | {"center": center, "trained_on": self.trained_on}
 
-    def takes(self, change: Change) -> bool:
-        """Return whether `update` supports a change, and the leaves and codes still fit the items.
-
-        ScaNN 1.4.2 refuses to change some searchers (int8 for "l2"). It accepts changes of a
-        searcher with SOAR, but then writes beyond its memory: the process crashes, at once or when
-        the searcher is deleted.
-        """
-        fixed = self.tree.soar_lambda is not None or (
-            self.tree.reorder_dtype == "int8" and self.metric == "l2"
-        )
-        count = change.count_after(self.count)
-        return not fixed and 0 < count <= _MOST_GROWTH * self.trained_on
-
-    def update(self, change: Change) -> None:
+    def update(self, change: Change) -> bool:
         """Apply a change of the index's rows to ScaNN's items, while no search runs.
 
         ScaNN's Python class requires "docids", stores them in a list and a dictionary, and pickles
         both when it saves. The inner searcher has plain row numbers, as this library does: a new
         item comes last, and the last item replaces a deleted one. ScaNN's `rebalance` is not used,
         because it retrains everything in place, with the previous number of leaves.
+
+        Returns:
+            Whether the change is applied. ScaNN 1.4.2 refuses to change some searchers (int8 for
+            "l2"). It accepts changes of a searcher with SOAR, but then writes beyond its memory:
+            the process crashes, at once or when the searcher is deleted. The leaves and codes do
+            not fit many more items than those of the training.
         """
+        fixed = self.tree.soar_lambda is not None or (
+            self.tree.reorder_dtype == "int8" and self.metric == "l2"
+        )
+        count = change.count_after(self.count)
+        if fixed or not 0 < count <= _MOST_GROWTH * self.trained_on:
+            return False
         searcher = self.searcher.searcher
         self.recall = None
         if isinstance(change, Removal):
@@ -171,14 +163,7 @@ class TreeSearcher:
         else:
             places = [None if place < 0 else place for place in change.places.tolist()]
             searcher.upsert(places, self.centering.trained_on(change.rows), _INSERTED_AT_ONCE)
-        self.count = change.count_after(self.count)
-
-    def update_all(self, changes: Sequence[Change]) -> bool:
-        """Apply all changes. After an unsupported change, return False: the searcher is stale."""
-        for change in changes:
-            if not self.takes(change):
-                return False
-            self.update(change)
+        self.count = count
         return True
 
     def check_served(self) -> None:

@@ -41,11 +41,6 @@ class ClassificationMetric:
         """Compute the score for each threshold from counts of the same shape."""
         raise NotImplementedError
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the attributes."""
-        names = ("name", "canonical_name", "maximize", "increasing")
-        return {name: getattr(self, name) for name in names}
-
     def __str__(self) -> str:
         return self.name
 

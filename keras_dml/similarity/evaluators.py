@@ -14,6 +14,9 @@ from keras_dml.similarity.utils import unpack_lookup_distances, unpack_lookup_la
 
 __all__ = ["Evaluator", "MemoryEvaluator"]
 
+ROUNDING = 8
+"""Digits of the distances of neighbors, as in the original."""
+
 
 class Evaluator:
     """The interface of evaluators: the methods of `MemoryEvaluator`.
@@ -39,7 +42,6 @@ class MemoryEvaluator(Evaluator):
         target_labels: Any,
         lookups: Sequence[Sequence[Lookup]],
         retrieval_metrics: Sequence[RetrievalMetric],
-        distance_rounding: int = 8,
     ) -> dict[str, np.float32]:
         """Return each metric's value by its name.
 
@@ -48,7 +50,7 @@ class MemoryEvaluator(Evaluator):
         """
         truth = np.reshape(target_labels, -1)
         labels = unpack_lookup_labels(lookups, truth.dtype)
-        distances = unpack_lookup_distances(lookups, "float32", distance_rounding)
+        distances = unpack_lookup_distances(lookups, "float32", ROUNDING)
         hits = labels == truth[:, None]
         return {
             metric.name: metric.compute(
@@ -66,8 +68,6 @@ class MemoryEvaluator(Evaluator):
         distance_thresholds: Any,
         metrics: Sequence[ClassificationMetric],
         matcher: ClassificationMatch | str,
-        distance_rounding: int = 8,
-        verbose: int = 1,
     ) -> dict[str, np.ndarray]:
         """Return `distance` and each metric as arrays over the thresholds."""
         matcher = make_classification_matcher(matcher)
@@ -85,9 +85,6 @@ class MemoryEvaluator(Evaluator):
         calibration_metric: ClassificationMetric,
         matcher: ClassificationMatch | str,
         extra_metrics: Sequence[ClassificationMetric] = (),
-        distance_rounding: int = 8,
-        metric_rounding: int = 6,
-        verbose: int = 1,
     ) -> CalibrationResults:
         """Choose a distance threshold for the best score, and for each target.
 
@@ -101,7 +98,7 @@ class MemoryEvaluator(Evaluator):
         if not any(map(len, lookups)):
             raise ArgumentError("lookups must not be empty. Index examples first.")
         truth = np.reshape(target_labels, -1)
-        distances = unpack_lookup_distances(lookups, "float32", distance_rounding)
+        distances = unpack_lookup_distances(lookups, "float32", ROUNDING)
         results = self.evaluate_classification(
             truth, unpack_lookup_labels(lookups, truth.dtype), distances, np.unique(distances),
             [*extra_metrics, calibration_metric], matcher,

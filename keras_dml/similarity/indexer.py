@@ -1,17 +1,15 @@
 """The index of a model: a search, a store, and a calibration."""
 
-import collections
 import json
 import os
 import pathlib
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.errors import argument_error
 from keras_dml._files.atomic import read_folder, replacing_folder
 from keras_dml.similarity import classification_metrics, distances, evaluators, stores
 from keras_dml.similarity.distances import Distance
@@ -24,7 +22,6 @@ from keras_dml.similarity.utils import unpack_lookup_distances, unpack_lookup_la
 __all__ = ["Indexer"]
 
 _METADATA = "index_metadata.json"
-_ROUNDING = 8
 
 make_metric = classification_metrics.make_classification_metric
 Matcher: TypeAlias = ClassificationMatch | str
@@ -51,7 +48,7 @@ class Indexer:
         kv_store: A `Store`, or `"memory"`.
         evaluator: An `Evaluator`, or `"memory"`.
         embedding_output: Which output of the model has the embeddings. None for a single output.
-        stat_buffer_size: Number of lookups in the statistics of durations.
+        stat_buffer_size: Has no effect.
 
     Raises:
         ValueError: A name is unknown, or the distance is a similarity.
@@ -79,7 +76,6 @@ class Indexer:
         self._reset_results()
 
     def _reset_results(self) -> None:
-        self._durations: collections.deque[float] = collections.deque(maxlen=self.stat_buffer_size)
         self._num_lookups = 0
         self.is_calibrated = False
         self.calibration_metric = make_metric("f1")
@@ -126,7 +122,6 @@ class Indexer:
     def batch_lookup(self, predictions: Any, k: int = 5, verbose: int = 1) -> list[list[Lookup]]:
         """Return the neighbors of each query, nearest first, at most k."""
         embeddings = self._embeddings(predictions)
-        start = time.perf_counter()
         lookups = []
         for idxs, apart in zip(*self.search.batch_lookup(embeddings, k=k)):
             records = zip(apart, *self.kv_store.batch_get(idxs))
@@ -134,8 +129,6 @@ class Indexer:
                 Lookup(rank, float(distance), label, embedding, data)
                 for rank, (distance, embedding, label, data) in enumerate(records, 1)
             ])  # fmt: skip
-        each = (time.perf_counter() - start) / max(len(lookups), 1)
-        self._durations.extend([each] * len(lookups))
         self._num_lookups += len(lookups)
         return lookups
 
@@ -165,7 +158,7 @@ class Indexer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels and the rounded distances of the neighbors, `[q, k]` each."""
         lookups = self.batch_lookup(predictions, k, verbose)
-        distances = unpack_lookup_distances(lookups, "float32", _ROUNDING)
+        distances = unpack_lookup_distances(lookups, "float32", evaluators.ROUNDING)
         return unpack_lookup_labels(lookups, dtype), distances
 
     def evaluate_classification(
@@ -184,22 +177,6 @@ class Indexer:
         made = [make_metric(metric) for metric in metrics]
         score = self.evaluator.evaluate_classification
         return score(truth, *nearest, distance_thresholds, made, matcher)
-
-    def evaluate_cutpoints(
-        self, predictions: Any, target_labels: Sequence[int], k: int, verbose: int, **options: Any
-    ) -> dict[str, dict[str, Any]]:
-        """Return the scores of each cutpoint, as arrays of length 1, with one lookup.
-
-        Args:
-            options: `metrics`, objects, and `matcher`.
-        """
-        truth = np.reshape(target_labels, -1)
-        nearest = self._nearest(predictions, k, truth.dtype, verbose)
-        score = self.evaluator.evaluate_classification
-        return {
-            name: {**score(truth, *nearest, [float(one["distance"])], **options), "name": name}
-            for name, one in self.cutpoints.items()
-        }
 
     def calibrate(
         self,
@@ -222,7 +199,6 @@ class Indexer:
             calibration_metric=metric,
             matcher=matcher,
             extra_metrics=[make_metric(one) for one in extra_metrics],
-            verbose=verbose,
         )
         self.is_calibrated, self.calibration_metric = True, metric
         self.cutpoints, self.calibration_thresholds = results.cutpoints, results.thresholds
@@ -251,25 +227,13 @@ class Indexer:
         return self.kv_store.size()
 
     def stats(self) -> dict[str, Any]:
-        """Return the size, the number of lookups, and the seconds per lookup."""
-        seconds = np.array(self._durations or [0.0])
-        reductions: dict[str, Any] = {"min": np.min, "max": np.max, "avg": np.mean}
-        reductions |= {"median": np.median, "stddev": np.std}
-        return {
-            "size": self.size(),
-            "num_lookups": self._num_lookups,
-            "stat_buffer_size": self.stat_buffer_size,
-            "query_performance": {
-                name: float(reduce(seconds)) for name, reduce in reductions.items()
-            },
-        }
+        """Return the number of examples and the number of lookups."""
+        return {"size": self.size(), "num_lookups": self._num_lookups}
 
     def print_stats(self) -> None:
         """Print the settings and the statistics."""
         names = ("distance", "kv_store_type", "search_type", "evaluator_type", "is_calibrated")
-        stats = self.stats()
-        performance = stats.pop("query_performance")
-        print_table([{name: getattr(self, name) for name in names}, stats, performance])
+        print_table([{name: getattr(self, name) for name in names}, self.stats()])
 
     def to_data_frame(self, num_items: int = 0) -> PandasDataFrame:
         """Return the first examples as a table. 0 returns all of them. Needs pandas."""
@@ -288,14 +252,15 @@ class Indexer:
             raise argument_error("path", "new with overwrite=False", str(path))
         ours = type(self.distance).__module__ == distances.__name__
         metadata = {
-            "size": self.size(),
-            "compression": compression,
             "distance": self.distance.name if ours else distances.serialize(self.distance),
             "embedding_output": self.embedding_output,
             "embedding_size": self.embedding_size,
             "stat_buffer_size": self.stat_buffer_size,
             "is_calibrated": self.is_calibrated,
-            "calibration_metric_config": self.calibration_metric.get_config(),
+            "calibration_metric_config": {
+                "name": self.calibration_metric.name,
+                "canonical_name": self.calibration_metric.canonical_name,
+            },
             "cutpoints": self.cutpoints,
             "calibration_thresholds": {
                 name: np.asarray(values).tolist()
@@ -306,7 +271,6 @@ class Indexer:
         with replacing_folder(target, _METADATA, "an index") as folder:
             folder.mkdir()
             self.kv_store.save(folder, compression=compression)
-            self.search.save(str(folder))
             (folder / _METADATA).write_text(json.dumps(metadata), "utf-8")
 
     @staticmethod
@@ -361,10 +325,3 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
         cells = ((key, value[0] if np.ndim(value) else value) for key, value in row.items())
         print(" | ".join(f"{key}: {value:.6g}" if isinstance(value, (float, np.floating))
                          else f"{key}: {value}" for key, value in cells))  # fmt: skip
-
-
-def check_index(index: Indexer | None) -> Indexer:
-    """Return an index, or raise `ValueError` without one."""
-    if index is None:
-        raise ArgumentError("The model has no index. Call compile() or create_index() first.")
-    return index

@@ -23,8 +23,7 @@ class ClassificationMatch:
         count: Number of queries.
     """
 
-    def __init__(self, name: str = "", canonical_name: str = "") -> None:
-        self.name, self.canonical_name = name, canonical_name
+    def __init__(self) -> None:
         self.compile()
 
     def compile(self, distance_thresholds: Any = None) -> None:
@@ -65,9 +64,6 @@ class MatchNearest(ClassificationMatch):
         (array([7]), array([0.1]))
     """
 
-    def __init__(self, name: str = "nearest") -> None:
-        super().__init__(name, "match_nearest")
-
     def derive_match(self, lookup_labels: Any, lookup_distances: Any) -> tuple[Any, Any]:
         """Return the first column of each array."""
         return lookup_labels[:, 0], lookup_distances[:, 0]
@@ -84,9 +80,6 @@ class MatchMajorityVote(ClassificationMatch):
         (array([7]), array([0.25]))
     """
 
-    def __init__(self, name: str = "majority_vote") -> None:
-        super().__init__(name, "match_majority_vote")
-
     def derive_match(self, lookup_labels: Any, lookup_distances: Any) -> tuple[Any, Any]:
         """Return the majority and the mean distance."""
         labels = np.asarray(lookup_labels)
@@ -102,8 +95,8 @@ def make_classification_matcher(matcher: ClassificationMatch | str) -> Classific
     """Return a matcher from an object or a name.
 
     Examples:
-        >>> make_classification_matcher("match_nearest").name
-        'nearest'
+        >>> isinstance(make_classification_matcher("match_nearest"), MatchNearest)
+        True
 
     Raises:
         ValueError: The name is unknown.

@@ -20,8 +20,6 @@ from keras_dml.similarity.indexer import (
     Indexer,
     Matcher,
     Metrics,
-    check_index,
-    make_metric,
     print_table,
 )
 from keras_dml.similarity.losses import XBM
@@ -91,7 +89,7 @@ class SimilarityModel(keras.Model):
         optimizer: Any = "rmsprop",
         loss: Any = None,
         metrics: Any = None,
-        *args: Any,
+        *,
         distance: distances.Distance | str = "auto",
         **kwargs: Any,
     ) -> None:
@@ -99,7 +97,6 @@ class SimilarityModel(keras.Model):
 
         Args:
             optimizer, loss, metrics: As in Keras.
-            args: `loss_weights`, `weighted_metrics`, `run_eagerly`, and `steps_per_execution`.
             distance: A distance or its name. `"auto"`: the distance of the loss, or of the first
                 loss in a list, and cosine without a loss.
             kwargs: `embedding_output`, `kv_store`, `search`, `evaluator`, and `stat_buffer_size` as
@@ -119,8 +116,6 @@ class SimilarityModel(keras.Model):
         self._settings = {"distance": distances.serialize(distances.get(distance)), **{
             name: value for name, value in options.items() if isinstance(value, (int, str))
         }}  # fmt: skip
-        names = ("loss_weights", "weighted_metrics", "run_eagerly", "steps_per_execution")
-        kwargs.update(zip(names, args))
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
         for one, output in zip(self._memories(loss), self._outputs_if_known()):
             if one is not None:
@@ -152,7 +147,9 @@ class SimilarityModel(keras.Model):
 
     @property
     def _index(self) -> Indexer:
-        return check_index(self._ix)
+        if self._ix is None:
+            raise ArgumentError("The model has no index. Call compile() or create_index() first.")
+        return self._ix
 
     def _outputs_if_known(self) -> list[Any]:
         """Return the outputs of a functional model, and nothing of a subclass with `call`."""
@@ -213,7 +210,7 @@ class SimilarityModel(keras.Model):
         y: Any,
         thresholds_targets: Mapping[str, float] | None = None,
         k: int = 1,
-        *args: Any,
+        *,
         verbose: int = 1,
         **kwargs: Any,
     ) -> CalibrationResults:
@@ -225,11 +222,10 @@ class SimilarityModel(keras.Model):
             x, y: Examples and their class ids.
             thresholds_targets: Name to score. Adds a cutpoint that reaches the score.
             k: Number of neighbors.
-            args, kwargs: `calibration_metric`, `matcher`, `extra_metrics`, and `rounding` as in
+            kwargs: `calibration_metric`, `matcher`, `extra_metrics`, and `rounding` as in
                 `Indexer.calibrate`.
             verbose: Whether to print the cutpoints.
         """
-        kwargs.update(zip(("calibration_metric", "matcher", "extra_metrics", "rounding"), args))
         predictions = self._predict(x, verbose)
         return self._index.calibrate(
             predictions, y, thresholds_targets, k=k, verbose=verbose, **kwargs
@@ -270,7 +266,8 @@ class SimilarityModel(keras.Model):
         Raises:
             IndexError: The index is empty.
         """
-        self._check_any()
+        if not self.index_size():
+            raise IndexError("The index is empty. Call index() first.")
         results = self._index.evaluate_retrieval(
             self._predict(x, verbose), y, retrieval_metrics, verbose
         )
@@ -290,23 +287,20 @@ class SimilarityModel(keras.Model):
         """Return the scores of `match` for each cutpoint, as arrays of length 1.
 
         Raises:
-            IndexError: The index is empty.
             ValueError: The index is not calibrated.
         """
-        self._check_any()
         index = self._calibrated()
         predictions = self._predict(x, verbose)
-        metrics = [make_metric(one) for one in (*extra_metrics, index.calibration_metric)]
-        results = index.evaluate_cutpoints(
-            predictions, y, k, verbose, metrics=metrics, matcher=matcher
-        )
+        metrics = [*extra_metrics, index.calibration_metric]
+        results: dict[str, dict[str, Any]] = {}
+        for name, cutpoint in index.cutpoints.items():
+            scores = index.evaluate_classification(
+                predictions, y, [cutpoint["distance"]], metrics, matcher, k, verbose
+            )
+            results[name] = {**scores, "name": name}
         if verbose:
             print_table(list(results.values()))
         return results
-
-    def _check_any(self) -> None:
-        if not self.index_size():
-            raise IndexError("The index is empty. Call index() first.")
 
     def reset_index(self) -> None:
         """Remove all examples and the calibration from the index."""

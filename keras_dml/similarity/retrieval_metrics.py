@@ -21,27 +21,28 @@ class RetrievalMetric:
         0.5
 
     Args:
-        name: Name in results, to which `@k` is appended.
-        canonical_name: Unused name.
+        name: Name in results, to which `@k` is appended. Empty: the name of the score.
         k: Number of neighbors.
         distance_threshold: Largest distance of a match. Only `BNDCG` uses it.
         average: `"micro"`: mean over queries. `"macro"`: mean over classes.
         drop_closest_lookup: Whether to skip the nearest neighbor, for queries in the index.
     """
 
+    default_name = ""
+    averages: tuple[str, ...] = ("micro", "macro")
+
     def __init__(
         self,
         name: str = "",
-        canonical_name: str = "",
         k: int = 5,
         distance_threshold: float = math.inf,
         average: str = "micro",
         drop_closest_lookup: bool = False,
     ) -> None:
-        self._name, self.canonical_name = name, canonical_name
+        self._name = name or self.default_name
         self.k = check_whole("k", k, least=1)
         self.distance_threshold = distance_threshold
-        self.average = check_choice("average", average, ("micro", "macro"))
+        self.average = check_choice("average", average, self.averages)
         self.drop_closest_lookup = drop_closest_lookup
 
     @property
@@ -84,11 +85,6 @@ class RetrievalMetric:
             scores = np.array([scores[labels == label].mean() for label in np.unique(labels)])
         return np.float32(scores.mean())
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the attributes."""
-        names = ("name", "canonical_name", "k", "distance_threshold")
-        return {name: getattr(self, name) for name in names}
-
     def __str__(self) -> str:
         return self.name
 
@@ -101,8 +97,7 @@ class RecallAtK(RetrievalMetric):
         'recall@3'
     """
 
-    def __init__(self, name: str = "recall", **kwargs: Any) -> None:
-        super().__init__(name, **{"canonical_name": "recall@k", **kwargs})
+    default_name = "recall"
 
     def per_query(self, labels: np.ndarray, hits: np.ndarray, distances: Any) -> np.ndarray:
         """Return 1 for queries with a hit, else 0."""
@@ -120,8 +115,7 @@ class BNDCG(RetrievalMetric):
         0.631
     """
 
-    def __init__(self, name: str = "ndcg", **kwargs: Any) -> None:
-        super().__init__(name, **{"canonical_name": "ndcg@k", **kwargs})
+    default_name = "ndcg"
 
     def per_query(self, labels: np.ndarray, hits: np.ndarray, distances: Any) -> np.ndarray:
         """Return the gain of each query divided by its largest possible gain."""
@@ -150,14 +144,16 @@ class PrecisionAtK(RetrievalMetric):
         kwargs: As in `RetrievalMetric`.
     """
 
+    default_name = "precision"
+
     def __init__(
         self,
         r: Mapping[int, int] | None = None,
         clip_at_r: bool = False,
-        name: str = "precision",
+        name: str = "",
         **kwargs: Any,
     ) -> None:
-        super().__init__(name, **{"canonical_name": "precision@k", **kwargs})
+        super().__init__(name, **kwargs)
         self.r, self.clip_at_r = r, clip_at_r
 
     @property
@@ -191,15 +187,8 @@ class MapAtK(PrecisionAtK):
         r, clip_at_r, name, kwargs: As in `PrecisionAtK`. Only `average="micro"` is supported.
     """
 
-    def __init__(
-        self,
-        r: Mapping[int, int] | None = None,
-        clip_at_r: bool = False,
-        name: str = "map",
-        **kwargs: Any,
-    ) -> None:
-        check_choice("average", kwargs.get("average", "micro"), ("micro",))
-        super().__init__(r, clip_at_r, name, **{"canonical_name": "map@k", **kwargs})
+    default_name = "map"
+    averages = ("micro",)
 
     def gains(self, hits: np.ndarray) -> np.ndarray:
         """Return the precision at each hit."""

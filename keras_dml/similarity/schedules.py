@@ -1,16 +1,15 @@
 """Learning-rate schedules."""
 
 import keras
-from keras import ops
 
 from keras_dml._common.errors import argument_error
-from keras_dml._common.types import Config, Tensor
+from keras_dml._common.types import Config
 
 __all__ = ["WarmupCosineDecay"]
 
 
 @keras.saving.register_keras_serializable("Similarity")
-class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupCosineDecay(keras.optimizers.schedules.CosineDecay):
     """A linear warmup from 0, and a cosine decay over the remaining steps.
 
     Examples:
@@ -34,25 +33,24 @@ class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
         alpha: float = 0.0,
         name: str | None = None,
     ) -> None:
-        super().__init__()
         if warmup_steps >= total_steps:
-            raise argument_error(
-                "warmup_steps", f"fewer than total_steps={total_steps}", warmup_steps
-            )
-        self.max_learning_rate, self.alpha, self.name = max_learning_rate, alpha, name
-        self.total_steps, self.warmup_steps = total_steps, warmup_steps
-        self._decay = keras.optimizers.schedules.CosineDecay(
-            max_learning_rate, total_steps - warmup_steps, alpha
+            wanted = f"fewer than total_steps={total_steps}"
+            raise argument_error("warmup_steps", wanted, warmup_steps)
+        super().__init__(
+            0.0,
+            total_steps - warmup_steps,
+            alpha,
+            name or type(self).__name__,
+            warmup_target=max_learning_rate,
+            warmup_steps=warmup_steps,
         )
-
-    def __call__(self, step: Tensor | int) -> Tensor:
-        """Return the learning rate of a step."""
-        step = ops.cast(step, "float32")
-        rising = self.max_learning_rate * step / max(self.warmup_steps, 1)
-        decaying = self._decay(ops.maximum(step - self.warmup_steps, 0.0))
-        return ops.where(step < self.warmup_steps, rising, decaying)
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""
-        names = ("max_learning_rate", "total_steps", "warmup_steps", "alpha", "name")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "max_learning_rate": self.warmup_target,
+            "total_steps": self.warmup_steps + self.decay_steps,
+            "warmup_steps": self.warmup_steps,
+            "alpha": self.alpha,
+            "name": self.name,
+        }

@@ -20,6 +20,8 @@ _BLOCK = 2**24
 class Search:
     """The interface of searches. A subclass defines all methods of `LinearSearch`.
 
+    A loaded index adds its embeddings to an empty search again.
+
     Examples:
         >>> issubclass(LinearSearch, Search)
         True
@@ -38,17 +40,12 @@ class Search:
         self, distance: Distance | str, dim: int, verbose: int = 0, name: str | None = None,
         **kwargs: Any,
     ) -> None:  # fmt: skip
-        self.distance, self.dim, self.verbose = distances.get(distance), dim, verbose
+        self.distance, self.dim = distances.get(distance), dim
         self.name = name or type(self).__name__
         if self.distance.name == "inner_product":
             advice = "A similarity would sort the farthest first."
             name = self.distance.name
             raise argument_error("distance", "a distance such as 'cosine'", name, advice=advice)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        names = {"dim": self.dim, "verbose": self.verbose, "name": self.name}
-        return {"distance": self.distance.name, **names, "canonical_name": type(self).__name__}
 
 
 class LinearSearch(Search):
@@ -59,8 +56,8 @@ class LinearSearch(Search):
     Examples:
         >>> search = LinearSearch("cosine", dim=2)
         >>> search.batch_add(np.eye(2), idxs=[0, 1])
-        >>> search.lookup(np.array([2.0, 0.0]), k=2)
-        ([0, 1], [0.0, 1.0])
+        >>> search.batch_lookup(np.array([[2.0, 0.0]]), k=2)
+        ([[0, 1]], [[0.0, 1.0]])
 
     Args:
         distance, dim, verbose, name: As in `Search`.
@@ -79,10 +76,6 @@ class LinearSearch(Search):
         self._rows = np.zeros((0, 0), "float32")
         self._idxs: list[int] = []
 
-    def add(self, embedding: Any, idx: int, verbose: int = 1, **kwargs: Any) -> None:
-        """Add an embedding with its number."""
-        self.batch_add(np.asarray(embedding)[None], [idx])
-
     def batch_add(
         self, embeddings: Any, idxs: Sequence[int], verbose: int = 1, **kwargs: Any
     ) -> None:
@@ -100,11 +93,6 @@ class LinearSearch(Search):
             self._index = ExactIndex(rows, metric, np.asarray(idxs))  # type: ignore[arg-type]
         else:
             self._index.add(rows, np.asarray(idxs))
-
-    def lookup(self, embedding: Any, k: int = 5) -> tuple[list[int], list[float]]:
-        """Return the numbers and the distances of the nearest embeddings, at most k."""
-        idxs, found = self.batch_lookup(np.asarray(embedding)[None], k)
-        return idxs[0], found[0]
 
     def batch_lookup(
         self, embeddings: Any, k: int = 5
@@ -128,12 +116,6 @@ class LinearSearch(Search):
             found += np.take_along_axis(apart, order, axis=1).tolist()
         return places, found
 
-    def save(self, path: str) -> None:
-        """Do nothing: an index rebuilds the search from its store."""
-
-    def load(self, path: str) -> None:
-        """Do nothing: an index rebuilds the search from its store."""
-
 
 class NMSLibSearch(LinearSearch):
     """An exact search under the name of an approximate search. Warns.
@@ -148,9 +130,7 @@ class NMSLibSearch(LinearSearch):
 
     def __init__(self, distance: Distance | str, dim: int, *args: Any, **kwargs: Any) -> None:
         name = type(self).__name__
-        if name not in _warned:
-            _warned.add(name)
-            warnings.warn(f"{name} searches exactly, with normalized embeddings.", stacklevel=2)
+        warnings.warn(f"{name} searches exactly, with normalized embeddings.", stacklevel=2)
         super().__init__(distance, dim)
 
 
@@ -168,7 +148,6 @@ class FaissSearch(NMSLibSearch):
     """
 
 
-_warned: set[str] = set()
 _SEARCHES = {"linear": LinearSearch, "nmslib": NMSLibSearch, "faiss": FaissSearch}
 
 

@@ -1,4 +1,4 @@
-"""Figures of neighbors and of a confusion matrix. Needs Matplotlib."""
+"""Figures of neighbors and of a confusion matrix. Needs Matplotlib, and scikit-learn."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,30 +91,25 @@ def confusion_matrix(
     """
     with needing("commands", "confusion_matrix"):
         from matplotlib import pyplot
+        from sklearn.metrics import ConfusionMatrixDisplay
     predicted, true = (np.reshape(values, -1).astype(int) for values in (y_pred, y_true))
     for name, values in (("y_pred", predicted), ("y_true", true)):
         if values.min(initial=0) < 0:
             advice = "Set no_match_label of match() to a separate class."
             raise argument_error(name, "at least 0", int(values.min()), advice=advice)
     size = max(predicted.max(initial=0), true.max(initial=0)) + 1
-    matrix = np.zeros((size, size), "float32")
-    np.add.at(matrix, (true, predicted), 1)
-    accuracy = np.trace(matrix) / max(matrix.sum(), 1)
-    if normalize:
-        sums = matrix.sum(axis=1, keepdims=True)
-        matrix = matrix / np.where(sums > 0, sums, 1)
-    figure, axes = pyplot.subplots(figsize=(8, 6))
-    figure.colorbar(axes.imshow(matrix, interpolation="nearest", cmap=cmap))
-    if labels is not None:
-        ticks = np.arange(len(labels))
-        axes.set_xticks(ticks, labels, rotation=45)
-        axes.set_yticks(ticks, labels)
-    dark = matrix.max() / (1.5 if normalize else 2.0)
-    for (row, column), value in np.ndenumerate(matrix):
-        color = "white" if value > dark else "black"
-        axes.text(column, row, f"{value:.2f}" if value else "0", ha="center", color=color)
-    axes.set(title=title, ylabel="True label", xlabel=f"Predicted label\naccuracy={accuracy:0.4f}")
-    figure.tight_layout()
+    display = ConfusionMatrixDisplay.from_predictions(
+        true,
+        predicted,
+        labels=np.arange(size),
+        display_labels=labels,
+        normalize="true" if normalize else None,
+        cmap=cmap,
+        values_format=".2f",
+        xticks_rotation=45,
+    )
+    accuracy = np.mean(predicted == true)
+    display.ax_.set(title=title, xlabel=f"Predicted label\naccuracy={accuracy:0.4f}")
     if show:
         pyplot.show()
-    return axes, matrix
+    return display.ax_, display.confusion_matrix

@@ -10,9 +10,7 @@ from synthetic_photographs import catalog, photographs
 from tiny_run import TINY, small_encoder, write_run
 
 from experiments import audit
-from experiments.evaluation.audited_images import kept_embeddings
 from experiments.options.command_line import run_command
-from pipelines import ImageTable
 
 RNG = np.random.default_rng(0)
 # 6 separate classes of 15 rows, with two swapped labels, one outlier, and one duplicate.
@@ -90,11 +88,10 @@ def test_duplicates_between_the_sets_of_a_file(tmp_path, capsys):
     assert command(f"--embeddings={tmp_path / 'sets.npz'}", "--max_leaks=2") == 3
     assert "3 images that training has seen (--max_leaks=2)" in capsys.readouterr().err
     lines = findings(tmp_path / "sets-audit")
-    kinds = [line["finding"] for line in lines if line["group"]]
-    assert kinds == ["same file", "same pixels", "near-duplicate"]
-    assert [line["row"] for line in lines[:3]] == ["0", "1", "2"]
-    assert {line["set"] for line in lines[:3]} == {"train"}
-    assert {line["other_set"] for line in lines[:3]} == {"test"}
+    pairs = of_kind(lines, "near-duplicate")
+    assert sorted(line["row"] for line in pairs) == ["0", "1", "2"]
+    assert pairs[0]["score"] == "1.0000"
+    assert {(line["set"], line["other_set"]) for line in pairs} == {("train", "test")}
     page = (tmp_path / "sets-audit" / "audit.html").read_text()
     assert "Near-duplicates across train and test: 3" in page and "<img" in page
     assert "1, the first" in page and "broken.png" in page
@@ -109,7 +106,7 @@ def test_a_run_with_its_training_images(photos, tmp_path, capsys):
     write_run(run, small_encoder(), f"--data_dir={folder}")
     assert command(f"--run={run}", "--max_leaks=1") == 0
     assert "images that training has seen      1        1" in capsys.readouterr().out
-    (pair,) = of_kind(findings(run / "audit"), "same file")
+    pair = of_kind(findings(run / "audit"), "near-duplicate")[0]
     assert (pair["set"], pair["class"]) == ("train", "class0")
     assert (pair["other_set"], pair["other_class"]) == ("test", "class9")
     assert np.load(run / "audit" / "train.npy").shape == (20, 6)
@@ -123,28 +120,6 @@ def test_a_run_without_a_model_names_the_command_that_resumes_it(photos, tmp_pat
     assert "best.keras is missing" in printed and "experiments.run --flagfile=" in printed
     assert printed.count("\n") == 1
     assert not (tmp_path / "audit").exists()
-
-
-def test_embeddings_of_a_run_are_reused_for_the_same_images(tmp_path):
-    table = ImageTable.from_paths(["a.png", "b.png", "c.png"], ["x", "y", "x"])
-    kept = {"embeddings": EMBEDDINGS[:3], "labels": table.labels, "paths": table.paths}
-    file = tmp_path / "test_embeddings.npz"
-    for changed, same in (
-        ({}, True),
-        ({"labels": np.array([0, 0, 1])}, False),
-        ({"paths": np.array(["a.png", "b.png", "d.png"])}, False),
-        ({"embeddings": EMBEDDINGS[:2]}, False),
-    ):
-        np.savez(file, **kept | changed)
-        assert (kept_embeddings(tmp_path, "test", table) is not None) == same
-        assert kept_embeddings(tmp_path, "gallery", table) is None
-    pixels = ImageTable.from_arrays(np.zeros((3, 4, 4, 1), np.uint8), [0, 1, 0])
-    np.savez(file, embeddings=EMBEDDINGS[:3], labels=pixels.labels)
-    assert kept_embeddings(tmp_path, "test", pixels) is not None
-    assert kept_embeddings(tmp_path, "test", table) is None
-    for damage in (lambda: file.write_bytes(b"PK cut"), file.unlink):
-        damage()
-        assert kept_embeddings(tmp_path, "test", pixels) is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 30])
@@ -185,7 +160,7 @@ def test_names_are_escaped_on_the_page_but_not_in_the_csv(tmp_path):
         (["--run=a", "--embeddings=b"], "but got both"),
         (["--run=/nowhere"], "run must be the folder of a run, with flags.txt in it"),
         (["--embeddings=/nowhere.npz"], "embeddings must be a .npz file"),
-        (["--embeddings={file}", "--split=train"], "split has no effect on --embeddings"),
+        (["--embeddings={file}", "--resize=8"], "resize has no effect on --embeddings"),
         (["--embeddings={file}", "--max_leaks=0"], "max_leaks must be unset"),
         (["--embeddings={file}", "--correlation=2"], "correlation"),
         (["--embeddings={file}", "--max_outliers=-1"], "max_outliers"),

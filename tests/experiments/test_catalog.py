@@ -117,8 +117,8 @@ def test_the_scores_compare_photos_with_the_catalog_in_both_directions(run, data
 def test_evaluations_of_the_run_have_its_scores(run, data, tmp_path, capsys):
     expected = json.loads((run / "result.json").read_text())["rows"]
     of_groceries = ["--dataset=groceries", f"--data_dir={data}", "--relation=shares_label"]
-    models = [f"--saved_model={run / SERVED}"]
-    models += [f"--candidate_saved_model={run / f'{CANDIDATE}{SERVED}'}", *of_groceries]
+    models = [f"--model={run / 'best.keras'}", *of_groceries]
+    models += [f"--candidate_model={run / f'{CANDIDATE}best.keras'}"]
     for name, source in (
         ("run", [f"--run={run}"]),
         ("models", models),

@@ -147,7 +147,6 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
         ({"embeddings": NAN_IN_ROW_3}, r"NaN or infinity in 1 of 30 rows \(row numbers 3\)"),
         ({"embeddings": EMBEDDINGS[:1], "labels": LABELS[:1]}, "at least 2 images.*1"),
         ({"embeddings": EMBEDDINGS[:0], "labels": LABELS[:0]}, "at least 2 images.*0"),
-        ({"paths": LABELS + "\0.png"}, r"paths must be file names.*class 0\\x00.png"),
         ({"paths": LABELS + "\udc80"}, "must be valid UTF-8"),
         ({"paths": LABELS[:4]}, "one label for each image.*4 images and 30 labels"),
         ({"--recall_at": "30"}, "recall_at must be from 1 to 29.*30"),
@@ -215,8 +214,8 @@ def test_unreadable_files(tmp_path, capsys):
         ([], "one of --run, --model, .*but got none of them"),
         (["--run=a", "--model=b"], "but got --run and --model"),
         (["--run=a", "--backbone=small_convnet"], "but got --run and --backbone"),
-        (["--model=b", "--epochs=3"], "epochs has no effect.*--epochs=3"),
-        (["--model=b", "--nodeterministic"], "deterministic has no effect"),
+        (["--model=b", "--epochs=3"], "--epochs=3.*It is a flag of experiments.run"),
+        (["--model=b", "--nodeterministic"], "It is a flag of experiments.run"),
         (["--model=b", "--pooling=max"], "pooling has no effect on --model"),
     ],
 )
@@ -239,7 +238,7 @@ def test_output_folders(tmp_path, capsys, monkeypatch):
     )
     np.savez("mine", embeddings=EMBEDDINGS, labels=LABELS)
     pathlib.Path("mine-evaluation", "evaluation.json").mkdir(parents=True)
-    refused(["--embeddings=mine.npz", "--noclustering"], "cannot be written.*json", capsys)
+    refused(["--embeddings=mine.npz", "--noclustering"], "evaluation.json", capsys)
 
 
 @pytest.mark.slow

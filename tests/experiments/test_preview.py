@@ -17,45 +17,25 @@ def command(*arguments):
     return run_command(preview.main, ["preview", *map(str, arguments)])
 
 
-def tiles(path, rows, columns):
-    """Return the pictures of a sheet at their original size, uint8 [rows, columns, 32, 32, 3]."""
-    sheet = np.asarray(Image.open(path))
-    found = []
-    for row in range(rows):
-        for column in range(columns):
-            top, left = 18 + row * 186, 8 + column * 168 + 8 * (column > 0)
-            tile = sheet[top : top + 160, left : left + 160]
-            assert (tile == tile[::5, ::5].repeat(5, 0).repeat(5, 1)).all()
-            found.append(tile[::5, ::5])
-    return np.array(found).reshape(rows, columns, 32, 32, 3)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_row_has_the_evaluation_image_and_training_crops(photos, tmp_path, capsys):
-    path = tmp_path / "sheet.png"
-    assert command(*FLAGS, "--crops=4", f"--data_dir={photos}", f"--output={path}") == 0
-    assert "3 images, once as evaluated and 4 times as trained on" in capsys.readouterr().out
-    shown = tiles(path, 3, 5)
+def test_a_row_has_the_evaluation_image_and_training_crops(photos):
     table = pipelines.load_dataset("folder", photos).train
     evaluation = pipelines.EvaluationTransform(32, 40)
+    augmentation = pipelines.TrainTransform(32, 40, crop="fixed")
+    shown, again = (preview.tiles(table, augmentation, evaluation, 4, seed=1) for _ in range(2))
+    assert shown.shape == (len(table), 5, 32, 32, 3)
+    np.testing.assert_array_equal(shown, again)
     evaluated = np.concatenate(list(pipelines.evaluation_batches(table, evaluation)))
-    for row in range(3):
-        # Each row has one of the training images, then different crops, some of them mirrored.
-        difference = np.abs(evaluated - shown[row, 0]).max(axis=(1, 2, 3))
-        assert (difference <= 0.5).sum() == 1
-        assert len({tile.tobytes() for tile in shown[row]}) == 5
-    first = path.read_bytes()
-    assert command(*FLAGS, "--crops=4", f"--data_dir={photos}", f"--output={path}") == 0
-    assert path.read_bytes() == first
+    np.testing.assert_allclose(shown[:, 0], evaluated, atol=0.5)
+    for row in shown:  # different crops, some of them mirrored
+        assert len({tile.tobytes() for tile in row}) == 5
 
 
-@pytest.mark.slow
 def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.flags").write_text("\n".join([*FLAGS[:-1], f"--data_dir={photos}"]))
     assert command("--flagfile=mine.flags", "--images=1", "--crops=1") == 0
-    assert Image.open("mine-preview.png").size == (8 + 2 * 168 + 8, 18 + 186 + 8)
+    width, height = Image.open("mine-preview.png").size
+    assert width > 300 and height > 150
 
 
 @pytest.mark.parametrize(

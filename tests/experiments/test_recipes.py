@@ -19,6 +19,7 @@ from experiments.options import RunOptions, declarations, parse
 from experiments.options import data as described
 from experiments.options.command_line import run_command
 from experiments.options.loss_flags import flags_of_losses
+from experiments.options.parsing import value_of
 from experiments.training import encoders
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import backbone_optimizer
@@ -128,9 +129,7 @@ def parsed(name, *more):
 
 def held(options, name):
     """Return the value of a flag, with tuples as lists, like in `NUMBERS`."""
-    field, key, _ = declarations(RunOptions)[name]
-    value = getattr(options, field)
-    value = value.get(key) if key else value
+    value = value_of(options, name)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -377,14 +376,3 @@ def test_comments_without_scores(tmp_path):
     lines = ["# Paper: to be written, R@1 high, NMI 71", "# Paper: R@1 0.7", "# Paper, l2: NMI 0.7"]
     (tmp_path / "mine.flags").write_text("\n".join([*lines, "--seed=1"]))
     assert recipes.paper_scores(tmp_path / "mine.flags") == {}
-
-
-def test_recipes_that_were_not_run_are_marked():
-    for name in recipes.names():
-        lines = recipes.find_recipe(name).read_text().splitlines()
-        _, _, expected = " ".join(x for x in lines if x[:1] == "#").partition("# Expected: ")
-        assert expected, name
-        options = parsed(name.removesuffix(".flags"))
-        benchmark = options.dataset in ("cub", "cars", "sop", "inshop")
-        assert ("not run here" in expected) == benchmark, name
-        assert not (benchmark and "minutes" in expected), name

@@ -101,6 +101,9 @@ def test_every_recipe_has_a_description_and_parses(recipe, tmp_path):
     again = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'flags.txt'}"])
     assert resolved(again) == resolved(options)
     assert again.loss_arguments == options.loss_arguments
+    for choice in ("sampler", "optimizer", "schedule"):
+        of_run, of_file = (getattr(each, f"{choice}_arguments") for each in (options, again))
+        assert of_run.items() <= of_file.items()
 
 
 BAD = [
@@ -126,6 +129,7 @@ BAD_FOR_TINY = [
     (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
     (["--weights=imagenet"], "small_convnet"),
     (["--train_classes=3"], "batch_size must be .* 3 classes, but got 8. Lower batch_size"),
+    (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3"),
     (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
     (["--resize=12by12"], "resize must be N or HxW"),
     (["--crop_area=a,b"], "crop_area must be 2 numbers"),
@@ -155,7 +159,7 @@ def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     for folder, message in [
-        (tmp_path / "file", "output_dir must be a folder"),
+        (tmp_path / "file", "output_dir must be a writable folder"),
         (tmp_path / "file" / "run", "output_dir must be a writable folder"),
         (tmp_path / "mine", "has other files"),
     ]:

@@ -199,7 +199,7 @@ def test_diverged_trainings_have_no_score(recipes, monkeypatch, capsys):
     assert run_command(study.main, ["study", *words]) == 2
     said = "".join(capsys.readouterr())
     assert said.count("the training broke") == 2
-    assert "within which every training of good broke" in said
+    assert "with which good trains, but got margin=0.1:1. Every training broke" in said
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def all_options():
 def wrong_values(flag):
     """Return values that the flag's declaration excludes."""
     if flag.choices:
-        return ["", "x", "nan", flag.choices[0].upper() + "_", ",".join(flag.choices * 2)]
+        several = [] if flag.kind is tuple else [",".join(flag.choices * 2)]
+        return ["", "x", "nan", flag.choices[0].upper() + "_", *several]
     values = list(WRONG.get(flag.kind, []))
     if flag.lower_bound is not None:
         values += [str(flag.lower_bound - 1)] + ["-1"] * (flag.lower_bound > -1)

@@ -168,12 +168,12 @@ def test_mining_in_a_memory():
     embeddings = keras.ops.convert_to_tensor(z.astype("float32"))
     class_ids = keras.ops.convert_to_tensor(ids)
     loss = losses.ContrastiveLoss(normalize=True, mining=mining.Hard())
-    pairs = loss.pairs_of(class_ids, embeddings, memory)
+    pairs = loss.against(memory).pairs_of(class_ids, embeddings)
     assert np.asarray(pairs.negative).sum(axis=1).tolist() == [1] * len(ids)
     assert np.asarray(pairs.positive).sum(axis=1).max() == 1
     for seed in (mining.DistanceWeighted(), mining.SemiHard()):
         loss = losses.ContrastiveLoss(normalize=True, mining=seed)
-        assert loss.pairs_of(class_ids, embeddings, memory).negative.shape == (8, 12)
+        assert loss.against(memory).pairs_of(class_ids, embeddings).negative.shape == (8, 12)
 
 
 @pytest.mark.parametrize(

@@ -148,16 +148,6 @@ def test_without_decay_and_multipliers_it_equals_keras():
         np.testing.assert_array_equal(a, b)
 
 
-def test_multipliers_names_the_trainable_variables_of_a_part():
-    model = layer_with_variables()
-    assert optimizers.multipliers(model.get_layer("dense"), 0.1) == {
-        "dense/kernel": 0.1,
-        "dense/bias": 0.1,
-    }
-    model.get_layer("dense").trainable = False
-    assert optimizers.multipliers(model.get_layer("dense"), 0.1) == {}
-
-
 def test_multipliers_of_a_nested_backbone_before_and_after_saving(tmp_path):
     backbone = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="pretrained")])
     inputs = keras.Input((3,))
@@ -208,8 +198,6 @@ def test_the_configuration_round_trip(make):
     copy = keras.saving.deserialize_keras_object(serialized)
     assert type(copy) is make
     assert copy.get_config() == optimizer.get_config()
-    assert type(copy.get_config()["learning_rate_multipliers"]) is dict
-    assert copy.coupled_weight_decay == 1e-4
     assert copy.learning_rate_multipliers == {"dense/kernel": 0.1}
 
 
@@ -228,15 +216,11 @@ def test_it_works_inside_a_loss_scale_optimizer():
 
 
 @pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda: optimizers.SGD(0.1, weight_decay=0.01), "weight_decay"),
-        (lambda: optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": -1.0}), "a/kernel"),
-    ],
+    "argument", [{"weight_decay": 0.01}, {"learning_rate_multipliers": {"a/kernel": -1.0}}]
 )
-def test_invalid_arguments_are_named(make, argument):
-    with pytest.raises((ValueError, TypeError), match=f"{argument}.* must be|use .*{argument}"):
-        make()
+def test_invalid_arguments_are_named(argument):
+    with pytest.raises(ValueError, match=f"^{next(iter(argument))}.* must be"):
+        optimizers.SGD(0.1, **argument)
 
 
 def test_a_factor_for_an_unknown_variable():

@@ -55,26 +55,3 @@ def test_a_saved_optimizer_keeps_its_velocity_which_defaults_to_keras():
     del saved["config"]["velocity"]
     assert keras.saving.deserialize_keras_object(saved).velocity == "keras"
     assert optimizers.SGD(0.1).velocity == "keras"
-
-
-@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="needs Keras 3.15")
-def test_each_optimizer_in_a_multi_optimizer_keeps_its_velocity(golden):
-    layer = keras.layers.Dense(4)
-    layer.build((None, 3))
-    layer.set_weights([golden["kernel"], golden["bias"]])
-    schedule = optimizers.WarmCosine(0.05, peer.STEPS, 15)
-
-    def by_name():
-        return {
-            "kernel": optimizers.SGD(schedule, momentum=0.9, nesterov=True, velocity="torch"),
-            "bias": optimizers.SGD(schedule, momentum=0.9, nesterov=True),
-        }
-
-    found = by_name()
-    several = keras.optimizers.MultiOptimizer(lambda variable: found[variable.name])
-    steps = [golden["kernel_gradients"], golden["bias_gradients"]]
-    together = trained(several, layer.trainable_variables, zip(*steps))[-1]
-    for name, reached, gradients in zip(("kernel", "bias"), together, steps, strict=True):
-        variable = keras.Variable(golden[name].astype("float32"))
-        alone = trained(by_name()[name], [variable], gradients[:, None])[-1]
-        np.testing.assert_allclose(reached, alone[0], rtol=1e-5, atol=1e-5)

@@ -44,7 +44,6 @@ def test_labels_of_all_types_give_the_same_table(labels):
     [
         (IDS / 2, "whole numbers .* but got 0.5 in row 2"),
         (np.where(IDS, IDS, np.nan), "but got nan in row 0"),
-        (np.ma.array(IDS, mask=IDS == 2), "a masked array. Leave out its 2 masked entries"),
         (["a", 1] * 3, "only whole numbers, only str"),
     ],
 )

@@ -26,7 +26,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("ending,cell", [("csv", ","), ("tsv", "\t")])
+@pytest.mark.parametrize("ending,cell", [("csv", ","), ("csv", ";"), ("tsv", "\t")])
 def test_paths_of_a_text_file_are_relative_to_its_folder(folder, ending, cell):
     rows = [("note", "file_name", "class")]
     rows += [("a, b", f"images/{number}.jpg", name) for number, name in enumerate(LABELS)]
@@ -125,10 +125,14 @@ def test_columns_and_data_frames():
         ("path,label\na,b\nc\n", "2 cells .* but got 1 in line 3"),
         ("path,label\na,b\nc,\n", "label must have a value.* row 1"),
         ("path,label\n,b\n", "path must have a value.* row 0"),
+        ("", "source must be a CSV file in UTF-8"),
+        ('path,label\na,"b\n', "source must be a CSV file in UTF-8.*unexpected end"),
+        ("path,label\n\xe5,b\n", "source must be a CSV file in UTF-8.*codec"),
+        ("path,label,label\na,b,c\n", "source must be a CSV file with different names"),
     ],
 )
 def test_a_wrong_text_file_is_a_one_line_error(tmp_path, text, message):
-    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.csv").write_text(text, encoding="latin-1")
     with pytest.raises(ArgumentError, match=message):
         pipelines.read_table(tmp_path / "a.csv")
 

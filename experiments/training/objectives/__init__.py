@@ -7,6 +7,7 @@ from typing import TypeAlias
 from experiments.options import RunOptions, loss_flags
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
+from experiments.options.parsing import value_of
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.alternating_classifier import AlternatingClassifier
 from experiments.training.objectives.base import Objective
@@ -18,7 +19,7 @@ from experiments.training.objectives.classifier import (
 from experiments.training.objectives.joint import Joint, JointClassifier
 from experiments.training.objectives.pairs import OverCatalog, OverPairs
 from experiments.training.objectives.proxies import OverProxies
-from keras_dml import losses, mining
+from keras_dml import losses
 
 KINDS: dict[str, type[Objective]] = {
     "pairs": OverPairs,
@@ -59,31 +60,15 @@ def objective_of(options: RunOptions) -> Objective:
     """
     loss = losses.get(options.loss)
     kind = AttachedClassifier if options.classifier else KINDS[loss.kind]
-    given = {name: getattr(options, name) for name in _TAKEN_WITH if hasattr(options, name)}
-    given |= {name: getattr(options, name) for name in ("proxies_factor", "proxies_merging")}
-    for prefix, values in (
-        (loss_flags.MEMORY, options.memory),
-        (loss_flags.PROXIES, options.proxies),
-    ):
-        given |= {f"{prefix}{name}": value for name, value in values.items()}
-    for name, value in given.items():
-        rule = next(rule for prefix, rule in _TAKEN_WITH.items() if name.startswith(prefix))
-        # 0, the default of --dropout, is not given.
-        if value in (None, False) or rule(type(loss), kind):
+    for name, value in ((name, value_of(options, name)) for name in sorted(options.given)):
+        rule = _TAKEN_WITH.get(name) or _TAKEN_WITH.get(f"{name.partition('_')[0]}_")
+        # 0, the default of --dropout, changes nothing.
+        if rule is None or value in (None, False) or rule(type(loss), kind):
             continue
         takers = [each for each, taker in losses.LOSSES.items() if rule(taker, KINDS[taker.kind])]
         raise UsageError(
             f"loss must be one of {', '.join(takers)} with {name}={shown(value)}, but got "
             f"{options.loss}."
-        )
-    if options.memory and "size" not in options.memory:
-        name, value = next(iter(options.memory.items()))
-        raise UsageError(
-            f"{loss_flags.MEMORY}{name} must be unset without --memory_size=N, but got {value}."
-        )
-    if options.mining is not None and not set(options.mining) <= set(mining.STRATEGIES):
-        raise UsageError(
-            f"mining must be of {', '.join(mining.STRATEGIES)}, but got {shown(options.mining)}."
         )
     if options.candidates == "catalog":
         kind = OverCatalog
@@ -94,6 +79,3 @@ def objective_of(options: RunOptions) -> Objective:
     objective = kind(options)
     objective.check()
     return objective
-
-
-__all__ = ["KINDS", "Objective", "objective_of"]

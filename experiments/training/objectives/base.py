@@ -17,7 +17,7 @@ from experiments.evaluation.evaluators import (
     RetrievalScores,
     UntrainedBackbone,
 )
-from experiments.options import RunOptions, loss_flags
+from experiments.options import RunOptions
 from experiments.options import data as described
 from experiments.options.errors import UsageError
 from experiments.options.values import whole_numbers
@@ -177,7 +177,12 @@ class Objective(abc.ABC):
         return float(rate(self.updates(steps) - 1) if callable(rate) else rate)
 
     def evaluators(self) -> list[Evaluator]:
-        """Return the evaluators, in their order."""
+        """Return the evaluators, in their order.
+
+        Raises:
+            UsageError: A tracked loss is unknown or needs a head.
+        """
+        names, flags = self.options.track, self.options.track_flags
         return [
             RetrievalScores(self.prefixes()[:-1], self.options),
             InformationScores(self.options.information),
@@ -185,17 +190,8 @@ class Objective(abc.ABC):
             UntrainedBackbone(),
             RawPixels(),
             PairSimilarities(),
-            *self.tracked(),
+            *([TrackedLosses(names, flags, self.has_classifier)] if names or flags else []),
         ]
-
-    def tracked(self) -> list[Evaluator]:
-        """Return the evaluator of the tracked losses, if there are any.
-
-        Raises:
-            UsageError: A loss is unknown or needs a head.
-        """
-        names, flags = self.options.track, self.options.track_flags
-        return [TrackedLosses(names, flags, self.has_classifier)] if names or flags else []
 
     def accuracy(self) -> Evaluator:
         """Return the evaluator of the accuracy on the training classes."""
@@ -218,37 +214,27 @@ class Objective(abc.ABC):
         return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss
 
     def own_arguments(self) -> dict[str, Any]:
-        """Return the loss arguments, without arguments of a cross-entropy next to the loss."""
-        own, _ = loss_flags.divided(self.options.loss, self.options.loss_arguments)
-        return own
+        """Return the arguments of the loss that are set."""
+        return self.options.loss_arguments
 
     def prefixes(self) -> tuple[int, ...]:
         """Return the lengths of the embedding's prefixes, which end with the whole embedding.
 
         Raises:
-            ValueError: The lengths do not increase to the size of the embedding.
+            ValueError: The lengths do not increase.
         """
-        options = self.options
-        if options.matryoshka is None:
+        if self.options.matryoshka is None:
             return ()
-        prefixes = whole_numbers("matryoshka", options.matryoshka)
-        given = ",".join(options.matryoshka)
+        prefixes = whole_numbers("matryoshka", self.options.matryoshka)
         if list(prefixes) != sorted(set(prefixes)) or prefixes[0] < 1:
             raise UsageError(
-                f"matryoshka must be increasing lengths, each at least 1, but got {given}."
-            )
-        if options.embedding_size is not None and prefixes[-1:] != (options.embedding_size,):
-            raise UsageError(
-                f"matryoshka must end with embedding_size={options.embedding_size}, but got "
-                f"{given}."
+                "matryoshka must be increasing lengths, each at least 1, but got "
+                f"{','.join(self.options.matryoshka)}."
             )
         return prefixes
 
     def check_dimensions(self, dimensions: int) -> None:
-        """Raise `UsageError` unless the prefixes end with `dimensions`.
-
-        Without `embedding_size`, only the backbone determines the size.
-        """
+        """Raise `UsageError` unless the prefixes end with `dimensions`."""
         prefixes = self.prefixes()
         if prefixes and prefixes[-1] != dimensions:
             raise UsageError(

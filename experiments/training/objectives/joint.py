@@ -31,11 +31,10 @@ class Joint(Objective):
             raise UsageError(
                 f"also must come with a loss over pairs or with ce, but got loss={options.loss}."
             )
-        for name in ("levels", "matryoshka", "memory", "chunk_size", "classifier"):
-            if getattr(options, name):
-                raise UsageError(f"also must not be given with {name}, but got {options.also}.")
-        if self.own_arguments().get("boundaries"):
-            raise UsageError(f"also must not be given with boundaries, but got {options.also}.")
+        if options.memory or self.own_arguments().get("boundaries"):
+            raise UsageError(
+                f"also must be unset with --memory_size or --boundaries, but got {options.also}."
+            )
         self.also()
 
     def outputs(self) -> Sequence[str]:

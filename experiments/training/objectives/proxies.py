@@ -19,13 +19,11 @@ class OverProxies(Objective):
         options = self.options
         loss = cast(type[losses.ProxyLoss], losses.LOSSES[options.loss])
         given: dict[str, Any] = {**loss.head, **options.proxies}
-        if options.proxies_merging is not None:
-            with naming_flags({name: f"{PROXIES}{name}" for name in options.proxies}):
-                regularizer = models.CenterRegularizer(
+        with naming_flags({name: f"{PROXIES}{name}" for name in options.proxies}):
+            if options.proxies_merging is not None:
+                given["proxies_regularizer"] = models.CenterRegularizer(
                     given.get("centers", 1), options.proxies_merging
                 )
-            given["proxies_regularizer"] = regularizer
-        with naming_flags({name: f"{PROXIES}{name}" for name in options.proxies}):
             cosines = models.proxy_model(embedding, num_classes, **given)
         fitted = models.DistributedModel(embedding.input, cosines.output, name="training")
         return self.in_chunks(fitted)

@@ -96,28 +96,6 @@ def test_scores_equal_metrics_evaluate_with_and_without_a_gallery(patience):
         assert findings.lines[0][0] == "NMI"
 
 
-def test_a_catalog_has_separate_scores():
-    rng = np.random.default_rng(0)
-    photos, pictures, labels = rng.normal(size=(6, 3)), rng.normal(size=(2, 3)), [0, 1] * 3
-    data = Split(table([0, 1]), table(labels), catalog=table([1, 0], seed=2))
-    run = run_on(data, (1, 2, 4))
-    embeddings = {"test": photos, "catalog": pictures}
-    assert set(RetrievalScores().sides(data)) == set(embeddings)
-    row = dict(RetrievalScores().measure(run, None, embeddings))
-    # K = 4 exceeds the two pictures of the catalog.
-    of_catalog = {key for key in row if key.startswith("catalog/")}
-    assert of_catalog == {f"catalog/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
-    unit = photos / np.linalg.norm(photos, axis=1, keepdims=True)
-    nearest = np.argmax(unit @ (pictures / np.linalg.norm(pictures, axis=1, keepdims=True)).T, 1)
-    assert row["catalog/recall@1/cosine"] == np.mean(np.array([1, 0])[nearest] == labels)
-    assert row["catalog/recall@2/l2"] == 1.0
-    rows = RetrievalScores().finish(run, Finished(None, embeddings, [row], row)).rows
-    assert rows["photo to catalog, cosine"] == {
-        "recall@1": row["catalog/recall@1/cosine"],
-        "recall@2": 1.0,
-    }
-
-
 @pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
 def test_scores_by_scann_have_certificates_after_each_epoch_and_at_the_end():
     rng = np.random.default_rng(0)
@@ -165,23 +143,6 @@ def started(tmp_path):
     return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
 
 
-def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys):
-    run, embeddings = started
-    evaluator = UntrainedBackbone()
-    evaluator.before(run, Start(0, None, lambda: embeddings))
-    findings = evaluator.finish(run, None)
-    scores = metrics.evaluate(embeddings["test"], run.data.test.labels, [1, 2], clustering=False)
-    row = findings.rows["untrained backbone, l2"]
-    for name in ("recall@2", "map@r", "r_precision"):
-        assert row[name] == scores[f"{name}/l2"]
-    end = Finished(None, embeddings, [], {})
-    for name, row in RetrievalScores().finish(run, end).rows.items():
-        shown = name.removeprefix("embedding, ")
-        assert findings.rows[f"untrained backbone, {shown}"] == row
-    assert findings.baselines["untrained backbone"]["l2"]["map@r"] == scores["map@r/l2"]
-    assert "untrained backbone, " in capsys.readouterr().out
-
-
 def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
     run, embeddings = started
     first, continued = UntrainedBackbone(), UntrainedBackbone()
@@ -215,14 +176,3 @@ def test_pairs_before_training_use_the_untrained_backbone(started):
     assert name.partition(": ")[0] == "before, untrained backbone"
     assert name.partition(": ")[2] == other.partition(": ")[2]
     np.testing.assert_array_equal(before, after)
-
-
-def test_findings_are_concatenated():
-    first = Findings(
-        rows={"a": {"recall@1": 0.5}}, lines=[("x", "1")], printed=["p"], result={"n": 1}
-    )
-    second = Findings(rows={"b": {"recall@1": 0.2}}, summary=[("y", "2")], figures={"t": "data"})
-    both = Findings.together([first, second, Findings()])
-    assert list(both.rows) == ["a", "b"]
-    assert (both.lines, both.summary, both.printed) == ([("x", "1")], [("y", "2")], ["p"])
-    assert (both.figures, both.result) == ({"t": "data"}, {"n": 1})

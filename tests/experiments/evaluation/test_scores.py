@@ -8,9 +8,9 @@ from tiny_run import TINY, finished_run, history
 
 from experiments import compare, evaluate
 from experiments.evaluation import scores
-from experiments.evaluation.information import ROWS, widest_classes
+from experiments.evaluation.evaluators import widest_classes
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
-from experiments.evaluation.scores import Embeddings, Score
+from experiments.evaluation.scores import ROWS, Embeddings, Score
 from experiments.options.command_line import run_command
 from keras_dml import metrics
 
@@ -61,7 +61,7 @@ def test_a_new_score_is_in_the_files_of_an_evaluation(spread, tmp_path, capsys):
     assert found["spread/cosine"] == 0.25 and found["spread/l2"] == 0.125
     page = (tmp_path / "mine-evaluation" / "evaluation.html").read_text()
     assert spread.explanation in page and '<th scope="col">Spread</th>' in page
-    assert "<td><strong>0.125 m</strong></td>" in page  # a lower value is better
+    assert "<td>0.125 m</td>" in page
 
 
 @pytest.mark.slow
@@ -110,7 +110,6 @@ def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path,
     said = capsys.readouterr().out
     assert "Mutual information, nearest neighbors (nats): " in said
     assert "Images of the entropies and of the information: 40" in said
-    assert "Matching pairs of the divergence: 140, fewer than 10 for each of 100 bins" in said
     folder = tmp_path / "mine-evaluation"
     found = json.loads((folder / "evaluation.json").read_text())["scores"]
     names = [name for name in INFORMATION if not scores.SCORES[name].fitted]
@@ -152,12 +151,6 @@ def test_a_class_without_variance_shows_the_pooled_form():
     _, (label, text) = widest_classes(z, np.array([0, 0, 1, 1]))
     assert "pooled" in label and float(text) == pytest.approx(np.log(np.pi * np.e / 4), abs=1e-3)
     assert len(widest_classes(np.ones((4, 2)), np.array([0, 0, 1, 1]))) == 1
-
-
-def test_pairs_of_the_divergence():
-    z = np.random.default_rng(0).normal(size=(100, 2))
-    assert embedded(z, np.arange(100) % 2).pairs_of_the_divergence() == "2,450"
-    assert embedded(z[:4], np.arange(4)).pairs_of_the_divergence() == "0"
 
 
 def test_scores_of_information_need_two_classes_with_two_rows():

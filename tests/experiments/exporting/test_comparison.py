@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.exporting.comparison import Embeddings, compare, milliseconds
+from experiments.exporting.comparison import compare, milliseconds
 
 
 def test_numbers_of_a_comparison():
@@ -11,9 +11,7 @@ def test_numbers_of_a_comparison():
     of_export = of_keras.copy()
     of_export[0] = [-5, 0.5]
     labels = np.array([0, 0, 1, 1])
-    found = compare(
-        Embeddings(of_export, None), Embeddings(of_keras, None), (labels, None), [1, 3], 7, 2.5
-    )
+    found = compare({"test": of_export}, {"test": of_keras}, {"test": labels}, [1, 3], 7, 2.5)
     assert found.difference == 8 and (found.bytes, found.milliseconds) == (7, 2.5)
     assert found.length == pytest.approx(np.linalg.norm(of_keras, axis=1).mean())
     assert found.similarity == pytest.approx((-15 + 2) / (5 * np.hypot(5, 0.5)))
@@ -24,9 +22,9 @@ def test_numbers_of_a_comparison():
 def test_a_gallery_is_searched():
     queries = np.eye(2, dtype=np.float32)
     labels = np.array([0, 1])
-    both = Embeddings(queries, queries[::-1].copy())
-    same = Embeddings(queries, queries)
-    found = compare(both, same, (labels, labels), [1], 0, 0.0)
+    both = {"test": queries, "gallery": queries[::-1].copy()}
+    same = {"test": queries, "gallery": queries}
+    found = compare(both, same, {"test": labels, "gallery": labels}, [1], 0, 0.0)
     assert (found.recalls[1], found.keras_recalls[1]) == (0.0, 1.0)
 
 

@@ -108,21 +108,6 @@ def test_the_unsupported_layer_is_identified():
         layers.write("onnx", format._replace(write=full), source, pathlib.Path("nowhere"))
 
 
-def test_a_full_disk_is_not_reported_as_an_unsupported_layer(tmp_path, monkeypatch):
-    def write(source, path):
-        # TensorFlow raises a different error for a full disk, or writes a partial graph.
-        monkeypatch.setattr(layers.tempfile, "TemporaryFile", full)
-        raise RuntimeError("of a converter")
-
-    def full(dir):
-        raise OSError(28, "No space left on device")
-
-    format = FORMATS["onnx"]._replace(write=write)
-    with pytest.raises(OSError, match="No space") as raised:
-        layers.write("onnx", format, Source(model(), decoded), tmp_path / "export.onnx")
-    assert raised.value.filename == str(tmp_path / "export.onnx")
-
-
 @pytest.mark.parametrize(
     ("name", "module"),
     [

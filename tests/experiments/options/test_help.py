@@ -84,7 +84,7 @@ def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
 LIGHT = [
     name
     for name, (_, options) in COMMANDS.items()
-    if declarations(options).keys() == declarations(options, registries=False).keys()
+    if not any(key for _, key, _ in declarations(options).values())
 ]
 
 
@@ -93,10 +93,6 @@ def test_help_and_mistyped_flags_do_not_import_keras(name):
     """Import losses, samplers, and optimizers only for commands with their flags."""
     words = ["--help", "--epoch"] if name != "export" else ["--epoch"]
     check(name, words)
-
-
-def test_a_wrong_value_is_refused_before_keras_is_imported():
-    check("run", ["--epochs=x"])
 
 
 def test_the_help_of_a_run_does_not_import_tensorflow():

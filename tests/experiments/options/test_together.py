@@ -20,6 +20,8 @@ REFUSED = [
     (["--chunk_statistics"], "chunk_statistics must be false without --chunk_size=..."),
     (["--strategy=auto", "--logical_devices=2"], "logical_devices .*without --strategy=mirrored"),
     (["--classifier_steps=3"], "classifier_steps must be 500 without --objective=.*3"),
+    (["--also=tcm", "--matryoshka=4,8"], "also must be unset with --matryoshka.*tcm"),
+    ([*CACHED, "--training_size=192"], "training_size must be unset with --cache_features.*192"),
     (["--objective=alternating", "--also=tcm"], "objective must be unset with --also"),
     (["--workers=2"], "workers must be unset without --engine=ray.*2"),
     (["--matryoshka=4,8", "--levels=a,b"], "matryoshka must be unset with --levels"),

@@ -99,26 +99,29 @@ def imported(tmp_path):
 def test_rows_are_stored_by_path_also_for_missing_images(tmp_path, imported):
     whole = tmp_path / "photos" / "d.jpg"
     lines = imported(
-        "path,brand\n"
-        f"Milk\\a.jpg,Arla\n./Juice//Apple/b.jpg,Bravo\n{whole},Åre\nlater.jpg,Arla\nd.jpg,Åre\n"
+        "\ufeff;Path; brand\n"
+        f"0;Milk\\a.jpg;Arla \n1;./Juice//Apple/b.jpg;Bravo\n2;{whole};Åre\n\n3;later.jpg;Arla\n"
     )
     assert lines == [
         "columns: brand, of 3 of 5 images",
         f"1 paths in {tmp_path / 'known.csv'} are not images: later.jpg",
         f"2 images have no row in {tmp_path / 'known.csv'}: Juice/Orange/c.jpg, x/Milk/e.jpg",
-        f"1 repeated rows in {tmp_path / 'known.csv'} are ignored",
     ]
     assert read_columns(tmp_path, PATHS).counts("brand") == [("Arla", 1), ("Bravo", 1), ("Åre", 1)]
     assert rows_of(read_columns(tmp_path, ["later.jpg", "new.jpg"]), ("brand", "Arla")) == [0]
-    imported("path,price\nd.jpg,3\n")
+    imported("file,price\nd.jpg,3\n")
     assert read_columns(tmp_path, PATHS).names == ["class", "folder", "price"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,folder\nd.jpg,x\n", "a column 'folder', which every index has"),
+        ("path,folder\nd.jpg,x\n", "column 'folder', which every index has, but got .*folder"),
+        ("path\nd.jpg\n", "column of paths and other columns, .* but got .* with path"),
+        ("path,brand\n", "none of the 0 paths"),
         ("path,brand\nx/y.jpg,x\n", "none of the 1 paths .* first path is x/y.jpg"),
+        ("path,brand\nd.jpg,x\n./d.jpg,x\n", "one row for each path, .* several rows for d.jpg"),
+        ("path,brand\nd.jpg\n", "columns must have 2 cells in each line, but got 1 in line 2"),
     ],
 )
 def test_csv_files_that_are_refused(tmp_path, imported, text, message):

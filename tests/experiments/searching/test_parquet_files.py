@@ -22,9 +22,6 @@ def test_written_files(tmp_path, monkeypatch):
     assert table.column_names == ["id", "path", "class", "folder", "brand", "digest", "vector"]
     assert table["path"].to_pylist() == rows.columns["path"] and table["id"].to_pylist() == rows.ids
     np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), "f4"), rows.vectors)
-    assert target.write(stores.description(), rows) == "there already"
-    (folder / names[1]).unlink()
-    assert target.write(stores.description(), rows) == "written"
     fewer = stores.rows(stores.PATHS[:5])
     assert target.write(stores.description(), fewer)
     assert pq.read_table(folder)["path"].to_pylist() == stores.PATHS[:5]

@@ -58,7 +58,7 @@ def test_errors_of_the_server_are_one_line(dsn):
     with pytest.raises(UsageError, match="holds something else"):
         open_store(Address("pgvector", dsn, "theirs")).description()
     guest = open_store(Address("pgvector", dsn.replace("user=me", "user=guest"), "images"))
-    with pytest.raises(StoreError, match="permission denied") as caught:
+    with pytest.raises(StoreError, match="permission denied") as caught, guest.asking():
         guest.create(stores.description())
     assert "\n" not in str(caught.value)
     store = open_store(Address("pgvector", dsn, "images"))
@@ -66,7 +66,7 @@ def test_errors_of_the_server_are_one_line(dsn):
     rows = stores.rows()
     shorter = stores.made_rows(rows.columns["path"], rows.vectors[:, :5], {"brand": [""] * 24})
     for wrong, said in ((shorter, "expected 6 dimensions"), (stores.rows(brand="\0"), "NUL")):
-        with pytest.raises(StoreError, match=said) as caught:
+        with pytest.raises(StoreError, match=said) as caught, store.asking():
             store.upsert(wrong)
         assert "\n" not in str(caught.value)
     assert not [row for block in store.values(["id"]) for row in block]

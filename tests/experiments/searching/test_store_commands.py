@@ -15,8 +15,7 @@ from experiments import search
 from experiments.options.command_line import run_command
 from experiments.options.errors import UsageError
 from experiments.searching.index_folder import read_settings, write_settings
-from experiments.searching.store import made_rows
-from experiments.searching.store_update import check_store
+from experiments.searching.store import check_store, made_rows
 
 
 class Elsewhere:

@@ -219,10 +219,9 @@ def test_invalid_addresses(text):
         parsed_address(text, "to")
 
 
-@pytest.mark.parametrize("name", ["id", "vector", "digest", "a.b", "a`b", 'a"b', "é" * 32, "a\nb"])
-def test_unsupported_columns(name):
-    with pytest.raises(UsageError, match="column"):
-        check_columns(["Price (€)", name])
+def test_unsupported_columns():
+    with pytest.raises(UsageError, match="other than id, .* but got the column vector"):
+        check_columns(["Price (€)", "vector"])
 
 
 def test_parquet_cannot_be_searched():

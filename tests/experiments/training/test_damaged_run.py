@@ -16,14 +16,12 @@ from experiments.options.errors import UsageError
 from experiments.training.checkpoint import State
 from experiments.training.manifest import MANIFEST, Manifest
 from experiments.training.run_files import (
-    BAD_IMAGES,
     BEST,
     CHECKPOINT,
     FLAGS_FILE,
     LOG,
     RESULT,
     kept_model,
-    known_bad_images,
     read_finished,
 )
 from experiments.training.run_folder import RunFolder
@@ -57,7 +55,6 @@ KEPT = {RAW_PIXELS: {"cosine": {"1": 0.5}}}
 
 def begun(path, epochs, scores=(0.1, 0.2, 0.3)):
     folder = RunFolder(path, FLAGS).open()
-    folder.write_text(BAD_IMAGES, "a.jpg\tcut\n")
     for name, value in KEPT.items():
         folder.write_json(name, value)
     keras.utils.set_random_seed(0)
@@ -70,7 +67,6 @@ def ended(path, scores=(0.1, 0.2, 0.3)):
     """Resume the run in this folder. Return its final files and weights."""
     keras.utils.set_random_seed(0)
     model = net()
-    left_out = known_bad_images(path)
     folder = RunFolder(path, FLAGS).open()
     try:
         state = folder.restore_checkpoint(lambda state: model, ALONE)
@@ -83,7 +79,7 @@ def ended(path, scores=(0.1, 0.2, 0.3)):
     log = (path / LOG).read_text()
     variables = np.concatenate([variable.numpy().ravel() for variable in model.variables])
     flags = (path / FLAGS_FILE).read_text()
-    return (path / BEST).read_text(), log, variables.tolist(), left_out, seen, flags
+    return (path / BEST).read_text(), log, variables.tolist(), seen, flags
 
 
 def cut(path):
@@ -98,7 +94,7 @@ def flip(path, place=0.5):
 
 
 DAMAGES = {"cut": cut, "flipped": flip, "missing": lambda path: path.unlink()}
-FILES = (FLAGS_FILE, LOG, CHECKPOINT, BEST, BAD_IMAGES, RAW_PIXELS, MANIFEST)
+FILES = (FLAGS_FILE, LOG, CHECKPOINT, BEST, RAW_PIXELS, MANIFEST)
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +149,7 @@ def test_random_damage(count, two_epochs, tmp_path, capsys):
         if generator.random() < 0.3:
             how += f"; {damage_a_file(run, generator)}"
         try:
-            # Without a checkpoint, the run starts again and lists the bad images again.
-            again = not (run / CHECKPOINT).is_file()
-            same = ended(run)[: 3 if again else None] == two_epochs[1][: 3 if again else None]
+            same = ended(run) == two_epochs[1]
         except UsageError as error:
             if str(run) in str(error) and len(str(error).splitlines()) == 1:
                 tally.add("named in one line")
@@ -206,7 +200,7 @@ def test_a_kill_between_two_renamings_loses_nothing(call, tmp_path, monkeypatch)
 
 def test_changed_files_of_a_finished_run_are_named(tmp_path):
     folder = begun(tmp_path / "run", 3)
-    folder.write_result({"table": "t", "recall": {}})
+    folder.write_json(RESULT, {"table": "t", "recall": {}})
     path = folder.path
     result, log = read_finished(path)
     assert result["table"] == "t" and len(log) == 3 and kept_model(path) == path / BEST

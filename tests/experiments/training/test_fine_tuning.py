@@ -16,7 +16,7 @@ from tiny_transformer import tiny_transformer
 
 from experiments.options import RunOptions, UsageError, data, parse
 from experiments.training import encoders
-from experiments.training.fine_tuning import Trainability, check_fine_tuning
+from experiments.training.fine_tuning import Trainability
 from experiments.training.optimizer import backbone_optimizer, optimizer, scheduled
 from keras_dml import models, optimizers
 
@@ -25,21 +25,6 @@ RUN = [*TINY, "--epochs=3", "--deterministic"]
 
 def options(*words):
     return parse(RunOptions, ["run", *words])
-
-
-REFUSED = [
-    (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3"),
-    (
-        ["--freeze_backbone", "--cache_features", "--training_size=192"],
-        "training_size must be image_size=224 with cache_features, but got 192",
-    ),
-]
-
-
-@pytest.mark.parametrize(("flags", "message"), REFUSED)
-def test_conflicting_flags(flags, message):
-    with pytest.raises(UsageError, match=message):
-        check_fine_tuning(options(*flags))
 
 
 NO_BLOCKS = [

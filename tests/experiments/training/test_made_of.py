@@ -16,7 +16,6 @@ from experiments.pages.retrieval import same_queries
 from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
 from experiments.training.run_files import (
-    BAD_IMAGES,
     BEST,
     CHECKPOINT,
     FLAGS_FILE,
@@ -47,9 +46,7 @@ def begun(photos, tmp_path):
 def begin(path, photos, *more):
     options = options_of(photos, *more)
     folder = RunFolder(path, resolved(options)).open()
-    split, lines = described.data(options)
-    settle_images(folder, record_of(split))
-    folder.write_text(BAD_IMAGES, "".join(f"{line}\n" for line in lines))
+    settle_images(folder, record_of(described.data(options)[0]))
     folder.new_best().write_bytes(b"a model")
     folder.write_history([{"epoch": 1, "step": 1}])
     variables = types.SimpleNamespace(built=True, variables=[])
@@ -157,16 +154,6 @@ def test_moved_images_are_found_with_data_dir(photos, begun, tmp_path, monkeypat
     with pytest.raises(UsageError, match="data_dir must be .*moved, which is not in .*elsewhere"):
         images_now(relative)
     assert len(images_now(relative, "--data_dir=../moved", data_dir_moves=True).test) == 6
-
-
-def test_skipped_images_stay_skipped_in_a_moved_folder(photos, tmp_path, monkeypatch):
-    (photos / "d" / "0.png").write_text("no image")
-    monkeypatch.chdir(tmp_path)
-    run = begin(tmp_path / "run", "photos", "--skip_bad_images")
-    for spelled in ("./photos", str(photos)):
-        assert len(images_now(run, f"--data_dir={spelled}").test) == 5
-    moved = photos.rename(tmp_path / "moved")
-    assert len(images_now(run, f"--data_dir={moved}", data_dir_moves=True).test) == 5
 
 
 def test_images_in_memory_are_identified_by_their_classes(tmp_path):

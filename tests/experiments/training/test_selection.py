@@ -159,10 +159,8 @@ def test_a_fold_of_single_images_has_no_score_to_watch():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--schedule=constant"], "patience must be 0 without --fold=.*2"),
         (["--patience=0", "--keep=best_fold"], "keep must be last or best_test without --fold"),
         (["--fold=1/2"], "schedule must be constant or step with --patience.*warm_cosine"),
-        (["--fold=1/2", "--schedule=step", "--eval_every=2"], "eval_every must be .*patience=2"),
         (["--fold=1/2", "--patience=-1"], "patience"),
     ],
 )
@@ -183,11 +181,10 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
     words = [*TINY, *PATIENT, "--learning_rate=0", "--epochs=50", "--patience=2"]
     words += [f"--data_dir={photos}", f"--output_dir={folder}"]
     assert command(*words) == 0
-    said, bar = capfd.readouterr()
+    said = capfd.readouterr().out
     why = "after epoch 3 of 50: in 2 evaluations MAP@R on fold 1/2 has not risen above the"
     assert "50 epochs of 2 steps, or until MAP@R has not risen in 2 evaluations" in said
     assert f"stopped {why}" in said
-    assert "no gain in 1 of 2" in bar
     log = history(folder)
     assert [row["epoch"] for row in log] == [1, 2, 3]
     assert [row["test/evaluations_without_gain"] for row in log] == [0, 1, 2]

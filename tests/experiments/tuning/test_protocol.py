@@ -89,7 +89,7 @@ def test_models_of_the_folds_are_scored_separately_and_concatenated(tmp_path, mo
     for name, key in (("R@1", "recall@1/cosine"), ("MAP@R", "map@r/cosine")):
         assert found[name]["separate"] == 0.625
         assert found[name]["concatenated"] == pytest.approx(expected[key])
-    monkeypatch.setattr(folds, "run_module", pytest.fail)  # the scores are stored
+    monkeypatch.setattr(folds, "run_module", pytest.fail)  # the evaluations are stored
     assert scores_on_test_classes(tmp_path, runs, FORWARDED) == found
 
 

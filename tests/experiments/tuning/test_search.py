@@ -196,5 +196,5 @@ def test_a_stored_trial_sets_only_searched_flags(tmp_path):
             params=params, distributions={**first.distributions, "trust_code": words}, value=2.0
         )
     )
-    with pytest.raises(UsageError, match="trial 2 of other parameters.*trust_code"):
+    with pytest.raises(UsageError, match="parameters .* got trial 2 of .*trust_code"):
         search.best()

@@ -215,8 +215,6 @@ def test_the_range_of_a_number(bounds, words, within, beyond):
         assert refused.value.renamed("--rate") == f"--rate must be {words}, but got {value!r}."
     with pytest.raises(TypeError, match=f"^rate must be {words}, but got '1'\\.$"):
         checks.check_number("rate", "1", **bounds)
-    with pytest.raises(ArgumentError, match=f"^rate must be {words}"):
-        checks.check_number("rate", 10**400, **bounds)
 
 
 @pytest.mark.parametrize(
@@ -272,4 +270,3 @@ def test_a_value_in_a_message_is_one_short_line():
     )
     assert checks.shown(list(range(999))).startswith("[0, 1, 2, ")
     assert len(checks.shown(list(range(999)))) == 201
-    assert checks.shown(10**5000) == "an object of type int"

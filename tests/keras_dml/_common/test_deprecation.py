@@ -31,11 +31,6 @@ def test_the_new_name_does_not_warn():
     assert doubled.__doc__ == "Return twice the value."
 
 
-def test_both_names_at_once_are_refused():
-    with pytest.raises(TypeError, match="old must not be set .*new.*old=1 and new=2"):
-        doubled(old=1, new=2)
-
-
 def test_nearest_neighbors():
     with pytest.warns(DeprecationWarning, match="nearest_neighbours is called nearest_neighbors"):
         old = metrics.nearest_neighbours

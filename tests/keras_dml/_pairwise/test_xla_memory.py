@@ -45,23 +45,3 @@ def test_no_array_of_a_compiled_step_is_larger_than_a_few_matrices(name, argumen
     shapes = re.findall(r"\[([\d,]+)\]", program)
     largest = max(math.prod(map(int, shape.strip(",").split(","))) for shape in shapes)
     assert size**2 <= largest <= 4 * size**2
-
-
-@pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
-def test_smooth_ranks_use_two_matrices_at_most(name):
-    size = 32
-    ids, z = np.arange(size) // 4, tf.zeros((size, 8))
-    loss = losses.get(name)
-
-    @tf.function
-    def step(z):
-        with tf.GradientTape() as tape:
-            tape.watch(z)
-            value = loss(ids, z)
-        return tape.gradient(value, z)
-
-    graph = step.get_concrete_function(z).graph.as_graph_def(add_shapes=True)
-    nodes = [*graph.node, *(node for body in graph.library.function for node in body.node_def)]
-    shapes = [shape for node in nodes for shape in node.attr["_output_shapes"].list.shape]
-    sizes = [math.prod(dim.size for dim in shape.dim) for shape in shapes]
-    assert max(sizes) <= 2 * size**2  # Two matrices for the ranks of both kinds, instead of n³.

@@ -1,7 +1,5 @@
 """Types of embeddings that losses accept, such as lists, arrays, and tensors, and refuse."""
 
-import fractions
-
 import keras
 import numpy as np
 import pytest
@@ -27,9 +25,7 @@ TAKEN = {
     "tuples": tuple(map(tuple, Z.tolist())),
     "a list of arrays": list(Z),
     "a list of tensors": lambda: [keras.ops.convert_to_tensor(row) for row in Z],
-    "objects": Z.astype(object),
     "convertible to an array": Rows(),
-    "fractions": [[fractions.Fraction(float(x)) for x in row] for row in Z],
     "half precision": lambda: keras.ops.cast(Z, "bfloat16"),
 }
 
@@ -54,15 +50,12 @@ def test_a_list_of_tensors_has_a_gradient():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="no such tensors there")
-def test_ragged_and_text_tensors():
+def test_text_tensors():
     import tensorflow as tf
 
-    for given, said in (
-        (tf.ragged.constant([[1.0, 2.0], [3.0]]), "a ragged tensor"),
-        (tf.constant(["a", "b"]), "a tensor of dtype string"),
-    ):
-        for loss in (losses.SNCALoss(), addons.TripletHardLoss()):
-            with pytest.raises(ArgumentTypeError, match=f"y_pred must be .* but got {said}"):
-                loss([0, 1], given)
-            with pytest.raises(ArgumentTypeError, match=f"y_true must be .* but got {said}"):
-                loss(given, Z[:2])
+    text = tf.constant(["a", "b"])
+    for loss in (losses.SNCALoss(), addons.TripletHardLoss()):
+        with pytest.raises(ArgumentTypeError, match="y_pred must be .* but got dtype string"):
+            loss([0, 1], text)
+        with pytest.raises(ArgumentTypeError, match="y_true must be .* but got dtype string"):
+            loss(text, Z[:2])

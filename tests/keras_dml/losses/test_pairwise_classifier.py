@@ -99,9 +99,3 @@ def test_a_classifier_is_saved_by_its_configuration():
     float(copy(ids, z))
     copy.classifier.set_weights(classifier.get_weights())
     assert float(copy(ids, z)) == value
-
-
-def test_a_classifier_must_give_logits():
-    loss = losses.PairwiseCrossEntropyLoss(classifier=keras.layers.Reshape((2, 3)))
-    with pytest.raises(ValueError, match=r"classifier must give logits.*\(11, 2, 3\)"):
-        loss(*batch())

@@ -23,7 +23,6 @@ TAKEN = {
     "objects of str": TEXTS.astype(object),
     "bytes": TEXTS.astype("S"),
     "objects of bytes": TEXTS.astype("S").astype(object),
-    "nothing masked": np.ma.array(IDS, mask=False),
 }
 if hasattr(np.dtypes, "StringDType"):  # NumPy 2 only
     TAKEN["StringDType"] = TEXTS.astype(np.dtypes.StringDType())
@@ -34,7 +33,6 @@ REFUSED = {
     "infinity": (np.where(IDS, IDS, np.inf), "whole numbers .* but got inf in row 0"),
     "2^53": (IDS + 2.0**53, "below 9007199254740992 in float64"),
     "beyond 64 bits": ([2**70] * 8, "a number beyond 64 bits"),
-    "masked": (np.ma.array(IDS, mask=IDS == 2), "a masked array. .* 2 masked entries"),
     "numbers and strings": (["a", 1] * 4, "1 next to 'a'"),
     "objects and strings": (np.array(["a", 1] * 4, object), "1 next to 'a'"),
     "bytes and strings": (["a", b"a"] * 4, "b'a' next to 'a'"),
@@ -95,20 +93,3 @@ def test_signed_and_unsigned_integers_stay_distinct():
     np.testing.assert_array_equal(joined[8:], ids)
     joined = joined_labels([("labels", ids), ("gallery_labels", IDS.astype("uint64") + 2**63)])
     assert len(np.unique(joined)) == 6
-
-
-@pytest.mark.parametrize(
-    "make, words",
-    [("tf.ragged.constant([[0], [1, 2]])", "a ragged tensor"),
-     ("tf.sparse.from_dense([0, 0, 1])", "a sparse tensor. Convert it to a dense")],
-)  # fmt: skip
-def test_ragged_and_sparse_tensors(make, words):
-    tf = pytest.importorskip("tensorflow")
-    with pytest.raises(ValueError, match=f"labels must be an array without gaps.*{words}"):
-        metrics.recall_at_k(Z, eval(make, {"tf": tf}), [1])
-
-
-def test_masked_embeddings():
-    masked = np.ma.masked_where(Z > 1, Z)
-    with pytest.raises(ValueError, match="embeddings must be an array without gaps.*masked"):
-        metrics.recall_at_k(masked, IDS, [1])

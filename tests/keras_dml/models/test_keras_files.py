@@ -100,7 +100,7 @@ def vectors():
 KINDS = {
     "functional": functional, "any size": lambda: functional(None), "nested": nested,
     "sequential": sequential, "subclassed": subclassed, "a dict": of_a_dict, "tokens": tokens,
-    "vectors": vectors,
+    "vectors": vectors, "built on images": built_on_images, "of one image": of_one_image,
 }  # fmt: skip
 
 
@@ -131,18 +131,6 @@ def test_a_saved_model_becomes_a_backbone_that_can_be_saved_copied_and_exported(
         return tf.image.resize(tf.io.decode_png(data, 3), (16, 16))
 
     check_export(model, preprocessing)
-
-
-@pytest.mark.parametrize("kind", [built_on_images, of_one_image])
-def test_the_batch_size_at_build_time_is_no_limit(kind, tmp_path):
-    theirs = kind()
-    path = saved(theirs, tmp_path)
-    model = models.embedding_model(models.build_backbone(path, 16), 3)
-    assert model.output_shape == (None, 3)
-    np.testing.assert_allclose(
-        model(images(n=5), training=False)[:1], model(images(n=5)[:1], training=False), atol=1e-5
-    )
-    assert float32_copy(model)(images(n=5)).shape == (5, 3)
 
 
 # Frozen statistics
@@ -207,18 +195,14 @@ def test_code_runs_only_if_trusted(tmp_path):
 @pytest.mark.parametrize(
     ("model", "size", "message"),
     [
-        (
-            functional,
-            32,
-            r"image_size=32, but got .* shape \(None, 16, 16, 3\)",
-        ),
+        (functional, 32, r"image_size=32, but got .* shape \(None, 16, 16, 3\)"),
         (lambda: of_channels(1), 16, r"inputs of shape \(None, 16, 16, 1\)"),
-        (lambda: of_two_inputs(), 16, "must take only images, but got a model of 2 inputs"),
+        (lambda: of_two_inputs(), 16, "does not take images .* expects 2"),
         (lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), 16, r"\(None, 4\)"),
     ],
 )
 def test_models_with_other_inputs_are_refused(model, size, message, tmp_path):
-    with pytest.raises(ValueError, match=f"mine.keras .*{message}|mine.keras {message}"):
+    with pytest.raises(ValueError, match=f"mine.keras .*{message}"):
         models.build_backbone(saved(model(), tmp_path), size)
 
 

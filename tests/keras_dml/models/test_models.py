@@ -165,6 +165,13 @@ def test_a_missing_weights_file(name, tmp_path):
         models.build_backbone(name, SIZE, weights=path)
 
 
+@pytest.mark.parametrize("name", ["efficientnetb0", "EfficientNetB7"])
+def test_a_weights_file_of_an_efficientnet_is_refused(name):
+    message = "weights must be 'imagenet' or 'none' for EfficientNetB.* .keras file"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone(name, 32, "weights.h5")
+
+
 def test_an_invalid_weights_file(tmp_path):
     path = tmp_path / "noise.weights.h5"
     path.write_bytes(b"noise")

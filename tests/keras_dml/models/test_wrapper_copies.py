@@ -114,9 +114,3 @@ def test_the_export_is_the_embedding_model(wrapper, tmp_path):
         images=tf.constant([image.tobytes() for image in X])
     )["embeddings"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_hdf5_is_refused_by_name(wrapper, tmp_path):
-    with pytest.raises(ValueError, match="filepath must be a .keras file.*HDF5"):
-        WRAPPERS[wrapper]().save(tmp_path / "model.h5")

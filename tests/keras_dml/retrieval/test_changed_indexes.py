@@ -140,6 +140,12 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
         (index, lambda: index.upsert(["n3"], np.full((1, D), np.nan)), "NaN or infinity in 1 of"),
         (index, lambda: index.upsert([7], rows[:1]), "dtype int64 after <U3"),
         (index, lambda: index.embeddings_of(["z"]), "1 that no item has: 'z'"),
+        (numbered, lambda: numbered.add(rows[:1], [99]), "ids must be None for an index without"),
+        (index, lambda: index.add(rows[:1]), "ids must be set for an index with ids"),
+        (index, lambda: index.add(rows[:1], [1]), "dtype int64 after <U3"),
+        (index, lambda: index.add(rows[:3], ["d", "n3", "n1"]), "2 of them more .*, 'n3', 'n1'"),
+        (index, lambda: index.add(rows[:2], ["d", "d"]), "more than once, 'd'"),
+        (index, lambda: index.add(rows[:2, :2], ["d", "e"]), r"rows of 6 dimensions.*\(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -203,8 +209,9 @@ class Slow:
     def slow(method):
         def slowly(*args):
             time.sleep(1e-3)
-            method(*args)
+            result = method(*args)
             time.sleep(1e-3)
+            return result
 
         return slowly
 
@@ -381,12 +388,6 @@ def test_soar_and_reorder_options(metric, option, tmp_path):
     assert loaded.search(queries[:1], 2)[1].tolist()[0][0] == scores[0, 0]
     with pytest.raises(ValueError, match="tree must have no soar_lambda and reorder_dtype="):
         index.serving_module()
-
-
-@needs_scann
-def test_soar_needs_the_cosine_metric():
-    with pytest.raises(ValueError, match="soar_lambda must be None for metric='l2', but got 1"):
-        ScannIndex(clustered(100, 0), "l2", None, TreeAH(5, soar_lambda=1))
 
 
 @needs_scann

@@ -53,22 +53,12 @@ def test_search_returns_the_ids_of_the_rows(index_class, ids):
 @pytest.mark.parametrize("index_class", INDEXES)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("ids", [None, names()], ids=["rows", "names"])
-def test_an_index_added_in_batches_saved_and_moved_equals_one_built_at_once(
-    index_class, metric, ids, tmp_path
-):
-    rows, part = embeddings(), lambda a, b: None if ids is None else ids[a:b]
+def test_a_saved_and_moved_index_equals_the_index(index_class, metric, ids, tmp_path):
+    rows = embeddings()
     whole = index_class(rows, metric, ids)
-    grown = index_class(rows[:20], metric, part(0, 20))
-    for start, stop in ((20, 21), (21, 21), (21, 45), (45, 60)):
-        grown.add(rows[start:stop], part(start, stop))
-        assert grown.num_items == stop
-        if start < 30:  # with or without a search in between
-            assert_same(grown, index_class(rows[:stop], metric, part(0, stop)), rows)
-    assert_same(grown, whole, rows)
-    (tmp_path / "elsewhere").mkdir()
-    grown.save(tmp_path / "index")
-    os.rename(tmp_path / "index", tmp_path / "elsewhere" / "moved")
-    loaded = load_index(tmp_path / "elsewhere" / "moved")
+    whole.save(tmp_path / "index")
+    os.rename(tmp_path / "index", tmp_path / "moved")
+    loaded = load_index(tmp_path / "moved")
     assert type(loaded) is index_class
     assert (loaded.num_items, loaded.dimensions, loaded.metric) == (60, 6, metric)
     np.testing.assert_array_equal(loaded.ids, whole.ids)
@@ -108,25 +98,6 @@ def test_a_trailing_null_character_does_not_match_another_id():
             index.upsert(ids, np.eye(2)[:1])
     index.remove(["b\0c"])
     assert index.ids.tolist() == ["a"]
-
-
-def test_a_refused_add_leaves_the_index_unchanged():
-    plain, named = ExactIndex(np.eye(3)), ExactIndex(np.eye(3), ids=["a", "b", "c"])
-    for index, rows, ids, message in (
-        (plain, np.eye(2), None, r"rows of 3 dimensions.*\(2, 2\)"),
-        (plain, np.full((2, 3), np.nan), None, "2 of 2 rows"),
-        (plain, np.eye(3), [5, 6, 7], "ids must be None for an index without ids"),
-        (named, np.eye(3), None, "ids must be set for an index with ids"),
-        (named, np.eye(3), [1, 2, 3], "dtype int64 after <U1"),
-        (named, np.eye(3), ["d", "c", "b"], "2 of them more than once, 'c', 'b'"),
-        (named, np.eye(3), ["d", "d", "e"], "more than once, 'd'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            index.add(rows, ids)
-        assert index.num_items == 3
-        assert index.search(np.eye(3), 1)[0][:, 0].tolist() == index.ids.tolist()
-    named.add(np.ones((1, 3)), ["d"])
-    assert named.search(np.ones((1, 3)), 1)[0].tolist() == [["d"]]
 
 
 def test_saving_replaces_an_index_and_nothing_else(tmp_path, monkeypatch):
@@ -243,8 +214,15 @@ def test_a_scann_index_loads_as_an_exact_index_without_scann(tmp_path, monkeypat
     ScannIndex(rows, "l2", names(100)).save(tmp_path / "brute")
     ScannIndex(rows, "l2", names(100), TreeAH(num_leaves=5)).save(tmp_path / "tree")
     assert json.loads((tmp_path / "tree" / "index.json").read_text())["tree"]["num_leaves"] == 5
-    monkeypatch.setitem(sys.modules, "scann", None)
-    monkeypatch.setitem(sys.modules, "scann.scann_ops_pybind", None)
+
+    # A version mismatch raises an error of TensorFlow, not an ImportError.
+    class Broken:
+        __path__ = ()
+
+        def __getattr__(self, name):
+            raise RuntimeError("undefined symbol")
+
+    monkeypatch.setitem(sys.modules, "scann", Broken())
     retrieval.scann_loads.cache_clear()
     try:
         with caplog.at_level(logging.INFO, logger="keras_dml"):
@@ -253,6 +231,7 @@ def test_a_scann_index_loads_as_an_exact_index_without_scann(tmp_path, monkeypat
     finally:
         retrieval.scann_loads.cache_clear()
     assert len(caplog.records) == 1 and "ScaNN is not available" in caplog.text
+    assert "undefined symbol" in caplog.text
     for index in loaded:
         assert type(index) is ExactIndex
         assert_same(index, ExactIndex(rows, "l2", names(100)), rows)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from retrieval_sets import naive_search
+from retrieval_sets import assert_same, naive_search
 
 from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, load_index
 
@@ -62,18 +62,15 @@ def test_it_is_saved_added_to_and_served(metric, tmp_path):
     loaded = load_index(tmp_path / "index")
     assert isinstance(loaded, PrefixIndex)
     assert (loaded.length, loaded.candidates) == (2, 8)
-    ids, scores = index.search(queries, 5)
+    assert_same(loaded, index, queries, 5)
+    ids, _ = index.search(queries, 5)
     for name, row in zip(ids, naive(items, queries, 5, metric, 2, 8)):
         assert list(name) == [names[number] for number in row]
-    assert (ids != ExactIndex(items, metric, names).search(queries, 5)[0]).any()
-    for other_ids, other_scores in (
-        loaded.search(queries, 5),
-        index.serving_module().search(np.float32(queries), 5),
-    ):
-        other_ids = [[bytes.decode(x) if isinstance(x, bytes) else str(x) for x in row]
-                     for row in np.asarray(other_ids)]  # fmt: skip
-        assert other_ids == ids.tolist()
-        np.testing.assert_allclose(other_scores, scores, rtol=1e-6, atol=1e-6)
+    exact, exact_scores = ExactIndex(items, metric, names).search(queries, 5)
+    assert (ids != exact).any()
+    served, scores = index.serving_module().search(np.float32(queries), 5)
+    assert np.char.decode(served.numpy().astype("S")).tolist() == exact.tolist()
+    np.testing.assert_allclose(scores, exact_scores, rtol=1e-6, atol=1e-6)
 
 
 def test_zeros_and_prefixes_of_zeros_are_found_last():

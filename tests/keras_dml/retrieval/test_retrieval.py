@@ -1,16 +1,10 @@
-import copy
-import logging
 import math
-import pickle
-import sys
 
 import numpy as np
 import pytest
-import tiers
 from retrieval_sets import naive_search, needs_scann
 
-from keras_dml import retrieval
-from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, build_index
+from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex
 
 INDEXES = [ExactIndex, pytest.param(ScannIndex, marks=needs_scann)]
 
@@ -50,21 +44,6 @@ def test_equal_distances_of_unequal_rows_keep_row_order(index_class):
         rows, _ = index_class(embeddings, "l2").search(embeddings[:40], k)
         expected, _ = naive(embeddings, embeddings[:40], k, "l2")
         np.testing.assert_array_equal(rows, expected)
-
-
-@needs_scann
-@tiers.parametrize("metric", METRICS, ["l2"])
-@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1, 1e-3), (0, 1e-20), (0, 1e18)], ids=str)
-def test_scann_and_exact_agree(metric, offset, scale):
-    # At (1, 1e-3) the rows almost coincide, so that float32 products cannot order them.
-    generator = np.random.default_rng(0)
-    embeddings = (offset + scale * generator.normal(size=(600, 33))).astype(np.float32)
-    embeddings[100:160] = embeddings[7]
-    for k in (1, 10, 64):
-        exact_rows, exact_scores = ExactIndex(embeddings, metric).search(embeddings, k)
-        scann_rows, scann_scores = ScannIndex(embeddings, metric).search(embeddings, k)
-        np.testing.assert_array_equal(scann_rows, exact_rows)
-        np.testing.assert_array_equal(scann_scores, exact_scores)
 
 
 def clusters(count, copies, length, gap, d=24, seed=0):
@@ -184,29 +163,3 @@ def test_invalid_items(index_class, embeddings, metric, message):
 def test_invalid_queries(index_class, queries, k, message):
     with pytest.raises(ValueError, match=message):
         index_class(bad({}), "l2").search(queries, k)
-
-
-def test_build_index_falls_back_with_one_log_line(monkeypatch, caplog):
-    # A version mismatch raises an error of TensorFlow, not an ImportError.
-    class Broken:
-        __path__ = ()
-
-        def __getattr__(self, name):
-            raise RuntimeError("undefined symbol")
-
-    monkeypatch.setitem(sys.modules, "scann", Broken())
-    retrieval.scann_loads.cache_clear()
-    try:
-        with caplog.at_level(logging.INFO, logger="keras_dml"):
-            indexes = [build_index(np.eye(3), metric) for metric in METRICS]
-    finally:
-        retrieval.scann_loads.cache_clear()
-    assert [type(index) for index in indexes] == [ExactIndex, ExactIndex]
-    assert len(caplog.records) == 1
-    assert "ScaNN is not available" in caplog.text and "undefined symbol" in caplog.text
-
-
-@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_an_index_cannot_be_pickled(copied):
-    with pytest.raises(TypeError, match=r"ExactIndex cannot be pickled.*index.save\(folder\)"):
-        copied(ExactIndex(np.eye(3)))

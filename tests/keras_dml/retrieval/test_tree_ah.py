@@ -66,6 +66,7 @@ def test_invalid_tree_parameters(arguments):
         (np.eye(15), "cosine", TreeAH(2), ValueError, "at least 16.*for 15 items"),
         (np.eye(40), "cosine", TreeAH(2, projected_dimensions=41), ValueError, "at most 40"),
         (np.eye(40), "l2", TreeAH(2, projected_dimensions=4), ValueError, "None for metric='l2'"),
+        (np.eye(40), "l2", TreeAH(2, soar_lambda=1), ValueError, "None for metric='l2', but got 1"),
         (np.eye(40), "cosine", "tree", TypeError, "tree must be None or a TreeAH"),
     ],
 )

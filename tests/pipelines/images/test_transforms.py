@@ -211,9 +211,3 @@ def test_a_batch_has_the_same_bits_as_its_images(transform, channels):
 
     expected = [transform(*image) for image in zip(pixels, *drawn)]
     np.testing.assert_array_equal(of_batch(), expected)
-
-
-def test_autograph_converts_a_transform_without_a_warning(caplog):
-    tf.function(EvaluationTransform(8)).get_concrete_function(tf.TensorSpec([], tf.string))
-
-    assert "AutoGraph" not in caplog.text

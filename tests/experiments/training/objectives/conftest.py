@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from experiments.options import RunOptions, parse
 from experiments.training import encoders
-from experiments.training.objectives import Objective, objective_of
+from experiments.training.objectives import objective_of
+from experiments.training.objectives.base import Objective
 from experiments.training.optimizer import backbone_optimizer
 
 

@@ -46,7 +46,7 @@ def test_the_loss_is_the_sum_of_both_with_the_weight(first):
     [
         (["--loss=ce", "--also=arcface"], "also must be one of .*, but got arcface"),
         (["--loss=arcface", "--also=tcm"], "also must come with a loss over pairs or with ce"),
-        (["--loss=contrastive", "--also=tcm", "--matryoshka=4,8"], "also .*matryoshka"),
+        (["--loss=contrastive", "--also=tcm", "--memory_size=9"], "also .*memory_size"),
         (
             ["--loss=ce", "--also=tcm", "--also_flags=scale=2"],
             "also_flags must be an argument of tcm",

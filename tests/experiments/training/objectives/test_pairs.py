@@ -69,7 +69,7 @@ def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--memory_weight=2"], "memory_weight must be unset without --memory_size=N.*2"),
+        (["--memory_weight=2"], "memory_size must be at least batch_size=128, but got none"),
         (["--memory_size=100"], "memory_size must be at least batch_size=128.*100"),
         (["--memory_size=500", "--loss=ice"], "anchor_gradient must be True"),
         (
@@ -152,7 +152,7 @@ def test_miners_are_applied_in_order(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--mining=hardest"], "mining must be of hard, semi_hard, .*hardest"),
+        (["--mining=hardest"], "mining must be one of hard, semi_hard, .*hardest"),
         (["--mining="], "mining must not be empty"),
     ],
 )

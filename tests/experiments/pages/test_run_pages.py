@@ -6,7 +6,7 @@ import shlex
 
 import keras_dml
 from experiments.options import RunOptions, parse
-from experiments.pages.made_by import made_by
+from experiments.pages.run_pages import made_by
 
 
 def test_the_command_repeats_the_run_and_versions_are_listed(tmp_path):
