@@ -182,10 +182,12 @@ def _bad_images(
 def bad_image_line(name: str, reason: str) -> str:
     """Return `name<tab>reason` for a list of bad images.
 
-    A name with control characters, or with bytes that are not UTF-8, becomes a JSON string.
+    A name with control characters, with bytes that are not UTF-8, or with a quote at its start
+    becomes a JSON string.
     """
-    plain = name.isprintable() and not name.startswith('"')
-    return f"{name if plain else json.dumps(name)}\t{visible(' '.join(reason.split()))}"
+    is_plain = name.isprintable() and not name.startswith('"')
+    shown = name if is_plain else json.dumps(name)
+    return f"{shown}\t{visible(' '.join(reason.split()))}"
 
 
 def classes_in_words(table: pipelines.ImageTable) -> str:

@@ -197,7 +197,7 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
         return tensor
     if keras.backend.backend() != "jax":
         return ops.cast(tensor, "int64")
-    if numbers is not None and (bad := numbers != np.asarray(tensor)).any():
+    if numbers is not None and (bad := numbers != numbers.astype(dtype)).any():
         raise ArgumentError(
             f"{name} must be class ids within {dtype}, the widest integer type of this backend, "
             f"but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."

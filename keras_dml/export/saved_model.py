@@ -93,17 +93,13 @@ def export_saved_model(
         MissingExtraError: TensorFlow is not installed.
         TypeError: `preprocessing` is not callable, or `index` is not an `Index`.
     """
-    check_installed("tensorflow", "tensorflow", "export_saved_model")
-    _check_preprocessing(preprocessing)
     while getattr(model, "wrapped", None) is not None:
         model = model.wrapped
-    _check_model(model)
+    _check_model(model, preprocessing)
     _check_index(model, index, neighbors)
     least = _checked_threshold(threshold, index)
     with replacing_folder(path, "saved_model.pb", "a SavedModel") as folder:
         if not _on_tensorflow():
-            _decoded(model, preprocessing)
-            _check_names(model)
             export_by_tensorflow(model, folder, preprocessing, index, neighbors, least)
             return
         model = _servable(model)
@@ -137,12 +133,8 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
         ValueError, TypeError: As in `export_saved_model`. Also the errors of layers that cannot be
             traced.
     """
-    check_installed("tensorflow", "tensorflow", "export_saved_model")
-    _check_preprocessing(preprocessing)
-    _check_model(model)
+    _check_model(model, preprocessing)
     if not _on_tensorflow():
-        _decoded(model, preprocessing)
-        _check_names(model)
         return
     state = random.getstate()
     try:
@@ -173,7 +165,6 @@ def _check_names(model: keras.Model) -> None:
 
 def _servable(model: keras.Model) -> keras.Model:
     """Return the model in float32, under a name that TensorFlow accepts."""
-    _check_names(model)
     if not is_float32(model):
         model = float32_copy(model)
     if not _OUTERMOST.fullmatch(model.name):
@@ -181,13 +172,12 @@ def _servable(model: keras.Model) -> keras.Model:
     return model
 
 
-def _check_preprocessing(preprocessing: object) -> None:
+def _check_model(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    """Raise the errors that need no trace of the model."""
+    check_installed("tensorflow", "tensorflow", "export_saved_model")
     if not callable(preprocessing):
         wanted = "a function from image bytes to an image"
         raise argument_error("preprocessing", wanted, preprocessing, ArgumentTypeError)
-
-
-def _check_model(model: keras.Model) -> None:
     check_static_graph(model)
     for name, shape, rank in (("in", model.input_shape, 4), ("out", model.output_shape, 2)):
         if not isinstance(shape, tuple) or len(shape) != rank:
@@ -195,6 +185,8 @@ def _check_model(model: keras.Model) -> None:
                 "model must take one batch of images [n, height, width, channels] and return one "
                 f"batch of embeddings [n, d], but got {name}put shape {shape}."
             )
+    _check_names(model)
+    _decoded(model, preprocessing)
 
 
 def _check_index(model: keras.Model, index: Index | None, neighbors: int) -> None:

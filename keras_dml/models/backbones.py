@@ -26,6 +26,7 @@ from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_
 from keras_dml.models.efficientnet_lite import PACKAGED as EFFICIENTNET_LITE0_FILE
 from keras_dml.models.frozen_statistics import live_statistics, with_frozen_statistics
 from keras_dml.models.head import embedding_model
+from keras_dml.models.image_size import fitting_image_size
 from keras_dml.models.resnet import RESNET50_V1_5, resnet50_v1_5
 
 SMALL_CONVNET = "small_convnet"
@@ -164,7 +165,7 @@ def build_backbone(
             model = _application(name, key, image_size, weights)
         else:
             given = {} if filters is None else {"filters": filters}
-            with _refusing(name, image_size):
+            with fitting_image_size(name, image_size):
                 model = BACKBONES[own].build(image_size, **given)
             if weights is not None:
                 _load_weights(model, weights)
@@ -307,7 +308,7 @@ def _application(
     # Built on the scaled images, not called on them, to get one flat model. Its layers can be found
     # by name and cloned (frozen statistics, float32 export) without recursion.
     scaled = InputScaling(application, name="input_scaling")(inputs)
-    with _refusing(name, image_size), _downloading(application):
+    with fitting_image_size(name, image_size), _downloading(application):
         model = getattr(keras.applications, application)(
             include_top=False,
             weights="imagenet" if weights == "imagenet" else None,
@@ -317,20 +318,6 @@ def _application(
     if weights not in (None, "imagenet"):
         _load_weights(model, weights)
     return keras.Model(model.input, model.output, name=key)
-
-
-@contextlib.contextmanager
-def _refusing(name: str, image_size: int) -> Iterator[None]:
-    """Convert Keras errors about shapes to errors about the image size."""
-    try:
-        yield
-    except ArgumentError:
-        raise
-    except ValueError as error:
-        raise ArgumentError(
-            f"image_size must fit backbone {name}, but got {image_size}. "
-            f"{' '.join(str(error).split())}"
-        ) from error
 
 
 @contextlib.contextmanager
@@ -408,12 +395,7 @@ def _load_plain_or_frozen(model: keras.Model, path: str | os.PathLike[str]) -> N
         # Weights files address layers by class. A file that was saved with frozen statistics fits
         # only a model with frozen statistics.
         frozen = with_frozen_statistics(model)
-        try:
-            frozen.load_weights(path)
-        except ValueError:
-            frozen = None
-        if frozen is None:
-            raise
+        frozen.load_weights(path)
         copy_state(frozen, model)
 
 

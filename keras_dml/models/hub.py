@@ -19,6 +19,7 @@ from keras_dml._backend.cloning import all_layers, finalize
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
 from keras_dml._common.types import Tensor
+from keras_dml.models.image_size import fitting_image_size
 from keras_dml.models.pooling import TokenLayout
 
 PREFIX = "hub:"
@@ -187,13 +188,8 @@ def _of_size(name: str, backbone: keras.Model, image_size: int) -> keras.Model:
         changes["position_embedding_shape"] = (*target_side, 3)
     if not changes:
         return backbone
-    try:
+    with fitting_image_size(name, image_size):
         target = type(backbone).from_config({**config, **changes})
-    except ValueError as error:
-        raise ArgumentError(
-            f"image_size must fit backbone {name}, but got {image_size}. "
-            f"{' '.join(str(error).split())}"
-        ) from error
     patches = (image_size // (_patch(backbone) or image_size)) ** 2
     antialias = config.get("antialias_in_interpolation", False)
     for old, new in zip(all_layers(backbone), all_layers(target), strict=True):

@@ -1,5 +1,7 @@
 """An embedding model or backbone for images of another size."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -7,6 +9,20 @@ import keras
 from keras_dml._backend.private import Functional
 from keras_dml._common.checks import check_whole, shown
 from keras_dml._common.errors import ArgumentError
+
+
+@contextlib.contextmanager
+def fitting_image_size(backbone: str, image_size: int) -> Iterator[None]:
+    """Convert Keras errors about shapes to errors about the image size of a backbone."""
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except ValueError as error:
+        raise ArgumentError(
+            f"image_size must fit backbone {backbone}, but got {image_size}. "
+            f"{' '.join(str(error).split())}"
+        ) from error
 
 
 def with_image_size(model: keras.Model, image_size: int) -> keras.Model:
