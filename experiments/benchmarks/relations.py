@@ -126,18 +126,21 @@ def _tags(data: dict[str, np.ndarray], seeds: int) -> Iterator[str]:
     test = ~known[y]
     half = relations.SharesLabel(min_overlap=0.5)
     yield f"nDCG@10 by shared tags, photographs of {np.sum(~known)} unseen products as queries"
+    shared = relations.SharesLabel()
     for name, labels, loss in (
+        ("features without training", y, None),
         ("fine classes", y, losses.SupConLoss(0.1)),
-        ("tags (SharesLabel)", tags[y], losses.SupConLoss(0.1, relation=relations.SharesLabel())),
+        ("tags (SharesLabel)", tags[y], losses.SupConLoss(0.1, relation=shared)),
         ("half of the tags (0.5)", tags[y], losses.SupConLoss(0.1, relation=half)),
     ):
         of_catalog, of_photos = [], []
-        for seed in range(seeds):
-            head = _head(x.shape[1], seed)
-            batch = lambda rows, labels=labels: (x[rows], labels[rows])  # noqa: E731
-            _fit(head, loss, {**data, "is_train": ~test}, seed, batch)
-            photos = head.predict(x[test], verbose=0)
-            pictures = head.predict(catalog[known], verbose=0)
+        for seed in range(seeds if loss else 1):
+            photos, pictures = x[test], catalog[known]
+            if loss:
+                head = _head(x.shape[1], seed)
+                batch = lambda rows, labels=labels: (x[rows], labels[rows])  # noqa: E731
+                _fit(head, loss, {**data, "is_train": ~test}, seed, batch)
+                photos, pictures = (head.predict(part, verbose=0) for part in (photos, pictures))
             of_catalog.append(ndcg_at_10(photos, tags[y[test]], pictures, tags[known]))
             of_photos.append(ndcg_at_10(photos, tags[y[test]]))
         yield _row(f"{name}, in the catalog of the known products", of_catalog, y[test])
