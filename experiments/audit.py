@@ -25,7 +25,6 @@ def main(argv: list[str]) -> None:
 
         options = parse(AuditOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     from experiments.evaluation.audited_images import images_of_file
-    from experiments.evaluation.duplicates import Thresholds
     from experiments.evaluation.findings import find, lines_of, write_findings
     from experiments.evaluation.held_folder import held
     from experiments.pages.audit_page import write_audit_page
@@ -44,10 +43,8 @@ def main(argv: list[str]) -> None:
             )
         if options.embeddings:
             until_end.enter_context(held(output, "output_dir"))
-        findings = find(
-            images, Thresholds(options.correlation, options.similarity, options.max_pixels)
-        )
-        lines, counts = lines_of(findings), findings.counts(options.limits)
+        findings = find(images, options)
+        lines, counts = lines_of(findings), findings.counts()
         title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
         page, file = output / "audit.html", output / "findings.csv"
         write_findings(file, lines)
@@ -71,8 +68,10 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
         options: The options.
         open_output: Creates the folder of the results. It is called after all checks.
     """
+    import numpy as np
+
     from experiments.evaluation import model_embeddings
-    from experiments.evaluation.audited_images import audited_images, split_sets
+    from experiments.evaluation.audited_images import audited_images
     from experiments.evaluation.labeled_embeddings import EmbeddedSet
     from experiments.training.made_of import images_of_run
     from experiments.training.run_files import kept_model
@@ -80,15 +79,17 @@ def _images_of_run(options: AuditOptions, open_output: Callable[[], None]) -> Au
     run = options.source
     # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(run, options, data_dir_moves=True, refuses=False)
-    tables, class_names, offsets = split_sets(split)
+    tables = {"train": split.train, "test": split.test}
+    if split.gallery is not None:
+        tables["gallery"] = split.gallery
     embedder = model_embeddings.keras_model(kept_model(run), options, "run")
     open_output()
     sets = {}
     for name, table in tables.items():
         path = options.output / f"{name}.npy"
         embeddings = model_embeddings.embed_table(embedder, table, path)
-        sets[name] = EmbeddedSet(embeddings, table.labels + offsets[name], table)
-    return audited_images(sets, class_names)
+        sets[name] = EmbeddedSet(embeddings, np.array(table.class_names)[table.labels], table)
+    return audited_images(sets)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,8 @@ def csv_columns(path: pathlib.Path, argument: str) -> dict[str, list[str]]:
         raise argument_error(argument, "an existing CSV file", str(path))
     try:
         text = path.read_text(encoding="utf-8-sig")
-        separator = max(",;\t", key=text.partition("\n")[0].count)
+        separators = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
+        separator = max(separators, key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
         lines = [(reader.line_num, [*map(str.strip, cells)]) for cells in reader if cells]
         (_, header), *rows = lines

@@ -11,7 +11,7 @@ import pkgutil
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-TOP = ("keras_dml", "pipelines", "experiments")
+TOP = ("keras_dml", "pipelines")
 PACKAGES = [
     *TOP,
     *(

@@ -91,12 +91,6 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
         return source.with_name(f"{source.stem}-audit")
 
-    @property
-    def limits(self) -> dict[str, int | None]:
-        """The largest allowed number of findings of each kind."""
-        names = ("leaks", "duplicates", "label_errors", "outliers")
-        return {name: getattr(self, f"max_{name}") for name in names}
-
     def check_effect(self) -> None:
         """Raise `UsageError` for flags on the command line without effect on a file."""
         if self.embeddings:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,7 @@ from experiments.evaluation.labeled_embeddings import EmbeddedSet, embeddings_fr
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.rows import finite_rows
-from keras_dml.metrics.relevance import class_numbers
 from pipelines import ImageTable
-from pipelines.split import Split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +68,11 @@ class AuditedImages:
         return self.class_names[self.labels[row]]
 
 
-def audited_images(
-    sets: Mapping[str, EmbeddedSet], class_names: Sequence[str] = ()
-) -> AuditedImages:
+def audited_images(sets: Mapping[str, EmbeddedSet]) -> AuditedImages:
     """Concatenate sets of one model's embeddings.
 
     Args:
-        sets: The sets, the training images first.
-        class_names: Names of labels that are numbers from 0. Without names, the labels are names.
+        sets: The sets, the training images first. The labels are the names of the classes.
 
     Raises:
         UsageError: The sets have no image, or the embeddings have several widths.
@@ -92,12 +87,8 @@ def audited_images(
             f"The sets must have an image and embeddings of one width, but got {shapes}."
         )
     labels = joined_labels((f"{name} labels".lstrip(), each.labels) for name, each in sets.items())
-    if class_names:
-        codes = labels.astype(np.int64)
-    else:
-        codes = class_numbers(labels)
-        class_names = list(map(str, labels[np.unique(codes, return_index=True)[1]]))
-    return AuditedImages(sets, np.concatenate(rows), codes, tuple(class_names))
+    classes, codes = np.unique(labels, return_inverse=True)
+    return AuditedImages(sets, np.concatenate(rows), codes, tuple(map(str, classes)))
 
 
 def images_of_file(path: str | os.PathLike[str]) -> AuditedImages:
@@ -110,20 +101,3 @@ def images_of_file(path: str | os.PathLike[str]) -> AuditedImages:
     names = {"train": "training", "test": "queries", "gallery": "gallery"}
     sets = {name: found[key] for name, key in names.items() if key in found}
     return audited_images({"": sets["test"]} if len(sets) == 1 else sets)
-
-
-def split_sets(split: Split) -> tuple[dict[str, ImageTable], tuple[str, ...], dict[str, int]]:
-    """Return the images of a dataset without its catalog, which has no photographs.
-
-    Returns:
-        `(tables, class names, offsets)`: tables by the names of the sets. The class name of a row
-        has the number of its label plus the offset of its set.
-    """
-    tables = {"train": split.train, "test": split.test}
-    if split.gallery is not None:
-        tables["gallery"] = split.gallery
-    if split.same_classes:
-        return tables, split.train.class_names, dict.fromkeys(tables, 0)
-    offset = split.train.num_classes
-    names = split.train.class_names + split.test.class_names
-    return tables, names, {name: 0 if name == "train" else offset for name in tables}

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from experiments.evaluation.audit_options import AuditOptions
 from experiments.evaluation.audited_images import AuditedImages
 from experiments.evaluation.picture_correlation import SIDE, picture_correlations, upper_pairs
 from experiments.evaluation.table_embedder import raw_pixels
@@ -15,20 +16,6 @@ from keras_dml.metrics.audit import duplicate_groups
 from pipelines import ImageTable, find_bad_images
 
 _BATCH = 64
-
-
-class Thresholds(NamedTuple):
-    """The limits of a duplicate, and of an image file.
-
-    Attributes:
-        correlation: Least correlation of the same picture, as from `picture_correlations`.
-        similarity: Least similarity of two embeddings of the same image without a picture.
-        max_pixels: Largest number of pixels of an image.
-    """
-
-    correlation: float
-    similarity: float
-    max_pixels: int
 
 
 class Duplicates(NamedTuple):
@@ -60,7 +47,7 @@ def find_duplicates(
     images: AuditedImages,
     neighbors: npt.NDArray[np.int64],
     similarities: npt.NDArray[np.float32],
-    thresholds: Thresholds,
+    options: AuditOptions,
 ) -> Duplicates:
     """Return the duplicates among images and their neighbors.
 
@@ -71,15 +58,15 @@ def find_duplicates(
         images: The audited images.
         neighbors: Row numbers `[n, k]`, the nearest first.
         similarities: Cosine similarities `[n, k]`.
-        thresholds: The least correlation and similarity of duplicates.
+        options: The least correlation and similarity of duplicates, and the largest image.
     """
     pairs, places = upper_pairs(neighbors)
     nearness = similarities.ravel()[places].astype(np.float64)
-    small, there, unreadable = _small_pictures(images, thresholds.max_pixels)
+    small, there, unreadable = _small_pictures(images, options.max_pixels)
     by_picture = there[pairs[:, 0]] & there[pairs[:, 1]]
     scores = nearness.copy()
     scores[by_picture] = picture_correlations(small, pairs[by_picture])
-    least = np.where(by_picture, thresholds.correlation, thresholds.similarity)
+    least = np.where(by_picture, options.correlation, options.similarity)
     order = np.lexsort((-nearness, -scores))
     order = order[scores[order] >= least[order]]
     groups = duplicate_groups(pairs[order], len(images))

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from experiments.evaluation.audit_options import AuditOptions
 from experiments.evaluation.audited_images import AuditedImages
-from experiments.evaluation.duplicates import Duplicates, Thresholds, find_duplicates
+from experiments.evaluation.duplicates import Duplicates, find_duplicates
 from experiments.evaluation.query_order import nearest
 from keras_dml._files.atomic import replacing
 from keras_dml.metrics.audit import (
@@ -69,7 +70,7 @@ class Findings:
 
     Attributes:
         images: The audited images.
-        thresholds: The limits of a duplicate.
+        options: The options of the audit.
         neighbors, similarities: Neighbors of each row, `[n, k]`.
         duplicates: Groups of the same image.
         votes: Votes of the neighbors on each label.
@@ -80,7 +81,7 @@ class Findings:
     """
 
     images: AuditedImages
-    thresholds: Thresholds
+    options: AuditOptions
     neighbors: npt.NDArray[np.int64]
     similarities: npt.NDArray[np.float32]
     duplicates: Duplicates
@@ -90,12 +91,8 @@ class Findings:
     outlier_scores: npt.NDArray[np.float64]
     confused: list[ConfusedClasses]
 
-    def counts(self, limits: Mapping[str, int | None]) -> list[Count]:
-        """Return the number of findings of each kind that these sets can have.
-
-        Args:
-            limits: "leaks", "duplicates", "label_errors", and "outliers" -> the allowed number.
-        """
+    def counts(self) -> list[Count]:
+        """Return the number of findings of each kind that these sets can have, and its limit."""
         leaks = duplicates = 0
         for rows in self.duplicates.larger_groups():
             sets = self.images.set_numbers(rows)
@@ -110,11 +107,14 @@ class Findings:
             ("label_errors", "labels probably wrong", len(self.label_errors)),
             ("outliers", "outliers", len(self.outliers)),
         ]
-        counts = [Count(name, text, number, limits[name]) for name, text, number in found]
+        counts = [
+            Count(name, text, number, getattr(self.options, f"max_{name}"))
+            for name, text, number in found
+        ]
         return counts if len(self.images.sets) > 1 else counts[1:]
 
 
-def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
+def find(images: AuditedImages, options: AuditOptions) -> Findings:
     """Audit images.
 
     Takes O(n²·d) time for up to 200,000 images. In addition to the embeddings, it needs memory for
@@ -126,10 +126,10 @@ def find(images: AuditedImages, thresholds: Thresholds) -> Findings:
     outliers = np.flatnonzero(scores >= OUTLIER_SCORE)
     return Findings(
         images,
-        thresholds,
+        options,
         neighbors,
         similarities,
-        find_duplicates(images, neighbors, similarities, thresholds),
+        find_duplicates(images, neighbors, similarities, options),
         votes,
         label_errors(votes, LABEL_RATIO),
         outliers[np.argsort(-scores[outliers], kind="stable")],

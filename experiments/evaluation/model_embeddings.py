@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 import pipelines
-from experiments.evaluation.audited_images import split_sets
 from experiments.evaluation.labeled_embeddings import PICTURES, EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.saved_model import ImageEmbedder, file_sha256, fingerprint
 from experiments.evaluation.table_embedder import (
@@ -21,6 +20,7 @@ from experiments.evaluation.table_embedder import (
     TableEmbedder,
     embeddings_on_disk,
 )
+from experiments.options import RunOptions
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
 from experiments.options.progress import progress_bar
@@ -59,10 +59,12 @@ def evaluated_tables(
         raise UsageError(
             f"split must be test or train with a gallery, but got all with dataset={dataset}."
         )
-    tables, class_names, offsets = split_sets(data)
-    labels = np.concatenate([each.labels + offsets[name] for name, each in tables.items()])
+    offset, class_names = 0, train.class_names
+    if not data.same_classes:
+        offset, class_names = train.num_classes, train.class_names + test.class_names
+    labels = np.concatenate([train.labels, test.labels + offset])
     images = {
-        kind: np.concatenate([getattr(each, kind) for each in tables.values()])
+        kind: np.concatenate([getattr(train, kind), getattr(test, kind)])
         for kind in ("paths", "arrays", "encoded", "boxes")
         if getattr(train, kind) is not None
     }
@@ -127,7 +129,7 @@ def saved_model(
 
 
 def keras_model(
-    path: str | os.PathLike[str], options: EvaluationOptions, flag: str
+    path: str | os.PathLike[str], options: EvaluationOptions | RunOptions, flag: str
 ) -> IdentifiedEmbedder:
     """Return the embedder of a `.keras` file.
 
@@ -180,7 +182,9 @@ def backbone_model(model: keras.Model, options: EvaluationOptions, name: str) ->
     return _embedder(float32_copy(model), options, digest.hexdigest())
 
 
-def _embedder(model: keras.Model, options: EvaluationOptions, key: str) -> IdentifiedEmbedder:
+def _embedder(
+    model: keras.Model, options: EvaluationOptions | RunOptions, key: str
+) -> IdentifiedEmbedder:
     transform = options_data.evaluation_transform(options)
     return IdentifiedEmbedder(TableEmbedder(model, transform, options.eval_batch_size), key)
 

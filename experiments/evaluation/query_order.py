@@ -44,11 +44,9 @@ class ClassRecall(NamedTuple):
 
 
 def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Choose images to show as queries, from classes that are spread over the set.
+    """Choose images to show as queries, evenly spaced over random images in the order of classes.
 
-    The classes are evenly spaced in their order. With fewer classes than `num`, classes give
-    further images. Classes of one image are left out if there are others, because such a query has
-    no match.
+    Classes of one image are left out if there are others, because such a query has no match.
 
     Args:
         labels: Class of each image, integers `[n]`, n at least 1.
@@ -61,16 +59,12 @@ def choose_queries(labels: npt.ArrayLike, num: int = 10, seed: int = 0) -> npt.N
     labels = np.asarray(labels)
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     _, classes, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
-    order = np.argsort(classes, kind="stable")
-    # The place of each image in its class: each class gives an image before it gives a second one.
-    places = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     if sizes.max() > 1:
-        several = np.repeat(sizes, sizes) > 1
-        order, places = order[several], places[several]
-    firsts = order[places == 0]
-    if len(firsts) > num:
-        return shuffled[firsts[np.arange(num) * len(firsts) // num]]
-    return shuffled[order[np.argsort(places, kind="stable")[:num]]]
+        several = sizes[classes] > 1
+        shuffled, classes = shuffled[several], classes[several]
+    order = shuffled[np.argsort(classes, kind="stable")]
+    num = min(num, len(order))
+    return order[np.arange(num) * len(order) // num]
 
 
 def nearest(

@@ -42,7 +42,7 @@ class TableEmbedder:
         seeds: np.ndarray | None = None,
         again: bool = False,
     ) -> None:
-        self.transform = transform
+        self.model, self.transform = model, transform
         self.batch_size = batch_size
         self.seeds = seeds
         self.strategy = strategy_of(model)

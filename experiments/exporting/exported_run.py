@@ -7,12 +7,11 @@ import os
 import pathlib
 from typing import NamedTuple
 
-import keras
 import numpy as np
 
 from experiments.evaluation.calibration import calibration_words
 from experiments.evaluation.held_folder import held_beside
-from experiments.evaluation.model_embeddings import naming_bad_images
+from experiments.evaluation.model_embeddings import keras_model, naming_bad_images
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.evaluation.tables import markdown_table
 from experiments.exporting.comparison import Comparison, answers, compare, milliseconds
@@ -20,13 +19,10 @@ from experiments.exporting.formats import FORMATS, Format, Images, Source, check
 from experiments.exporting.layers import write
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as options_data
-from experiments.options.values import import_modules
 from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, model_card
 from experiments.training.made_of import images_of_run
 from experiments.training.run_files import RESULT, kept_model, read_json
 from keras_dml._files.atomic import replacing_folder
-from keras_dml.export import float32_copy
-from keras_dml.models import load_keras_file
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 from pipelines.split import Split
 
@@ -78,7 +74,7 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
             f"format must be {' or '.join(with_int8)} with --int8, but got {export.name}."
         )
     check_packages(export.name)
-    model = _model(run, of_run)
+    embedder: TableEmbedder = keras_model(kept_model(run), of_run, "run").embedder
     data = images_of_run(run, of_run, data_dir_moves=True, refuses=True)
     transform = options_data.evaluation_transform(of_run)
     output = export.output
@@ -90,8 +86,8 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
         folder.mkdir()
         path = folder / export.format.file
         examples = _images(data.train, transform, export.examples) if export.examples else None
-        write(export.name, export.format, Source(model, transform, examples), path)
-        compared = _compared(of_run, export, model, data, transform, path)
+        write(export.name, export.format, Source(embedder.model, transform, examples), path)
+        compared = _compared(of_run, export, embedder, data, transform, path)
         table, lines = _table(export, compared), _lines(compared)
         card = _card(run, of_run, export, data, transform, compared, table)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
@@ -99,15 +95,6 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
         (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     paths = f"export: {output / export.format.file}\ncard: {output / MODEL_CARD}"
     return "\n\n".join([table, "\n".join(lines), paths])
-
-
-def _model(run: pathlib.Path, of_run: RunOptions) -> keras.Model:
-    path = kept_model(run)
-    import_modules(of_run.import_modules)
-    try:
-        return float32_copy(load_keras_file(path, of_run.trust_code))
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be loaded: {error}") from error
 
 
 def _images(table: ImageTable, transform: EvaluationTransform, count: int) -> list[Images]:
@@ -121,13 +108,12 @@ def _images(table: ImageTable, transform: EvaluationTransform, count: int) -> li
 def _compared(
     of_run: RunOptions,
     export: Export,
-    model: keras.Model,
+    embedder: TableEmbedder,
     data: Split,
     transform: EvaluationTransform,
     path: pathlib.Path,
 ) -> Comparison:
     answer = export.format.load(path)
-    embedder = TableEmbedder(model, transform, of_run.eval_batch_size)
     tables = {side: data.tables[side] for side in ("test", "gallery") if side in data.tables}
     gallery = None if data.gallery is None else len(data.gallery)
     return compare(

@@ -182,9 +182,11 @@ def _bad_images(
 def bad_image_line(name: str, reason: str) -> str:
     """Return `name<tab>reason` for a list of bad images.
 
-    A name with control characters, or with bytes that are not UTF-8, becomes a JSON string.
+    A name with control characters, with bytes that are not UTF-8, or with a quote at its start
+    becomes a JSON string.
     """
-    shown = name if name.isprintable() else json.dumps(name)
+    is_plain = name.isprintable() and not name.startswith('"')
+    shown = name if is_plain else json.dumps(name)
     return f"{shown}\t{visible(' '.join(reason.split()))}"
 
 

@@ -176,7 +176,7 @@ def _cell(findings: Findings, kind: str, row: int, note: str = "") -> Cell:
 
 def _picture(findings: Findings, row: int) -> Picture | None:
     _, table, number = findings.images.place(row)
-    max_pixels = findings.thresholds.max_pixels
+    max_pixels = findings.options.max_pixels
     if table is None:
         return None
     if table.arrays is not None:

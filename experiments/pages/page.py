@@ -8,21 +8,18 @@ import io
 import os
 import pathlib
 import re
-import types
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jinja2
+import numpy as np
 from markupsafe import Markup, escape
+from PIL import Image
 
 from experiments.options.visible import visible, visible_text
 from experiments.pages.links import Links, links_html
 from keras_dml._files.atomic import replacing
 
-if TYPE_CHECKING:
-    import jinja2
-    import numpy as np
-
-_NO_LINKS: Links = types.MappingProxyType({})
 # Pictures are at most this wide and high on a page, and stored at twice that for dense screens.
 _SIDE = 160
 
@@ -76,8 +73,6 @@ def breaking(name: str) -> Markup:
 @functools.cache
 def environment() -> jinja2.Environment:
     """Return the environment of all templates. HTML templates escape all values but `Markup`."""
-    import jinja2
-
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("experiments.pages"),
         autoescape=jinja2.select_autoescape(["html"]),
@@ -92,7 +87,7 @@ def environment() -> jinja2.Environment:
 def write_page(
     path: str | os.PathLike[str],
     title: str,
-    links: Links = _NO_LINKS,
+    links: Links | None = None,
     template: str = "base.html",
     **values: Any,
 ) -> None:
@@ -109,7 +104,7 @@ def write_page(
         **values: Values of the template.
     """
     text = environment().get_template(template).render(
-        title=title, links=Markup(links_html(pathlib.Path(path), links)),
+        title=title, links=Markup(links_html(pathlib.Path(path), links or {})),
         **values,
     )  # fmt: skip
     with replacing(path) as unfinished:
@@ -128,9 +123,7 @@ def array_picture(image: np.ndarray) -> Picture:
     Args:
         image: uint8 `[h, w, 3]`.
     """
-    from PIL import Image
-
-    from experiments.evaluation.pictures import encoded_picture
+    from experiments.evaluation.pictures import encoded_picture  # imports TensorFlow
 
     height, width = image.shape[:2]
     longest = max(height, width)

@@ -69,7 +69,7 @@ def write_report(
     write_page(
         path,
         result.title,
-        links=links or {},
+        links=links,
         template="report.html",
         result=result,
         headline=percent(result.rows["embedding, cosine"][RECALL.at_1]),

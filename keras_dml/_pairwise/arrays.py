@@ -197,11 +197,13 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
         return tensor
     if keras.backend.backend() != "jax":
         return ops.cast(tensor, "int64")
-    if numbers is not None and (bad := numbers != np.asarray(tensor)).any():
-        raise ArgumentError(
-            f"{name} must be class ids within {dtype}, the widest integer type of this backend, "
-            f"but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
-        )
+    if numbers is not None:
+        bad = numbers != numbers.astype(dtype)
+        if bad.any():
+            raise ArgumentError(
+                f"{name} must be class ids within {dtype}, the widest integer type of this "
+                f"backend, but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
+            )
     # The index of a class could exceed 8 or 16 bits.
     return ops.cast(tensor, "int32") if np.dtype(dtype).itemsize < 4 else tensor
 

@@ -118,19 +118,12 @@ class Pairs:
         rows = ops.arange(ops.shape(embeddings)[0], dtype="int32") + first_row
         columns = ops.arange(ops.shape(candidates)[0], dtype="int32")
         itself = ops.equal(rows[:, None], columns[None, :])
-        positive, negative = (compare or same_class)(labels, candidate_labels)
-        other = ops.logical_not(itself)
-        return cls(
-            anchors=embeddings,
-            candidates=candidates,
-            positive=ops.logical_and(positive, other),
-            negative=ops.logical_and(negative, other),
-            itself=itself,
-        )
+        masks = (compare or same_class)(labels, candidate_labels)
+        return cls._among(embeddings, candidates, masks, itself, ops.logical_not(itself))
 
     @classmethod
     def of_memory(
-        cls, labels: Tensor, embeddings: Tensor, memory: Memory, compare: Compare | None = None
+        cls, labels: Tensor, embeddings: Tensor, memory: Memory, compare: Compare
     ) -> "Pairs":
         """Pair labels (n rows) and embeddings `[n, d]` with the rows of a memory."""
         # A memory stores whole numbers, whatever dtype the class ids have.
@@ -138,14 +131,16 @@ class Pairs:
         columns = ops.arange(ops.shape(memory.embeddings)[0], dtype=memory.own.dtype)
         itself = ops.equal(memory.own[:, None], columns[None, :])
         other = ops.logical_and(memory.filled[None, :], ops.logical_not(itself))
-        positive, negative = (compare or same_class)(labels, memory.labels)
-        return cls(
-            anchors=embeddings,
-            candidates=memory.embeddings,
-            positive=ops.logical_and(positive, other),
-            negative=ops.logical_and(negative, other),
-            itself=itself,
-        )
+        masks = compare(labels, memory.labels)
+        return cls._among(embeddings, memory.embeddings, masks, itself, other)
+
+    @classmethod
+    def _among(
+        cls, anchors: Tensor, candidates: Tensor, masks: Masks, itself: Tensor, other: Tensor
+    ) -> "Pairs":
+        """Pair anchors and candidates, with the masks of a relation where `other` is true."""
+        positive, negative = (ops.logical_and(mask, other) for mask in masks)
+        return cls(anchors, candidates, positive, negative, itself)
 
     def similarities(self) -> Tensor:
         """Compute the inner products `S_ij = a_i · c_j`, `[a, c]`."""

@@ -261,8 +261,7 @@ def _smallest_eigenvalue(z: Tensor, weights: Tensor, distinct: Tensor, floor: fl
     """Compute Eq. 25, the smallest eigenvalue of `(1/n) Σ_i w_ik z_i z_iᵀ` over all k, or `floor`.
 
     The matrices are computed one after another, because all of them take K·d² numbers. The search
-    ends at the first matrix that is not above the floor. Fewer images than dimensions give 0, and
-    the mean of a matrix's eigenvalues, its trace over d, is a cheap bound.
+    ends at the first matrix that is not above the floor.
 
     Args:
         z: `[n, d]`.
@@ -270,27 +269,21 @@ def _smallest_eigenvalue(z: Tensor, weights: Tensor, distinct: Tensor, floor: fl
         distinct: Bool `[m]`, the columns that do not repeat another.
         floor: The smallest result.
     """
-    number, dimensions = (ops.cast(size, z.dtype) for size in ops.shape(z))
-    squares = ops.sum(ops.square(z), axis=1, keepdims=True)
-    bound = ops.min(ops.sum(squares * weights, axis=0)) / (number * dimensions)
-    columns = ops.shape(weights)[1]
+    number, columns = ops.cast(ops.shape(z)[0], z.dtype), ops.shape(weights)[1]
 
     def eigenvalue(k: Tensor) -> Tensor:
         weighted = ops.take(weights, k, axis=1)[:, None] * z / number
-        return ops.min(ops.eigh(matmul(ops.transpose(weighted), z))[0])
+        matrix = matmul(ops.transpose(weighted), z)
+        # TensorFlow's eigh raises on NaN and infinity.
+        return ops.min(ops.eigh(ops.where(ops.isfinite(matrix), matrix, 0.0))[0])
 
     def next_column(k: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
         found = ops.cond(ops.take(distinct, k), lambda: eigenvalue(k), lambda: least)
         return k + 1, minimum(least, found)
 
-    def over_columns() -> Tensor:
-        return ops.while_loop(
-            lambda k, least: ops.logical_and(k < columns, least > floor),
-            next_column,
-            (ops.zeros((), "int32"), bound),
-        )[1]
-
-    # TensorFlow's eigh raises on NaN and infinity, which fail this comparison or the next one.
-    possible = ops.logical_and(bound > floor, ops.sum(squares) < float("inf"))
-    possible = ops.logical_and(possible, number >= dimensions)
-    return maximum(ops.cond(possible, over_columns, lambda: ops.zeros_like(bound)), floor)
+    _, least = ops.while_loop(
+        lambda k, least: ops.logical_and(k < columns, least > floor),
+        next_column,
+        (ops.zeros((), "int32"), ops.full((), float("inf"), z.dtype)),
+    )
+    return maximum(least, floor)

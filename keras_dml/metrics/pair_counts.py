@@ -26,10 +26,8 @@ NEGATIVE, POSITIVE = 0, 1
 # The bits of a float64 above this shift are the bin: the exponent and ten bits of the mantissa.
 _SHIFT = 42
 _BINS = 16 * 1024
-# Number of scores to bin at once.
-_IN_CACHE = 2**17
-# Number of pending scores before they are counted by value.
-_PENDING = 2**21
+# Number of blocks whose counts by value are added at once.
+_PARTS = 16
 # Up to this number of pairs of each kind, the sample contains all pairs.
 _FEW = 2**20
 # Sample sizes: at most the negative pairs with the highest scores, and about as many of the other
@@ -78,16 +76,24 @@ class SampledPairs:
     weights: npt.NDArray[np.float64]
 
 
-class Bins:
-    """Bins of distance, or of 1 - similarity, with equal relative width."""
+class Histogram:
+    """Counts of pairs in bins of distance, or of 1 - similarity, with equal relative width.
+
+    Args:
+        scores: Pair scores of the rows.
+
+    Attributes:
+        counts: Number of pairs of each kind in each bin, nearest first, int64 `[2, bins]`.
+    """
 
     def __init__(self, scores: PairScores) -> None:
+        self.counts = np.zeros((2, _BINS), np.int64)
         self._of_similarity = scores.metric == "cosine"
         farthest = np.array([max(scores.farthest, float(np.finfo(np.float32).tiny))])
         self._first = (int(farthest.view(np.int64)[0]) >> _SHIFT) - _BINS + 1
         self._nearest = np.array([self._first << _SHIFT]).view(np.float64)[0]
 
-    def of(self, scores: _Floats) -> npt.NDArray[np.int64]:
+    def bins_of(self, scores: _Floats) -> npt.NDArray[np.int64]:
         """Return the bin of each score."""
         distances = np.subtract(1.0 if self._of_similarity else 0.0, scores, dtype=np.float64)
         np.maximum(distances, self._nearest, out=distances)
@@ -95,29 +101,6 @@ class Bins:
         cells >>= _SHIFT
         cells -= self._first
         return cells
-
-    def lowest(self) -> _Floats:
-        """Return the lowest score in each bin, float32 `[bins]`. The last is -inf."""
-        edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)
-        beyond = 1.0 - edges if self._of_similarity else -edges
-        # A score beyond the edge belongs to the next bin.
-        lowest = beyond.astype(np.float32)
-        lowest = np.where(lowest <= beyond, above(lowest), lowest)
-        lowest[-1] = -np.inf
-        return lowest
-
-
-@dataclasses.dataclass(frozen=True)
-class Histogram:
-    """The result of `count_bins`.
-
-    Attributes:
-        bins: The bins, nearest first.
-        counts: Number of pairs of each kind in each bin, int64 `[2, bins]`.
-    """
-
-    bins: Bins
-    counts: npt.NDArray[np.int64]
 
     @functools.cached_property
     def matching(self) -> npt.NDArray[np.int64]:
@@ -127,7 +110,13 @@ class Histogram:
     @functools.cached_property
     def lowest(self) -> _Floats:
         """Lowest score in each bin, float32 `[bins]`. The last is -inf."""
-        return self.bins.lowest()
+        edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)
+        beyond = 1.0 - edges if self._of_similarity else -edges
+        # A score beyond the edge belongs to the next bin.
+        lowest = beyond.astype(np.float32)
+        lowest = np.where(lowest <= beyond, above(lowest), lowest)
+        lowest[-1] = -np.inf
+        return lowest
 
     def with_previous(self, places: Iterable[int]) -> npt.NDArray[np.bool_]:
         """Select bins, and for each the next nearer bin with pairs, bool `[bins]`."""
@@ -140,13 +129,10 @@ class Histogram:
 
 def count_bins(rows: LabeledRows) -> Histogram:
     """Count every unordered pair once, by bins of distance."""
-    bins = Bins(rows.scores)
-    counts = np.zeros((2, _BINS), np.int64)
+    histogram = Histogram(rows.scores)
     for kind, scores, _ in _pairs_of_a_kind("counting pairs", rows):
-        for start in range(0, len(scores), _IN_CACHE):
-            cells = bins.of(scores[start : start + _IN_CACHE])
-            counts[kind] += np.bincount(cells, minlength=_BINS)
-    return Histogram(bins, counts)
+        histogram.counts[kind] += np.bincount(histogram.bins_of(scores), minlength=_BINS)
+    return histogram
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +168,7 @@ def count_values(
     tally, sample = _Tally(), _Sample(rows, histogram, seed)
     for kind, scores, block in _pairs_of_a_kind("counting pairs at the thresholds", rows):
         high = scores[scores >= floor]
-        tally.add(kind, high[selected[histogram.bins.of(high)]])
+        tally.add(kind, high[selected[histogram.bins_of(high)]])
         sample.add(kind, scores, block)
     return tally.counts(histogram), (sample.pairs(NEGATIVE), sample.pairs(POSITIVE))
 
@@ -237,17 +223,13 @@ class _Tally:
     """Counts of pairs by score."""
 
     def __init__(self) -> None:
-        nothing = np.empty(0, np.float32), np.empty(0, np.int64)
-        self._parts: tuple[list[tuple[_Floats, _Numbers]], ...] = ([nothing], [nothing])
-        self._pending = 0
+        self._parts: tuple[list[tuple[_Floats, _Numbers]], ...] = ([], [])
 
     def add(self, kind: int, scores: _Floats) -> None:
-        self._parts[kind].append((scores, np.ones(len(scores), np.int64)))
-        self._pending += len(scores)
-        if self._pending > _PENDING:
-            self._pending = 0
-            for parts in self._parts:
-                parts[:] = [_joined(parts)]
+        parts = self._parts[kind]
+        parts.append(np.unique(scores, return_counts=True))
+        if len(parts) == _PARTS:
+            parts[:] = [_joined(parts)]
 
     def counts(self, histogram: Histogram) -> ValueCounts:
         found = [_joined(parts) for parts in self._parts]
@@ -255,7 +237,7 @@ class _Tally:
         counts = np.zeros((2, len(values)), np.int64)
         for kind, (scores, numbers) in enumerate(found):
             counts[kind, np.searchsorted(-values, -scores)] = numbers
-        cells = histogram.bins.of(values)
+        cells = histogram.bins_of(values)
         so_far = np.cumsum(counts, axis=1)
         # The pairs in nearer bins, and the pairs with higher scores in the same bin.
         first = np.searchsorted(cells, cells)

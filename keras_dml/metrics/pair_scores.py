@@ -22,8 +22,6 @@ _GRID = 1.5 * 2.0**12
 _CLOSE = 2.0**-20
 # Number of differences to compute at once: 2^21 numbers are 16 MiB.
 _AT_ONCE = 2**21
-# Number of rows whose products are converted to scores at once, while they are in the cache.
-_STRIP = 128
 
 
 def pair_blocks(
@@ -91,15 +89,9 @@ class PairScores:
     def block(self, rows: slice, items: slice) -> _Rows:
         """Return the scores of a slice of rows against a slice of items, float32 `[b, c]`."""
         products = self._left[rows] @ self._right[items].T
-        scores = np.empty(products.shape, np.float32)
-        for start in range(0, len(products), _STRIP):
-            strip = slice(start, start + _STRIP)
-            if self.metric == "cosine":
-                scores[strip] = _on_grid(products[strip])
-            else:
-                own = slice(rows.start + start, rows.start + start + len(products[strip]))
-                scores[strip] = self._distances(products[strip], own, items)
-        return scores
+        if self.metric == "cosine":
+            return _on_grid(products).astype(np.float32)
+        return self._distances(products, rows, items).astype(np.float32)
 
     def _distances(
         self, squares: npt.NDArray[np.float64], rows: slice, items: slice

@@ -32,8 +32,6 @@ Floats = npt.NDArray[np.float64]
 # Neighbors of the first approximate search for the first match, and the factor to the next search.
 # Most queries have their first match among few neighbors.
 _FEW_NEIGHBORS, _DEEPER = 16, 8
-# Queries of one block of counted products. More of them take more time, because of the cache.
-_COUNTED_QUERIES = 1536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +143,8 @@ class RetrievalTask:
         products = ExactProducts(prepared_rows(self.items, "items", self.metric), self.metric)
         low, high = np.empty((2, len(rows)), np.int64)
         with long_work_bar("counting nearer items", len(rows)) as advance:
-            step = min(products.block, _COUNTED_QUERIES)
-            for start in range(0, len(rows), step):
-                block = slice(start, start + step)
+            for start in range(0, len(rows), products.block):
+                block = slice(start, start + products.block)
                 some = rows[block]
                 queries = prepared_rows(self.queries[some], "queries", self.metric)
                 own = some if self.own_rows else None

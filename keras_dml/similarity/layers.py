@@ -6,7 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_dml._common.types import Config, Tensor
+from keras_dml._backend.configured import Configured
+from keras_dml._common.types import Tensor
 
 __all__ = ["GeneralizedMeanPooling1D", "GeneralizedMeanPooling2D", "MetricEmbedding"]
 
@@ -31,7 +32,7 @@ class MetricEmbedding(keras.layers.Dense):
         return ops.normalize(super().call(inputs), axis=1)
 
 
-class _GeneralizedMeanPooling(keras.layers.Layer):
+class _GeneralizedMeanPooling(Configured, keras.layers.Layer):
     """A generalized mean over the axes of steps or pixels, per channel.
 
     Each channel is first shifted so that its minimum is 1, and shifted back after pooling.
@@ -62,11 +63,6 @@ class _GeneralizedMeanPooling(keras.layers.Layer):
             pooled = ops.mean(values**self.p, axis=axes, keepdims=True) ** (1.0 / self.p)
         pooled = pooled + shift
         return pooled if self.keepdims else ops.squeeze(pooled, axis=axes)
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        own = {name: getattr(self, name) for name in ("p", "data_format", "keepdims")}
-        return {**super().get_config(), **own}
 
 
 @registered

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.configured import Configured
 from keras_dml._common.checks import check_choice
 from keras_dml._common.exports import public_names
 from keras_dml._common.types import Config, Tensor, TensorLike
@@ -19,7 +20,7 @@ registered = keras.saving.register_keras_serializable("Similarity")
 _AGGREGATES = {"mean": ops.mean, "avg": ops.mean, "max": ops.max, "min": ops.min, "sum": ops.sum}
 
 
-class _LastBatch(keras.metrics.Metric):
+class _LastBatch(Configured, keras.metrics.Metric):
     """A metric whose result is a number of the last batch. A subclass defines `of_batch`."""
 
     def __init__(self, distance: Distance | str | Config, name: str, **kwargs: Any) -> None:
@@ -42,10 +43,6 @@ class _LastBatch(keras.metrics.Metric):
     def result(self) -> Tensor:
         """Return the number of the last batch."""
         return self.value.value
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "distance": distances.serialize(self.distance)}
 
 
 @registered
@@ -93,13 +90,6 @@ class DistanceMetric(_LastBatch):
             return _AGGREGATES[self.aggregate](mined(apart, positive)[0])
         mined = nearest if self.negative_mining_strategy == "hard" else farthest
         return _AGGREGATES[self.aggregate](mined(apart, negative)[0])
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        names = (
-            "aggregate", "anchor", "positive_mining_strategy", "negative_mining_strategy",
-        )  # fmt: skip
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @registered

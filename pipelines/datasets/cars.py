@@ -28,8 +28,6 @@ EXPECTED = (
 
 _LIST = "cars_annos.mat"
 _TRAIN_LIST, _TEST_LIST = "cars_train_annos.mat", "cars_test_annos_withlabels.mat"
-# Timeout for an annotation file, which takes about one second.
-_SECONDS = 120
 _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 
 
@@ -170,12 +168,7 @@ def _read_mat(file: str, variable: str) -> tuple[list[str], list[Any]]:
 
 def _printed(file: str, variable: str) -> str:
     command = [sys.executable, "-P", read_mat.__file__, os.path.abspath(file), variable]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise ArgumentError(
-            f"{file} cannot be read as a MATLAB file: no result after {_SECONDS} seconds"
-        ) from error
+    done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = lines[-1] if lines else "the reader crashed"

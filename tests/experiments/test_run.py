@@ -101,6 +101,9 @@ def test_every_recipe_has_a_description_and_parses(recipe, tmp_path):
     again = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'flags.txt'}"])
     assert resolved(again) == resolved(options)
     assert again.loss_arguments == options.loss_arguments
+    for choice in ("sampler", "optimizer", "schedule"):
+        of_run, of_file = (getattr(each, f"{choice}_arguments") for each in (options, again))
+        assert of_run.items() <= of_file.items()
 
 
 BAD = [

@@ -9,7 +9,7 @@ from experiments.options.command_line import run_command
 
 COMMANDS = {
     "evaluate": (evaluate.main, ["--noclustering"]),
-    "audit": (audit.main, ["--split=test"]),
+    "audit": (audit.main, []),
     "export": (export.main, ["--format=saved_model"]),
 }
 

@@ -70,11 +70,6 @@ def objective_of(options: RunOptions) -> Objective:
             f"loss must be one of {', '.join(takers)} with {name}={shown(value)}, but got "
             f"{options.loss}."
         )
-    if options.memory and "size" not in options.memory:
-        name, value = next(iter(options.memory.items()))
-        raise UsageError(
-            f"{loss_flags.MEMORY}{name} must be unset without --memory_size=N, but got {value}."
-        )
     if options.candidates == "catalog":
         kind = OverCatalog
     elif options.objective is not None:

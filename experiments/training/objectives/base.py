@@ -17,7 +17,7 @@ from experiments.evaluation.evaluators import (
     RetrievalScores,
     UntrainedBackbone,
 )
-from experiments.options import RunOptions, loss_flags
+from experiments.options import RunOptions
 from experiments.options import data as described
 from experiments.options.errors import UsageError
 from experiments.options.values import whole_numbers
@@ -84,13 +84,16 @@ class Objective(abc.ABC):
             num_classes: Number of training classes.
         """
 
-    @abc.abstractmethod
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Return the arguments of `compile`, except the optimizer of the embedding.
+
+        These are the loss, and its parts as metrics.
 
         Args:
             total_steps: Steps of the phase.
         """
+        loss = self.loss()
+        return {"loss": loss, "metrics": parts(loss)}
 
     def in_chunks(self, model: keras.Model) -> keras.Model:
         """Return the fitted model, which computes parts of a batch if `chunk_size` is set.
@@ -177,7 +180,12 @@ class Objective(abc.ABC):
         return float(rate(self.updates(steps) - 1) if callable(rate) else rate)
 
     def evaluators(self) -> list[Evaluator]:
-        """Return the evaluators, in their order."""
+        """Return the evaluators, in their order.
+
+        Raises:
+            UsageError: A tracked loss is unknown or needs a head.
+        """
+        names, flags = self.options.track, self.options.track_flags
         return [
             RetrievalScores(self.prefixes()[:-1], self.options),
             InformationScores(self.options.information),
@@ -185,17 +193,8 @@ class Objective(abc.ABC):
             UntrainedBackbone(),
             RawPixels(),
             PairSimilarities(),
-            *self.tracked(),
+            *([TrackedLosses(names, flags, self.has_classifier)] if names or flags else []),
         ]
-
-    def tracked(self) -> list[Evaluator]:
-        """Return the evaluator of the tracked losses, if there are any.
-
-        Raises:
-            UsageError: A loss is unknown or needs a head.
-        """
-        names, flags = self.options.track, self.options.track_flags
-        return [TrackedLosses(names, flags, self.has_classifier)] if names or flags else []
 
     def accuracy(self) -> Evaluator:
         """Return the evaluator of the accuracy on the training classes."""
@@ -218,9 +217,8 @@ class Objective(abc.ABC):
         return losses.MatryoshkaLoss(loss, dims=prefixes) if prefixes else loss
 
     def own_arguments(self) -> dict[str, Any]:
-        """Return the loss arguments, without arguments of a cross-entropy next to the loss."""
-        own, _ = loss_flags.divided(self.options.loss, self.options.loss_arguments)
-        return own
+        """Return the arguments of the loss that are set."""
+        return self.options.loss_arguments
 
     def prefixes(self) -> tuple[int, ...]:
         """Return the lengths of the embedding's prefixes, which end with the whole embedding.

@@ -51,7 +51,7 @@ class OverPairs(Objective):
     def _remembering(self, fitted: keras.Model) -> keras.Model:
         """Return the model with a memory of earlier batches."""
         given = dict(self.options.memory)
-        size = given.pop("size")
+        size = given.pop("size", 0)
         if self.outputs():
             raise UsageError(
                 f"memory_size must be unset with --levels, but got {size}. Levels are compared "
@@ -60,7 +60,7 @@ class OverPairs(Objective):
         if size < self.options.batch_size:
             raise UsageError(
                 f"memory_size must be at least batch_size={self.options.batch_size}, but got "
-                f"{size}."
+                f"{size or 'none'}."
             )
         self.loss().check_memory()
         label_shape = () if self.options.relation is None else (2,)

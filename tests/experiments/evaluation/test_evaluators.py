@@ -143,23 +143,6 @@ def started(tmp_path):
     return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
 
 
-def test_the_untrained_backbone_is_evaluated_like_the_embedding(started, capsys):
-    run, embeddings = started
-    evaluator = UntrainedBackbone()
-    evaluator.before(run, Start(0, None, lambda: embeddings))
-    findings = evaluator.finish(run, None)
-    scores = metrics.evaluate(embeddings["test"], run.data.test.labels, [1, 2], clustering=False)
-    row = findings.rows["untrained backbone, l2"]
-    for name in ("recall@2", "map@r", "r_precision"):
-        assert row[name] == scores[f"{name}/l2"]
-    end = Finished(None, embeddings, [], {})
-    for name, row in RetrievalScores().finish(run, end).rows.items():
-        shown = name.removeprefix("embedding, ")
-        assert findings.rows[f"untrained backbone, {shown}"] == row
-    assert findings.baselines["untrained backbone"]["l2"]["map@r"] == scores["map@r/l2"]
-    assert "untrained backbone, " in capsys.readouterr().out
-
-
 def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
     run, embeddings = started
     first, continued = UntrainedBackbone(), UntrainedBackbone()

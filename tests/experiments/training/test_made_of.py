@@ -156,16 +156,6 @@ def test_moved_images_are_found_with_data_dir(photos, begun, tmp_path, monkeypat
     assert len(images_now(relative, "--data_dir=../moved", data_dir_moves=True).test) == 6
 
 
-def test_skipped_images_stay_skipped_in_a_moved_folder(photos, tmp_path, monkeypatch):
-    (photos / "d" / "0.png").write_text("no image")
-    monkeypatch.chdir(tmp_path)
-    run = begin(tmp_path / "run", "photos", "--skip_bad_images")
-    for spelled in ("./photos", str(photos)):
-        assert len(images_now(run, f"--data_dir={spelled}").test) == 5
-    moved = photos.rename(tmp_path / "moved")
-    assert len(images_now(run, f"--data_dir={moved}", data_dir_moves=True).test) == 5
-
-
 def test_images_in_memory_are_identified_by_their_classes(tmp_path):
     def split(classes):
         table = ImageTable.from_arrays(np.zeros((8, 4), "float32"), np.arange(8) // (8 // classes))

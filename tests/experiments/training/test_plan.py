@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training import downloads, encoders
+from experiments.training import encoders
 from experiments.training.plan import check_can_be_measured, describe, with_fitting_batch
 from keras_dml import models
 from keras_dml._common.errors import DownloadError
@@ -68,19 +68,19 @@ def test_a_failed_download_of_weights_suggests_alternatives(monkeypatch):
     with pytest.raises(UsageError) as refused:
         encoders.embedding_model(parse(RunOptions, ["run", "--flagfile=folder.flags"]))
     message = str(refused.value)
-    words = ("--weights=packaged", "--weights=FILE", "--weights=none", *downloads.WITHOUT_DOWNLOAD)
+    words = ("--weights=packaged", "--weights=FILE", "--weights=none", *encoders.WITHOUT_DOWNLOAD)
     places = [message.index(word) for word in (url, *words)]
     assert places == sorted(places)
-    for recipe in downloads.WITHOUT_DOWNLOAD:
+    for recipe in encoders.WITHOUT_DOWNLOAD:
         assert parse(RunOptions, ["run", f"--flagfile={recipe}"]).weights == "none"
 
 
 def test_a_server_that_does_not_answer_ends_the_download_soon(monkeypatch):
-    monkeypatch.setattr(downloads, "_SECONDS_TO_ANSWER", 0.1)
+    monkeypatch.setattr(encoders, "_SECONDS_TO_ANSWER", 0.1)
     options = parse(RunOptions, ["run", "--flagfile=folder.flags"])
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(OSError, match="timed out"), downloads.downloading_weights(options):
+        with pytest.raises(OSError, match="timed out"), encoders.downloading_weights(options):
             urllib.request.urlopen(url)
     assert socket.getdefaulttimeout() is None
 

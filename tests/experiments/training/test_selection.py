@@ -159,7 +159,6 @@ def test_a_fold_of_single_images_has_no_score_to_watch():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--schedule=constant"], "patience must be 0 without --fold=.*2"),
         (["--patience=0", "--keep=best_fold"], "keep must be last or best_test without --fold"),
         (["--fold=1/2"], "schedule must be constant or step with --patience.*warm_cosine"),
         (["--fold=1/2", "--patience=-1"], "patience"),

@@ -62,9 +62,8 @@ def test_an_error_without_a_file_name_gets_one(tmp_path):
         np.zeros(100_000).tofile(full)
 
 
-@pytest.mark.parametrize("path", ["/", "a\0b"])
-def test_paths_that_cannot_be_written(path):
-    for use in (replacing_folder(path, "a.json", "it").__enter__, lambda: read_folder(path, str)):
+def test_the_root_cannot_be_written():
+    for use in (replacing_folder("/", "a.json", "it").__enter__, lambda: read_folder("/", str)):
         with pytest.raises(ArgumentError, match="path must be .* but got '"):
             use()
 

@@ -6,9 +6,8 @@ import pytest
 from backend import value_and_gradient
 from loss_cases import DEFAULTS, each
 
-from keras_dml import addons, losses, models
+from keras_dml import losses, models
 from keras_dml.metrics import LossPart
-from keras_dml.mining import DistanceWeighted, Hard, SemiHard
 
 pytestmark = pytest.mark.any_backend
 
@@ -40,12 +39,6 @@ def test_value_and_gradient(case, floatx):
     assert keras.backend.standardize_dtype(loss(IDS, half).dtype) == dtype
 
 
-@pytest.mark.parametrize("floatx", [FLOAT64], indirect=True)
-def test_semi_hard_triplets_of_addons(floatx):
-    expected = float(addons.TripletSemiHardLoss()(IDS, Z.astype("float32")))
-    assert float(addons.TripletSemiHardLoss()(IDS, Z)) == pytest.approx(expected, rel=0.02)
-
-
 @pytest.mark.parametrize(
     ("loss", "floatx"),
     [
@@ -68,12 +61,3 @@ def test_memory_chunks_and_rankmi_train(loss, floatx):
         model.compile("sgd", loss, metrics=[LossPart(loss, "tightness")], run_eagerly=eager)
     history = model.fit(Z, IDS, batch_size=6, epochs=2, verbose=0).history
     assert np.isfinite([float(value) for values in history.values() for value in values]).all()
-
-
-@pytest.mark.parametrize("floatx", ["bfloat16"], indirect=True)
-@pytest.mark.parametrize("mining", [None, Hard(), SemiHard(), DistanceWeighted()], ids=str)
-def test_losses_that_look_up_indices(mining, floatx):
-    """With floatx bfloat16 on JAX, Keras adds integers and Python ints as floats."""
-    loss = losses.CircleLoss(scale=4.0, mining=mining)
-    expected = float(losses.CircleLoss(scale=4.0, mining=mining)(IDS, Z.astype("float32")))
-    assert float(loss(IDS, Z)) == pytest.approx(expected, rel=0.01)

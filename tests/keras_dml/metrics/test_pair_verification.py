@@ -94,7 +94,7 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, few, monkeypatch):
     monkeypatch.setattr(pair_scores, "_BLOCK", 7 if few else 32)
     if not few:
         monkeypatch.setattr(pair_counts, "_FEW", 1)
-        monkeypatch.setattr(pair_counts, "_PENDING", 20)
+        monkeypatch.setattr(pair_counts, "_PARTS", 3)
         monkeypatch.setattr(pair_counts, "_HIGHEST", 5)
     for (embeddings, labels), expected in zip(sets(), naive_results(metric), strict=True):
         negative, positive, thresholds, (error, error_threshold) = expected

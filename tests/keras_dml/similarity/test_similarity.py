@@ -110,10 +110,7 @@ def test_unknown_cutpoints_and_compile_arguments():
         model.save("folder", signatures=1)
 
 
-def test_majority_vote_and_short_rows(capsys):
-    vote = tfsim.matchers.MatchMajorityVote()
-    labels, apart = vote.derive_match(np.array([[7, 2, 2, 7]]), np.array([[0.1, 0.2, 0.3, 0.4]]))
-    assert (labels.tolist(), apart.tolist()) == ([7], [pytest.approx(0.25)])
+def test_short_rows(capsys):
     neighbor = tfsim.types.Lookup(rank=1, distance=0.123456789, label=3)
     rows = [[neighbor, neighbor], [neighbor]]
     found = tfsim.utils.unpack_lookup_labels(rows, "int32")

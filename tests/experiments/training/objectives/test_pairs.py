@@ -69,7 +69,7 @@ def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--memory_weight=2"], "memory_weight must be unset without --memory_size=N.*2"),
+        (["--memory_weight=2"], "memory_size must be at least batch_size=128, but got none"),
         (["--memory_size=100"], "memory_size must be at least batch_size=128.*100"),
         (["--memory_size=500", "--loss=ice"], "anchor_gradient must be True"),
         (
