@@ -11,6 +11,7 @@ from keras_dml._common.errors import (
     ArgumentError,
     ArgumentTypeError,
     check_exact,
+    has_gaps,
     shape_error,
     shown,
 )
@@ -42,6 +43,8 @@ def numbers_of(name: str, value: Any, what: str, advice: str = "") -> Tensor:
     if isinstance(value, keras.Variable):
         # Use its value, which has a gradient, because custom gradients refuse variables.
         value = value.value
+    if has_gaps(value):
+        raise error("masked entries or ragged rows")
     try:
         has_tensors = any(map(ops.is_tensor, keras.tree.flatten(value)))
         numbers = value if has_tensors else np.asarray(value)  # Python numbers keep 64 bits
