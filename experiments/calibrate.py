@@ -87,9 +87,6 @@ def _source(options: CalibrateOptions) -> _Source:
         raise UsageError(
             f"Set one of --run, --index, and --embeddings, but got {' and '.join(given) or 'none'}."
         )
-    rate = options.false_match_rate
-    if rate is not None and not 0 < rate < 1:
-        raise UsageError(f"false_match_rate must be above 0 and below 1, but got {rate}.")
     ((name, path),) = given.items()
     if name == "index":
         import numpy as np
@@ -118,8 +115,6 @@ def _source(options: CalibrateOptions) -> _Source:
 def _check_unseen(run: pathlib.Path) -> None:
     from experiments.training.run_files import FLAGS_FILE
 
-    if not (run / FLAGS_FILE).is_file():  # not a folder of experiments.run
-        return
     of_run = parse(RunOptions, ["calibrate", f"--flagfile={run / FLAGS_FILE}"])
     if of_run.keeps_nothing_back:
         raise UsageError(
@@ -132,7 +127,7 @@ def _verified(source: _Source, options: CalibrateOptions) -> Verification:
     """Verify the pairs at one rate: the rate of the options, or the recommended rate."""
     from experiments.evaluation.calibration import check_rate, negative_pairs
     from experiments.evaluation.tables import text_table
-    from experiments.pages.calibration_page import interval_text
+    from experiments.pages.calibration_page import rates_of
     from keras_dml import metrics
 
     labels, rate = source.labels, options.false_match_rate
@@ -145,12 +140,7 @@ def _verified(source: _Source, options: CalibrateOptions) -> Verification:
     found = metrics.verification(source.embeddings, labels, rates, metric)
     if rate is not None:
         return found
-    rows = [["false match rate", "threshold", "true match rate, %", "95 %"]]
-    for point in found.points:
-        shares = interval_text(point.true_match_rate_interval, "{:.1f}", 100)
-        numbers = f"{point.threshold:.4f}", f"{100 * point.true_match_rate:.1f}", shares
-        rows.append([f"{point.false_match_rate:g}", *numbers])
-    print(text_table(rows))
+    print(text_table(rates_of(found)))
     useful = [point for point in found.points if point.true_match_rate_interval[0] >= _LEAST]
     chosen = useful[-1] if useful else found.points[0]
     flag = f"--false_match_rate={chosen.false_match_rate:g}"

@@ -37,6 +37,16 @@ def rows_of(found: Verification) -> list[tuple[str, list[str]]]:
     ]
 
 
+def rates_of(found: Verification) -> list[list[str]]:
+    """Return a table of the thresholds and true match rates of all false match rates."""
+    rows = [["false match rate", "threshold", "true match rate, %", "95 %"]]
+    for point in found.points:
+        shares = interval_text(point.true_match_rate_interval, "{:.1f}", 100)
+        numbers = f"{point.threshold:.4f}", f"{100 * point.true_match_rate:.1f}", shares
+        rows.append([f"{point.false_match_rate:g}", *numbers])
+    return rows
+
+
 def interval_text(interval: Interval, form: str, scale: float) -> str:
     """Return an interval as text: both bounds times `scale`, in a format such as "{:.2f}"."""
     if math.isnan(interval[0]):

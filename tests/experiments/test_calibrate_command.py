@@ -67,6 +67,7 @@ def test_threshold_and_page_are_written_next_to_the_model(tmp_path, capsys):
 def test_a_run_is_calibrated_with_its_test_embeddings(tmp_path, capsys):
     model = model_folder(tmp_path / "saved_model")
     embeddings_file(tmp_path / "test_embeddings.npz")
+    (tmp_path / "flags.txt").write_text("--dataset=glyphs\n")
     assert command(f"--run={tmp_path}", "--false_match_rate=0.01", "--metric=l2") == 0
     calibration = read_calibration(model, fingerprint(model), "l2")
     assert calibration.matches(calibration.threshold)
@@ -105,7 +106,7 @@ def test_an_index_is_calibrated_with_its_classes(tmp_path):
     ("arrays", "arguments", "message"),
     [
         ({}, ["--false_match_rate=1e-6"], "3,000,000 pairs of two classes (3 / rate)"),
-        ({}, ["--false_match_rate=0"], "false_match_rate must be above 0 and below 1"),
+        ({}, ["--false_match_rate=0"], "false_match_rate must be a number above 0 and below 1"),
         ({}, ["--false_match_rate=nan"], "false_match_rate"),
         ({}, ["--metric=dot"], "metric"),
         ({}, ["--saved_model=/no"], "saved_model must be the folder of a SavedModel"),
