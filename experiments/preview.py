@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from experiments.options import RunOptions, UsageError, option, parse, run_command
@@ -69,10 +70,11 @@ def tiles(
     evaluation: EvaluationTransform,
     columns: int,
     seed: int,
-) -> np.ndarray:
-    """Return uint8 [rows, 1 + columns, size, size, 3]: the evaluation's crop, then the others."""
-    import numpy as np
+) -> list[np.ndarray]:
+    """Return columns of images, uint8 `[rows, size, size, 3]`: the evaluation's, then the others.
 
+    Training and evaluation can have different sizes.
+    """
     from experiments.training.features import view_seeds
     from pipelines import evaluation_batches
 
@@ -81,21 +83,21 @@ def tiles(
     for column in range(columns):
         seeds = view_seeds(seed, column, rows)
         parts += evaluation_batches(table, augmentation, rows, None, seeds)
-    return np.stack([part.numpy() for part in parts], axis=1).round().astype("uint8")
+    return [part.numpy().round().astype("uint8") for part in parts]
 
 
-def _write(images: np.ndarray, table: ImageTable, output: str) -> None:
+def _write(images: Sequence[np.ndarray], table: ImageTable, output: str) -> None:
     """Write a sheet with the class name above each row."""
     from matplotlib.figure import Figure
 
     from keras_dml._files.atomic import replacing
 
-    rows, columns = images.shape[:2]
+    rows, columns = len(table), len(images)
     sheet = Figure(figsize=(1.8 * columns, 2 * rows), layout="constrained")
     sheet.suptitle("first column: evaluation; others: training")
     for row, places in enumerate(sheet.subplots(rows, columns, squeeze=False)):
         for column, place in enumerate(places):
-            place.imshow(images[row, column])
+            place.imshow(images[column][row])
             place.set_axis_off()
         name = table.class_names[table.labels[row]]
         places[0].set_title(name, loc="left", parse_math=False)

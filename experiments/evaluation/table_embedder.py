@@ -108,7 +108,9 @@ def _embedding_function(
 ) -> Callable[[Any], np.ndarray]:
     """Return a function from a batch, or its parts on the replicas, to all of its embeddings."""
     if keras.backend.backend() != "tensorflow":
-        call = compiled(lambda images: model(images, training=False), model.variables)
+        call = compiled(
+            lambda images: model(images, training=False), model.variables, assigns=False
+        )
         return lambda images: keras.ops.convert_to_numpy(
             call(keras.ops.convert_to_tensor(np.asarray(images)))
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.options.declaration import Flag, flags_of
 from experiments.options.errors import UsageError
 from experiments.options.help import shown
-from experiments.options.registries import Argument, arguments, flags_of_entries, import_attribute
+from experiments.options.registries import arguments, flags_of_entries, import_attribute
 from experiments.options.values import converted
 from experiments.recipes.nearest import did_you_mean
 
@@ -48,7 +48,7 @@ def trained_by(loss: str) -> Callable[..., Any]:
     return model
 
 
-def taken_by(loss: str) -> dict[str, Argument]:
+def taken_by(loss: str) -> dict[str, Flag]:
     """Return the arguments that a loss takes on a command line, by name.
 
     Raises:
@@ -81,7 +81,10 @@ def flags_of_model(path: str, prefix: str, text: str, with_default: bool = False
     def read() -> tuple[Flag, ...]:
         return tuple(
             dataclasses.replace(
-                _flag_of(f"{prefix}{argument.name.removeprefix(prefix)}", argument),
+                argument,
+                name=f"{prefix}{argument.name.removeprefix(prefix)}",
+                group=GROUP,
+                required=False,
                 default=argument.default if with_default else None,
                 text=text.format(text=argument.text, default=shown(argument.default) or "none"),
             )
@@ -89,19 +92,6 @@ def flags_of_model(path: str, prefix: str, text: str, with_default: bool = False
         )
 
     return flags_of(read, prefix)
-
-
-def flags_of_relations() -> tuple[Flag, ...]:
-    """Return the flags of the relations, except the encoding of tags, which the run chooses."""
-    entries = {
-        name: {
-            f"{RELATION}{argument.name}": argument
-            for argument in arguments(relation)
-            if argument.name != "encoding"
-        }
-        for name, relation in import_attribute("keras_dml.relations.RELATIONS").items()
-    }
-    return flags_of_entries(entries, GROUP)
 
 
 def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +146,7 @@ def parsed_arguments(
             raise UsageError(
                 f"{flag} must be an argument of {owner} ({', '.join(taken)}), but got {argument}."
             )
-        named = _flag_of(f"{flag}: {argument}", taken[argument])
+        named = dataclasses.replace(taken[argument], name=f"{flag}: {argument}")
         found.setdefault(owner, {})[argument] = converted(named, text)
     return found
 
@@ -184,7 +174,3 @@ def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
 def _losses() -> Mapping[str, type[EmbeddingLoss]]:
     found: Mapping[str, type[EmbeddingLoss]] = import_attribute("keras_dml.losses.LOSSES")
     return found
-
-
-def _flag_of(name: str, argument: Argument) -> Flag:
-    return Flag(name, argument.kind, argument.default, GROUP, argument.text, words=argument.choices)

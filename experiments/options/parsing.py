@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import logging
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -95,6 +96,15 @@ def resolved(options: Options, left_out: Collection[str] = _NOT_RESOLVED) -> str
     """Return all options that have a value as the lines of a flag file, group by group."""
     names = [name for name in declarations(type(options)) if name not in left_out]
     return "".join(f"{word}\n" for word in words_of(options, names))
+
+
+def differences(there: Sequence[str], here: Sequence[str]) -> str:
+    """Return the lines that differ in words, "" without a difference."""
+    return ", ".join(
+        f"{'there' if line[0] == '-' else 'now'} {line[2:]}"
+        for line in difflib.ndiff(there, here)
+        if line[0] in "+-"
+    )
 
 
 def words_of(options: Options, names: Iterable[str]) -> list[str]:

@@ -5,7 +5,6 @@ A registry is imported when a flag first needs it, because Keras and TensorFlow 
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import types
@@ -21,29 +20,8 @@ from experiments.options.help import shown
 _SET_BY_TRAINING = frozenset(
     {"reduction", "name", "dtype", "seed", "zero_at", "num_classes", "labels", "batch_size"}
     | {"learning_rate", "learning_rate_multipliers", "total_steps", "decayed"}
-    | {"coupled_weight_decay", "decoupled_weight_decay"}
+    | {"coupled_weight_decay", "decoupled_weight_decay", "encoding"}
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Argument:
-    """A constructor argument that a command line can set.
-
-    Attributes:
-        name: Name in the signature.
-        kind: `bool`, `int`, `float`, or `str`.
-        default: Default value. None if the default is None or the argument is required.
-        text: Entry under "Args:" in the docstring, as one line.
-        choices: Valid words, or None.
-        required: Whether the argument has no default.
-    """
-
-    name: str
-    kind: type
-    default: Any
-    text: str
-    choices: tuple[str, ...] | None = None
-    required: bool = False
 
 
 def import_attribute(path: str) -> Any:
@@ -63,12 +41,12 @@ def summary(documented: object) -> str:
     return " ".join(first.split())
 
 
-def arguments(entry: Callable[..., Any]) -> tuple[Argument, ...]:
-    """Return the arguments of a class or function that a command line can set.
+def arguments(entry: Callable[..., Any]) -> tuple[Flag, ...]:
+    """Return the arguments of a class or function that a command line can set, as flags.
 
     These are the arguments annotated with bool, int, float, str, or `Literal` of words, possibly
     `| None`. Objects and arguments that training sets, such as the seed, are excluded.
-    Each needs a separate entry under "Args:".
+    Each needs a separate entry under "Args:". The flags have no heading yet.
     """
     texts = documented(entry)
     found = []
@@ -84,12 +62,13 @@ def arguments(entry: Callable[..., Any]) -> tuple[Argument, ...]:
         required = parameter.default is parameter.empty
         default = None if required else parameter.default
         text = texts[parameter.name]
-        found.append(Argument(parameter.name, kind, default, text, choices, required))
+        flag = Flag(parameter.name, kind, default, "", text, words=choices, required=required)
+        found.append(flag)
     return tuple(found)
 
 
 def flags_of_entries(
-    entries: Mapping[str, Mapping[str, Argument]], group: str, optional: bool = True
+    entries: Mapping[str, Mapping[str, Flag]], group: str, optional: bool = True
 ) -> tuple[Flag, ...]:
     """Return one flag for each argument name, described for each entry of the registry.
 
@@ -102,7 +81,7 @@ def flags_of_entries(
     Raises:
         TypeError: Entries share a name, but not its type.
     """
-    sharing: dict[str, dict[str, Argument]] = {}
+    sharing: dict[str, dict[str, Flag]] = {}
     for entry, taken in entries.items():
         for name, argument in taken.items():
             sharing.setdefault(name, {})[entry] = argument
@@ -148,7 +127,7 @@ def taken_arguments(
     return {name: value for name, value in given.items() if name in taken}
 
 
-def _flag(name: str, by_entry: Mapping[str, Argument], group: str, optional: bool) -> Flag:
+def _flag(name: str, by_entry: Mapping[str, Flag], group: str, optional: bool) -> Flag:
     kinds = {argument.kind for argument in by_entry.values()}
     if len(kinds) > 1:
         raise TypeError(

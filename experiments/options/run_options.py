@@ -62,22 +62,29 @@ def _losses() -> str:
     return f"Loss: {', '.join(loss_flags.loss_names())}."
 
 
-def _flags_of_registry(registry: str, group: str, common: bool = False) -> Any:
-    """Declare a field of the flags of a registry's entries, with the defaults of their signatures.
+def _flags_of_registry(
+    registry: str, group: str, common: bool = False, prefix: str = "", optional: bool = False
+) -> Any:
+    """Declare a field of the flags of a registry's entries.
 
     Args:
         registry: `MODULE.NAME` of the registry.
         group: Heading of the flags.
         common: `Flag.common`.
+        prefix: Start of the flags' names.
+        optional: As in `flags_of_entries`.
     """
 
     def read() -> tuple[Flag, ...]:
         entries = import_attribute(registry)
-        taken = {name: {each.name: each for each in arguments(entries[name])} for name in entries}
-        found = flags_of_entries(taken, group, optional=False)
+        taken = {
+            name: {f"{prefix}{each.name}": each for each in arguments(entry)}
+            for name, entry in entries.items()
+        }
+        found = flags_of_entries(taken, group, optional)
         return tuple(dataclasses.replace(flag, common=common) for flag in found)
 
-    return flags_of(read)
+    return flags_of(read, prefix)
 
 
 def _for_the_choice(
@@ -344,8 +351,8 @@ class RelationOptions(Options):
     relation: str | None = option(
         None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
     )
-    of_relations: Mapping[str, Any] = flags_of(
-        loss_flags.flags_of_relations, prefix=loss_flags.RELATION
+    of_relations: Mapping[str, Any] = _flags_of_registry(
+        "keras_dml.relations.RELATIONS", LOSS, prefix=loss_flags.RELATION, optional=True
     )
 
 

@@ -220,7 +220,7 @@ def _of_features(head: keras.Model) -> Callable[[Any], Any]:
     """Return the head as a compiled function from features to embeddings."""
     if not head.variables:  # a trace costs more than such a head, and TensorFlow warns of many
         return lambda features: head(features, training=False)
-    return compiled(lambda features: head(features, training=False), head.variables)
+    return compiled(lambda features: head(features, training=False), head.variables, assigns=False)
 
 
 def view_seeds(seed: int, view: int, images: int) -> np.ndarray:

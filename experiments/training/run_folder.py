@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ import numpy as np
 
 from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
+from experiments.options.parsing import differences
 from experiments.training.checkpoint import State, read_checkpoint, write_checkpoint
 from experiments.training.manifest import MANIFEST, Manifest
 from experiments.training.run_files import (
@@ -95,12 +95,7 @@ class RunFolder:
             raise self._refused(f"lacks the run's {FLAGS_FILE}")
         text = self._manifest.check(FLAGS_FILE, self._advice).read_text()
         there, here = (sorted(flags.splitlines()) for flags in (text, self.flags))
-        changes = ", ".join(
-            f"{'there' if line[0] == '-' else 'now'} {line[2:]}"
-            for line in difflib.ndiff(there, here)
-            if line[0] in "+-"
-        )
-        if changes:
+        if changes := differences(there, here):
             raise self._refused(f"has a run with other flags ({changes})")
 
     def _refused(self, why: str) -> UsageError:

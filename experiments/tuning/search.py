@@ -8,7 +8,6 @@ the first one, so its finished runs count, and its interrupted run resumes.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import pathlib
 import time
 import warnings
@@ -18,6 +17,7 @@ import numpy as np
 
 from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
+from experiments.options.parsing import differences
 from experiments.tuning.space import Parameter, Trial, Value, without_password
 from keras_dml._common.extras import needing
 
@@ -111,14 +111,10 @@ class Search:
             return
         there = [line for lines in (stored or {}).values() for line in lines]
         here = [line for lines in identity.values() for line in lines]
-        shown = ", ".join(
-            f"{'there' if line[0] == '-' else 'now'} {line[2:]}"
-            for line in difflib.ndiff(there, here)
-            if line[0] in "+-"
-        )
+        shown = differences(there, here) if stored else "not of experiments.study"
         raise UsageError(
             f"{self._argument} must be new, or have a study {self._study.study_name} with these "
-            f"flags, but got {self._shown} ({shown if stored else 'not of experiments.study'}). "
+            f"flags, but got {self._shown} ({shown}). "
             "Set another --output_dir or --storage, or the same flags."
         )
 

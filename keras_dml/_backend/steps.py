@@ -149,12 +149,15 @@ def applied(
     _assign([*variables, *states], [*after, *new_states], [*before, *of_states])
 
 
-def compiled(step: Callable[..., Any], variables: _Variables) -> Callable[..., Any]:
+def compiled(
+    step: Callable[..., Any], variables: _Variables, assigns: bool = True
+) -> Callable[..., Any]:
     """Compile a step of tensors if the backend supports it.
 
     Args:
         step: Function from tensors to tensors.
         variables: All variables that it reads or assigns.
+        assigns: Whether it assigns variables.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -165,7 +168,11 @@ def compiled(step: Callable[..., Any], variables: _Variables) -> Callable[..., A
         return without_gradients(step)
     import jax
 
-    pure = jax.jit(as_stateless(step, variables))
+    stateless = as_stateless(step, variables)
+    if not assigns:
+        result_alone = jax.jit(lambda values, *arguments: stateless(values, *arguments)[0])
+        return lambda *arguments: result_alone(values_of(variables), *arguments)
+    pure = jax.jit(stateless)
 
     def run(*arguments: Any) -> Any:
         before = values_of(variables)

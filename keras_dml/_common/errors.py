@@ -86,9 +86,11 @@ def as_array(name: str, value: object) -> np.ndarray:
     """Convert `value` to a NumPy array. Arrays are returned unchanged, tensors from any device.
 
     Raises:
-        ValueError: The value has nested lists of different lengths, or cannot be converted by
-            NumPy.
+        ValueError: The value has gaps or nested lists of different lengths, or cannot be converted
+            by NumPy.
     """
+    if has_gaps(value):
+        raise argument_error(name, "an array without masked entries or ragged rows", value)
     keras = sys.modules.get("keras")  # otherwise the value is not a tensor
     if keras is not None and keras.ops.is_tensor(value):
         # Tensors from PyTorch can have a gradient or be on a GPU.
@@ -98,6 +100,12 @@ def as_array(name: str, value: object) -> np.ndarray:
     except (TypeError, ValueError) as error:
         wanted = "an array, or lists of one length"
         raise argument_error(name, wanted, value) from error
+
+
+def has_gaps(value: object) -> bool:
+    """Return whether an array has masked entries or ragged rows, which a conversion would fill."""
+    # Only TensorFlow has ragged tensors.
+    return bool(np.ma.is_masked(value)) or hasattr(value, "nested_row_splits")
 
 
 def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:

@@ -11,6 +11,7 @@ from keras_dml._common.errors import (
     ArgumentError,
     ArgumentTypeError,
     check_exact,
+    has_gaps,
     shape_error,
     shown,
 )
@@ -42,6 +43,8 @@ def numbers_of(name: str, value: Any, what: str, advice: str = "") -> Tensor:
     if isinstance(value, keras.Variable):
         # Use its value, which has a gradient, because custom gradients refuse variables.
         value = value.value
+    if has_gaps(value):
+        raise error("masked entries or ragged rows")
     try:
         has_tensors = any(map(ops.is_tensor, keras.tree.flatten(value)))
         numbers = value if has_tensors else np.asarray(value)  # Python numbers keep 64 bits
@@ -197,11 +200,13 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
         return tensor
     if keras.backend.backend() != "jax":
         return ops.cast(tensor, "int64")
-    if numbers is not None and (bad := numbers != numbers.astype(dtype)).any():
-        raise ArgumentError(
-            f"{name} must be class ids within {dtype}, the widest integer type of this backend, "
-            f"but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
-        )
+    if numbers is not None:
+        bad = numbers != numbers.astype(dtype)
+        if bad.any():
+            raise ArgumentError(
+                f"{name} must be class ids within {dtype}, the widest integer type of this "
+                f"backend, but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
+            )
     # The index of a class could exceed 8 or 16 bits.
     return ops.cast(tensor, "int32") if np.dtype(dtype).itemsize < 4 else tensor
 

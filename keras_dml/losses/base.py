@@ -343,10 +343,16 @@ class PairLoss(EmbeddingLoss):
 
         Raises:
             TypeError: The loss compares candidates with each other (`takes_memory` is False).
-            ValueError: As in the call.
+            ValueError: As in the call, or d differs between the two sets.
         """
         self.check_memory()
         labels, embeddings = self._checked(candidate_labels, candidates)
+        width = ops.shape(queries)[-1]
+        if embeddings.shape[-1] != width:
+            raise ArgumentError(
+                "queries and candidates must have embeddings of the same length, but got "
+                f"{width} and {embeddings.shape[-1]}."
+            )
         rows, _ = gather_candidates(embeddings)
         row_labels, _ = gather_candidates(labels)
         filled = ops.ones(ops.shape(rows)[:1], "bool")

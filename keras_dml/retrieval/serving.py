@@ -1,5 +1,6 @@
 """An index as TensorFlow operations for a SavedModel. Requires TensorFlow."""
 
+import math
 import pathlib
 from collections.abc import Callable
 
@@ -58,7 +59,12 @@ class SearchModule(tf.Module):
             names if ids.dtype.kind == "U" else ids, trainable=False, name="ids"
         )
         if metric == "l2":
-            halves = 0.5 * tf.reduce_sum(tf.square(rows), axis=1)
+            # Without a scale, squares of numbers below 1e-22 would all be 0. A power of two scales
+            # exactly.
+            largest = float(tf.reduce_max(tf.abs(rows)))
+            exponent = -math.frexp(largest)[1]
+            self._scale = np.float32(math.ldexp(1.0, min(max(exponent, -126), 126)))
+            halves = 0.5 * tf.reduce_sum(tf.square(rows * self._scale), axis=1)
             self._halves = tf.Variable(halves, trainable=False, name="halves")
 
     def search(self, embeddings: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -102,9 +108,11 @@ class SearchModule(tf.Module):
 
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
         """Return candidate row numbers, int32 `[q, c]`, c at least k: the best by products."""
-        nearness = tf.matmul(queries, self._rows, transpose_b=True)
-        if self._metric == "l2":
-            nearness -= self._halves
+        if self._metric == "cosine":
+            nearness = tf.matmul(queries, self._rows, transpose_b=True)
+        else:
+            products = tf.matmul(queries * self._scale, self._rows, transpose_b=True)
+            nearness = products * self._scale - self._halves
         return tf.math.top_k(nearness, self._asked(k)).indices
 
     def _asked(self, k: int) -> int:

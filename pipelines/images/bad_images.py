@@ -140,8 +140,9 @@ def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     except ArgumentError as error:
         return str(error)
     try:
-        # Not in a graph, whose error is a long trace.
-        decode_image(encoded, max_pixels)
+        # Not in a graph, whose error is a long trace. A tensor, because functions in `decode` are
+        # traced again for each Python value.
+        decode_image(tf.constant(encoded), max_pixels)
     except tf.errors.OpError as error:
         return _one_line(error.message)
     except UnicodeDecodeError:  # the message can contain bytes of the file

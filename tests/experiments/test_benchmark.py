@@ -137,13 +137,16 @@ def test_a_whole_training_of_the_glyphs_net(capsys):
     assert float(row.split()[4].replace(",", "")) > 0
 
 
-def test_ndcg_of_each_image_has_the_mean_of_the_metric():
+@pytest.mark.parametrize("items", [None, 12])
+def test_ndcg_of_each_image_has_the_mean_of_the_metric(items):
     rng = np.random.default_rng(0)
     tags = (rng.random((30, 6)) < 0.4).astype("int32")
     tags[:, 0] |= tags.sum(axis=1) == 0
     embeddings = rng.normal(size=(30, 4))
+    gallery = () if items is None else (rng.normal(size=(items, 4)), tags[:items])
     shares = relations.SharesLabel()
-    expected = metrics.ranking_scores(embeddings, tags, [10], relation=shares)["ndcg@10"]
-    assert benchmark_relations.ndcg_at_10(embeddings, tags).mean() == pytest.approx(
-        expected, rel=1e-5
-    )
+    expected = metrics.ranking_scores(embeddings, tags, [10], "cosine", *gallery, relation=shares)[
+        "ndcg@10"
+    ]
+    found = benchmark_relations.ndcg_at_10(embeddings, tags, *gallery)
+    assert np.nanmean(found) == pytest.approx(expected, rel=1e-5)

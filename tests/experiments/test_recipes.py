@@ -376,3 +376,14 @@ def test_comments_without_scores(tmp_path):
     lines = ["# Paper: to be written, R@1 high, NMI 71", "# Paper: R@1 0.7", "# Paper, l2: NMI 0.7"]
     (tmp_path / "mine.flags").write_text("\n".join([*lines, "--seed=1"]))
     assert recipes.paper_scores(tmp_path / "mine.flags") == {}
+
+
+def test_recipes_that_were_not_run_are_marked():
+    for name in recipes.names():
+        lines = recipes.find_recipe(name).read_text().splitlines()
+        _, _, expected = " ".join(x for x in lines if x[:1] == "#").partition("# Expected: ")
+        assert expected, name
+        options = parsed(name.removesuffix(".flags"))
+        benchmark = options.dataset in ("cub", "cars", "sop", "inshop")
+        assert ("not run here" in expected) == benchmark, name
+        assert not (benchmark and "minutes" in expected), name

@@ -84,13 +84,16 @@ class Objective(abc.ABC):
             num_classes: Number of training classes.
         """
 
-    @abc.abstractmethod
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Return the arguments of `compile`, except the optimizer of the embedding.
+
+        These are the loss, and its parts as metrics.
 
         Args:
             total_steps: Steps of the phase.
         """
+        loss = self.loss()
+        return {"loss": loss, "metrics": parts(loss)}
 
     def in_chunks(self, model: keras.Model) -> keras.Model:
         """Return the fitted model, which computes parts of a batch if `chunk_size` is set.

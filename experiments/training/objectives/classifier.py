@@ -34,11 +34,6 @@ class Classifier(Objective):
         """Return the outputs of the fitted model: the logits."""
         return classifier.output
 
-    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """Return the loss, and its parts as metrics."""
-        loss = self.loss()
-        return {"loss": loss, "metrics": parts(loss)}
-
     def accuracy(self) -> Evaluator:
         """Return the evaluator of the classifier."""
         return ClassifierAccuracy()

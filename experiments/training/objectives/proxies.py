@@ -7,7 +7,7 @@ import keras
 
 from experiments.evaluation.evaluators import ClassifierAccuracy, Evaluator
 from experiments.options.loss_flags import PROXIES, naming_flags
-from experiments.training.objectives.base import Objective, parts
+from experiments.training.objectives.base import Objective
 from keras_dml import losses, models, optimizers
 
 
@@ -27,11 +27,6 @@ class OverProxies(Objective):
             cosines = models.proxy_model(embedding, num_classes, **given)
         fitted = models.DistributedModel(embedding.input, cosines.output, name="training")
         return self.in_chunks(fitted)
-
-    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
-        """Return the loss, and its parts as metrics."""
-        loss = self.loss()
-        return {"loss": loss, "metrics": parts(loss)}
 
     def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
         """Return the factor of the proxies."""

@@ -156,6 +156,21 @@ def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
         np.testing.assert_array_equal(found.astype(expected.dtype), expected)
 
 
+@pytest.mark.slow
+def test_the_scale_of_embeddings_does_not_change_the_neighbors():
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(50, 6)).astype(np.float32)
+    queries = generator.normal(size=(9, 6)).astype(np.float32)
+    found = {}
+    for exponent in (0, -60, -80, -115, 60, 110):
+        scale = np.float32(2.0**exponent)
+        module = SearchModule(rows * scale, np.arange(50), "l2", np.zeros(6))
+        ids, distances = module.search(tf.constant(queries * scale), 5)
+        found[exponent] = ids.numpy(), distances.numpy() / scale
+        np.testing.assert_array_equal(found[exponent][0], found[0][0])
+        np.testing.assert_allclose(found[exponent][1], found[0][1], rtol=1e-6)
+
+
 @tiers.parametrize("metric", METRICS, ["l2"])
 def test_search_reports_which_neighbors_match(metric, tmp_path):
     model = make_model()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_dml import metrics
+from keras_dml import losses, metrics
 from keras_dml._common.labels import joined_labels
 
 Z = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
@@ -33,6 +33,7 @@ REFUSED = {
     "infinity": (np.where(IDS, IDS, np.inf), "whole numbers .* but got inf in row 0"),
     "2^53": (IDS + 2.0**53, "below 9007199254740992 in float64"),
     "beyond 64 bits": ([2**70] * 8, "a number beyond 64 bits"),
+    "masked": (np.ma.array(IDS, mask=IDS == 2), "without masked entries"),
     "numbers and strings": (["a", 1] * 4, "1 next to 'a'"),
     "objects and strings": (np.array(["a", 1] * 4, object), "1 next to 'a'"),
     "bytes and strings": (["a", b"a"] * 4, "b'a' next to 'a'"),
@@ -93,3 +94,14 @@ def test_signed_and_unsigned_integers_stay_distinct():
     np.testing.assert_array_equal(joined[8:], ids)
     joined = joined_labels([("labels", ids), ("gallery_labels", IDS.astype("uint64") + 2**63)])
     assert len(np.unique(joined)) == 6
+
+
+def test_masked_embeddings_and_ragged_labels():
+    gaps = "must be an array without masked entries or ragged rows"
+    with pytest.raises(ValueError, match=f"embeddings {gaps}"):
+        metrics.recall_at_k(np.ma.masked_where(Z > 1, Z), IDS, [1])
+    tf = pytest.importorskip("tensorflow")
+    with pytest.raises(ValueError, match=f"labels {gaps}"):
+        metrics.recall_at_k(Z, tf.ragged.constant([[0], [1, 2]]), [1])
+    with pytest.raises(TypeError, match="y_pred must be .* masked entries"):
+        losses.ContrastiveLoss()(IDS, np.ma.masked_where(Z > 1, Z))

@@ -36,6 +36,19 @@ def test_search_agrees_with_a_naive_loop(index_class, metric, k):
     np.testing.assert_array_equal(rows, expected_rows)
 
 
+@needs_scann
+@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1, 1e-3), (0, 1e-20), (0, 1e18)], ids=str)
+def test_scann_and_exact_agree(offset, scale):
+    # At (1, 1e-3) the rows almost coincide, so that float32 products cannot order them.
+    generator = np.random.default_rng(0)
+    embeddings = (offset + scale * generator.normal(size=(600, 33))).astype(np.float32)
+    embeddings[100:160] = embeddings[7]
+    for k in (1, 10, 64):
+        expected = ExactIndex(embeddings, "l2").search(embeddings, k)
+        found = ScannIndex(embeddings, "l2").search(embeddings, k)
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("index_class", INDEXES)
 def test_equal_distances_of_unequal_rows_keep_row_order(index_class):
     # Points of a grid: many distances are equal although the rows differ.
