@@ -50,8 +50,7 @@ class Places:
     def search_command(self):
         """Search for the neighbors of a photo."""
         query = self.photos / NAMES[4]
-        page = self.root / "page.html"
-        return run(search, f"--index={self.index}", f"--query={query}", f"--output={page}", "--k=9")
+        return run(search, f"--index={self.index}", f"--query={query}", "--k=9")
 
     def evaluate_command(self):
         """Evaluate the embeddings."""
