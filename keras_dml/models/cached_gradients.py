@@ -261,6 +261,8 @@ class _Chunks:
 
         totals = [ops.zeros(variable.shape, dtype=variable.dtype) for variable in variables]
         _, totals = loop(self._number, add, (self._before, totals))
+        if isinstance(self.rows, int) and not self.rows:
+            return totals  # no chunk reaches any variable
         return [total if place in met else None for place, total in enumerate(totals)]
 
     def leave_states(self) -> None:

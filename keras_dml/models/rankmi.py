@@ -27,6 +27,7 @@ from keras_dml._pairwise.arrays import (
     check_embeddings,
     check_rows,
     checked_class_ids,
+    known_shape,
     one_per_image,
     widest_integers,
 )
@@ -225,7 +226,17 @@ class RankMI(Configured, DistributedModel):
 
     def train_step(self, *args: Any) -> Any:
         """Run one step of Algorithm 1 on (images, class ids[, sample weights])."""
-        return self.logs_of(lambda data: self._alternate(lambda step: step(data)), *args)
+        return self.logs_of(self._trained, *args)
+
+    def _trained(self, data: Any) -> Logs:
+        if self._has_no_images(data):
+            return self.get_metrics_result()
+        return self._alternate(lambda step: step(data))
+
+    def _has_no_images(self, data: Any) -> bool:
+        """Return whether to skip an empty batch. Several replicas run it to exchange rows."""
+        class_ids = keras.utils.unpack_x_y_sample_weight(data)[1]
+        return self.replicas == 1 and (known_shape(class_ids) or ())[:1] == (0,)
 
     def _alternate(self, run: Callable[[Callable[[Any], Logs]], Logs]) -> Logs:
         return branch(
@@ -307,6 +318,9 @@ class RankMI(Configured, DistributedModel):
         return self.logs_of(self._tested, *args)
 
     def _tested(self, data: Any) -> Logs:
+        kept = ("loss", "mutual_information", "not_decreasing")
+        if self._has_no_images(data):
+            return {name: self.means[name].result() for name in kept}
         images, class_ids, weights = keras.utils.unpack_x_y_sample_weight(data)
         embeddings = self.embedding(images, training=False)
         pairs, distances, values, sound = self._pairs(class_ids, embeddings)
@@ -315,7 +329,6 @@ class RankMI(Configured, DistributedModel):
         number = _number(pairs.positive, pairs.negative)
         self.means["loss"].update_state(loss, sample_weight=number)
         self._watch(pairs.positive, pairs.negative, distances, of_all)
-        kept = ("loss", "mutual_information", "not_decreasing")
         return {name: self.means[name].result() for name in kept}
 
     def get_metrics_result(self) -> Logs:
