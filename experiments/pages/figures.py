@@ -34,6 +34,8 @@ _RING: dict[str, Any] = {
 }
 # With more points, the dots would hide the line.
 _MOST_DOTS = 40
+# Characters of a name in a legend of two columns.
+_LONGEST_OF_TWO = 28
 
 
 def svg(title: str, shown: Curves | Histograms | Means | Trials) -> str:
@@ -86,8 +88,11 @@ def _curves(title: str, shown: Curves) -> str:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
         axes.set_xlabel(shown.x)
         axes.set_ylabel(shown.y)
-        if len(axes.get_legend_handles_labels()[1]) > 1:
-            figure.legend(loc="outside upper left", ncols=2)
+        names = axes.get_legend_handles_labels()[1]
+        if len(names) > 1:
+            # Two columns of longer names are wider than the figure.
+            ncols = 2 if max(map(len, names)) <= _LONGEST_OF_TWO else 1
+            figure.legend(loc="outside upper left", ncols=ncols)
 
     return _drawn(title, draw, words, 3.4 + 0.1 * len(lines))
 

@@ -36,6 +36,14 @@ def test_curves_show_their_points_and_describe_them():
     assert "currentColor" in text and "#010203" not in text
 
 
+@pytest.mark.parametrize(("length", "columns"), [(8, 2), (40, 1)])
+def test_long_names_of_a_legend_are_below_each_other(length, columns):
+    names = [letter * length for letter in "ab"]
+    shown = svg("two", Curves({name: [(1, 1), (2, place)] for place, name in enumerate(names)}))
+    lefts = re.findall(r'x="([\d.]+)"[^>]*>[ab]+</text>', shown)
+    assert len(lefts) == 2 and len(set(lefts)) == columns
+
+
 def test_values_that_are_not_finite_are_left_out():
     rows = [{"epoch": n, "loss": value} for n, value in enumerate((2.0, math.nan, None, 1.0, 0.5))]
     assert over_epochs([*rows, {"loss": 3.0}], "loss", 2) == [(0, 4.0), (3, 2.0), (4, 1.0)]
