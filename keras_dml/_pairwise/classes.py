@@ -45,13 +45,15 @@ class ClassSums:
             return ops.cast(ops.equal(ids[:, None], candidate_ids[None, :]), embeddings.dtype)
 
         members = same_class(candidate_ids)
+        # TensorFlow has no argmax of an empty row, as of a batch without images.
+        padded = ops.pad(members, ((0, 0), (0, 1)), constant_values=1)
         return cls(
             anchors=embeddings,
             candidates=candidates,
             anchor_members=members if candidates is embeddings else same_class(class_ids),
             members=members,
             sizes=ops.sum(members, axis=-1),
-            first=ops.equal(ops.argmax(members, axis=-1), ops.arange(ops.shape(members)[0])),
+            first=ops.equal(ops.argmax(padded, axis=-1), ops.arange(ops.shape(members)[0])),
             number=ops.cast(ops.shape(candidates)[0], embeddings.dtype),
         )
 
