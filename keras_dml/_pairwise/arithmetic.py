@@ -116,8 +116,7 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     """Compute `x y` in full float32 or in float64.
 
     On TensorFlow, if a GPU rounds to TF32, the product is computed in float64. On JAX, each product
-    requests full precision. PyTorch rounds only on request
-    (`torch.set_float32_matmul_precision`).
+    requests full precision. PyTorch rounds only on request (`torch.set_float32_matmul_precision`).
 
     Args:
         x: `[..., a, d]`, float32 or float64.

@@ -59,7 +59,7 @@ def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
         Dictionary for `keras_dml.optimizers`: path of each trainable variable -> multiplier.
 
     Raises:
-        ValueError: The backbone has no blocks, or `decay` is out of range.
+        ValueError: The backbone has no blocks, `decay` is out of range, or variables share a path.
 
     Reference: Bao et al., "BEiT", ICLR 2022, appendix; Clark et al., "ELECTRA", ICLR 2020.
 
@@ -86,6 +86,11 @@ def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
             behind = last
         if not variable.trainable:
             continue
+        if variable.path in multipliers:
+            raise ArgumentError(
+                f"backbone must have variables with different paths, but got {variable.path} "
+                "twice. The learning rates are assigned by path."
+            )
         multipliers[variable.path] = decay ** (last - (behind if depth is None else depth))
     return multipliers
 

@@ -70,3 +70,12 @@ def test_rematerialized_gradients_are_equal():
 def test_random_layers_cannot_be_rematerialized():
     with pytest.raises(ValueError, match="without dropout and batch norm.*seed_generator"):
         models.rematerialize_blocks(tiny_transformer(dropout=0.1))
+
+
+def test_variables_of_one_path_have_no_separate_multipliers():
+    backbone = tiny_transformer()
+    inputs = keras.Input(backbone.output.shape[1:])
+    inner = keras.Model(inputs, keras.layers.LayerNormalization(name="norm")(inputs))
+    outer = keras.Model(backbone.input, inner(backbone.output))
+    with pytest.raises(ValueError, match="different paths, but got norm/gamma twice"):
+        models.layer_multipliers(outer, 0.5)
