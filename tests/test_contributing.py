@@ -104,6 +104,7 @@ def extended(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_the_help_lists_the_additions(extended):
     said = " ".join(python(extended, "-m", "experiments.run", "--helpfull").split())
     for words in (

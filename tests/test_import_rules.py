@@ -1,9 +1,11 @@
-"""Rules for imports between rooms, checked in the source, including imports within functions."""
+"""Rules for the source: imports between rooms, also within functions, and private names."""
 
 import ast
 import functools
+import graphlib
 import pathlib
 
+import keras
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -117,13 +119,8 @@ def room(name):
     return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
 
 
-@functools.cache
 def violations():
-    """Return (importer, imported module, broken rule) for each violation."""
-    return list(_violations())
-
-
-def _violations():
+    """Yield (importer, imported module, broken rule) for each violation."""
     for path, module in modules():
         for imported in imports(path, module):
             for rule, broken in (
@@ -164,27 +161,9 @@ def test_every_folder_of_experiments_is_a_room():
     assert folders == set(ROOMS)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_follow_the_rules(package):
-    found = [violation for violation in violations() if within(violation[0], package)]
-    assert not found, "\n".join(f"{who} imports {whom}: {rule}" for who, whom, rule in found)
-
-
-def cycles(edges):
-    """Return sets of modules that import each other in a cycle, sorted; edges: name -> names."""
-
-    def reached(start):
-        seen, left = set(), [start]
-        while left:
-            new = edges.get(left.pop(), set()) - seen
-            seen |= new
-            left += new
-        return seen
-
-    reach = {name: reached(name) for name in edges}
-    found = {frozenset({name} | {other for other in reach[name] if name in reach.get(other, ())})
-             for name in edges}  # fmt: skip
-    return sorted(sorted(names) for names in found if len(names) > 1)
+def test_imports_follow_the_rules():
+    found = [f"{who} imports {whom}: {rule}" for who, whom, rule in violations()]
+    assert not found, "\n".join(found)
 
 
 def test_imports_have_no_cycles():
@@ -195,7 +174,7 @@ def test_imports_have_no_cycles():
         for path, module in modules()
     }
     assert edges["keras_dml.retrieval.index"] >= {"keras_dml.retrieval.files"}
-    assert cycles(edges) == []
+    graphlib.TopologicalSorter(edges).prepare()  # raises CycleError with the cycle
 
 
 @pytest.mark.parametrize("package", ["keras_dml", "pipelines"])
@@ -225,3 +204,77 @@ def nodes_at_import(tree):
         for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         if isinstance(child, ast.If | ast.Try | ast.With) and not for_types:
             yield from nodes_at_import(child)
+
+
+def test_losses_use_no_other_product_of_embeddings():
+    """`_pairwise.arithmetic.matmul` is exact on a GPU that rounds products to TF32."""
+    rooms = ("keras_dml.losses", "keras_dml.addons", "keras_dml._pairwise")
+    others = {"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer"}
+    for path, module in modules():
+        inside = module == "keras_dml.models.proxy_head" or any(within(module, r) for r in rooms)
+        if not inside or module == "keras_dml._pairwise.arithmetic" or "_fused" in module:
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "ops":
+                assert node.attr not in others, f"{module}: ops.{node.attr}"
+
+
+FOREIGN = {"keras", "ops", "tf", "tensorflow", "tfds", "absl", "flags"}
+
+
+def _private_uses(path):
+    """Return the lines that use private names of objects from Keras or TensorFlow."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
+            yield f"{path}:{node.lineno}: {node.module}"
+        if isinstance(node, ast.Import) and any("keras.src" in one.name for one in node.names):
+            yield f"{path}:{node.lineno}: keras.src"
+        if not isinstance(node, ast.Attribute):
+            continue
+        words, value = [node.attr], node.value
+        while isinstance(value, ast.Attribute):
+            words, value = [value.attr, *words], value.value
+        if not isinstance(value, ast.Name):
+            continue
+        of_theirs = value.id in FOREIGN and any(
+            (word.startswith("_") and word != "__version__") or word == "src" for word in words
+        )
+        # On any object except `self`: the next test checks `self._x` and `super()._x`.
+        of_others = (
+            value.id not in ("self", "cls") and words[0].startswith("_") and words[0][1] != "_"
+        )
+        if of_theirs or of_others:
+            yield f"{path}:{node.lineno}: {value.id}.{'.'.join(words)}"
+
+
+# Not from Keras or TensorFlow: _exit of Python and C, _asdict and _replace of a NamedTuple.
+PUBLIC = ("os._exit", "libc._exit", "._asdict", "._replace", "sys._getframe")
+
+
+def test_only_the_module_private_uses_private_names():
+    paths = [path for path, _ in modules() if path.name != "private.py"]
+    found = [use for path in paths for use in _private_uses(path)]
+    assert [use for use in found if not use.endswith(PUBLIC)] == []
+
+
+def test_no_class_overrides_or_reads_private_names_of_its_base():
+    theirs = {}
+    for base in (keras.Model, keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric,
+                 keras.optimizers.Optimizer, keras.callbacks.Callback):  # fmt: skip
+        for one in base.__mro__:
+            theirs |= dict.fromkeys(vars(one), one.__name__)
+    found = []
+    for path in (path for path, name in modules() if within(name, "keras_dml")):
+        if path.name == "private.py":
+            continue
+        for owner in ast.walk(tree_of(path)):
+            if not isinstance(owner, ast.ClassDef):
+                continue
+            names = {one.attr for one in ast.walk(owner) if isinstance(one, ast.Attribute)}
+            names |= {one.name for one in owner.body if isinstance(one, ast.FunctionDef)}
+            found += [
+                f"{path.name}: {owner.name}.{name} is {theirs[name]}'s"
+                for name in names
+                if name in theirs and name.startswith("_") and not name.startswith("__")
+            ]
+    assert found == []

@@ -30,6 +30,7 @@ def project(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_wheel_contains_every_file_of_the_packages(tmp_path):
     # A setuptools as old as in a new Python 3.11 needs the package `wheel` to build wheels.
     pytest.importorskip("setuptools", minversion="77")

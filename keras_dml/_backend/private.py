@@ -1,6 +1,6 @@
 """All private parts of Keras, TensorFlow, and Python that this package uses, under public names.
 
-The rest of the package uses none of them, which `tests/keras_dml/_backend/test_private.py` checks.
+The rest of the package uses none of them, which `tests/test_import_rules.py` checks.
 """
 
 import functools

@@ -142,35 +142,6 @@ def test_class_ids_as_a_column_and_a_row_without_labels():
     assert (gradient[0] == 0).all()
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        addons.ContrastiveLoss(0.3, reduction="sum", name="mine"),
-        addons.TripletHardLoss(0.3, soft=True, distance_metric="squared-L2"),
-        addons.LiftedStructLoss(0.3),
-        addons.NpairsMultilabelLoss(name="mine"),
-    ],
-    ids=lambda loss: type(loss).__name__,
-)
-def test_configuration_round_trip(loss):
-    stored = keras.saving.serialize_keras_object(loss)
-    assert stored["registered_name"] == f"Addons>{type(loss).__name__}"
-    copy = keras.saving.deserialize_keras_object(stored)
-    assert copy.get_config() == loss.get_config()
-
-
-@keras.saving.register_keras_serializable("tests")
-def cosine(z):
-    return ops.matmul(z, ops.transpose(z))
-
-
-def test_a_registered_distance_function_is_saved_by_name():
-    loss = addons.TripletHardLoss(distance_metric=cosine)
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
-    ids, z = GOLDENS["inputs/small/ids"], GOLDENS["inputs/small/z"]
-    assert float(copy(ids, z)) == float(loss(ids, z))
-
-
 def test_soft_does_not_overflow():
     z = np.array([[0.0], [500.0], [1.0]], "float32")
     value, gradient = value_and_gradient(

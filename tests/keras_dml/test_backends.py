@@ -9,9 +9,8 @@ import json
 
 import numpy as np
 import pytest
-from device_programs import difference
 from loss_cases import NON_DEFAULT
-from processes import run_python
+from processes import difference, run_python
 
 
 def run(backend, *words, **environment):

@@ -131,19 +131,9 @@ def test_a_long_search_without_tqdm_has_no_bar(monkeypatch):
 @pytest.mark.parametrize(
     ("backend", "blocked", "last"),
     [
-        ("foo", (), "ArgumentError: KERAS_BACKEND must be tensorflow, jax, or torch, but got foo."),
-        (
-            "",
-            ("tensorflow", "jax", "torch"),
-            "MissingExtraError: Keras needs tensorflow: pip install 'keras-dml[tensorflow]', or "
-            "install the extra jax or torch and set KERAS_BACKEND",
-        ),
-        (
-            "torch",
-            ("tensorflow", "torch"),
-            "MissingExtraError: Keras needs torch: pip install 'keras-dml[torch]', or set "
-            "KERAS_BACKEND=jax",
-        ),
+        ("foo", (), "ArgumentError: KERAS_BACKEND must be tensorflow, jax, or torch, but got foo"),
+        ("", ("tensorflow", "jax", "torch"), "needs tensorflow: .*keras-dml.tensorflow"),
+        ("torch", ("tensorflow", "torch"), "needs torch: .*keras-dml.torch.*set KERAS_BACKEND=jax"),
     ],
 )
 def test_a_missing_backend_is_one_line(backend, blocked, last, tmp_path):
@@ -152,7 +142,7 @@ def test_a_missing_backend_is_one_line(backend, blocked, last, tmp_path):
     words = ["-c", "import keras_dml"]
     done = run_without(blocked, words, tmp_path, KERAS_BACKEND=backend, KERAS_HOME=str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith(f".{last}")
+    assert re.search(last, done.stderr.splitlines()[-1])
     assert "another exception" not in done.stderr
 
 

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.any_backend
 MINED = [name for name, loss in losses.LOSSES.items() if getattr(loss, "takes_memory", False)]
 
 
-@keras.saving.register_keras_serializable("tests")
-def similar_alone(similarities, positive, negative):
-    return similarities < 0.4, similarities > 0.0
-
-
 def masks_of_loops(strategy, s, positive, negative):
     """Compute the masks of a strategy, one anchor at a time."""
     left = np.zeros((2, *s.shape), bool)
@@ -174,20 +169,6 @@ def test_mining_in_a_memory():
     for seed in (mining.DistanceWeighted(), mining.SemiHard()):
         loss = losses.ContrastiveLoss(normalize=True, mining=seed)
         assert loss.against(memory).pairs_of(class_ids, embeddings).negative.shape == (8, 12)
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [mining.MultiSimilarity(0.2), [mining.EasyPositive(), mining.Hard()], similar_alone],
-    ids=["one", "several", "function"],
-)
-def test_configuration_round_trip(strategy):
-    loss = losses.get("triplet", mining=strategy)
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
-    assert copy.get_config() == loss.get_config()
-    ids, z = batch()
-    assert float(copy(ids, z)) == float(loss(ids, z))
-    assert copy.strategies[-1] is similar_alone or repr(copy.strategies) == repr(loss.strategies)
 
 
 @pytest.mark.parametrize("bad", ["hard", 3, mining.Hard, [mining.Hard(), None]])

@@ -1,12 +1,9 @@
 """Retrieval metrics at the end of an epoch, and callbacks that monitor them."""
 
-import os
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import ROOT, run_python
 
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.losses import TripletLoss
@@ -123,31 +120,6 @@ def test_nan_embeddings_give_nan_scores_without_an_error():
     assert np.isnan(logs["val_recall@1"]) and np.isnan(logs["val_map@r"])
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_two_replicas_and_another_backend():
-    """Each case needs a separate process."""
-    here = os.path.dirname(__file__)
-    replicas = (
-        "import tensorflow as tf\n"
-        "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0],"
-        " [tf.config.LogicalDeviceConfiguration()] * 2)\n"
-        "import test_retrieval_callback as t\n"
-        "with tf.distribute.MirroredStrategy().scope(): model = t.network(False)\n"
-    )
-    for prepared, backend in ((replicas, "tensorflow"), ("", "jax")):
-        program = (
-            f"{prepared}import numpy as np, test_retrieval_callback as t\n"
-            "model = t.network(False) if 'model' not in dir() else model\n"
-            "data = t.tf.data.Dataset.from_tensor_slices((t.VALIDATION, t.LABELS)).batch(9)\n"
-            "logs = t.fit(model, [t.RetrievalEvaluation(data)])\n"
-            "weights = model.get_weights()\n"
-            "z = t.VALIDATION @ weights[0] + weights[1]\n"
-            "assert logs['val_recall@1'][-1] == t.recall_at_k(z, t.LABELS, [1])[1]\n"
-        )
-        run_python("-c", program, KERAS_BACKEND=backend, PYTHONPATH=f"{here}:{ROOT}/tests/support")
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -173,10 +145,7 @@ def test_unsuitable_data_fails_before_the_first_epoch():
         ([], "dataset must have images, but got no batch"),
         ([IMAGES], "batches .images, labels., but got a batch of type ndarray"),
         ([(IMAGES, np.eye(24))], r"class ids \[n\]"),
-        (
-            [(IMAGES[:2], LABELS[:2])] * 3,
-            "ks must be at most 5, the number of other .* but got .6,",
-        ),
+        ([(IMAGES[:2], LABELS[:2])] * 3, "ks must be at most 5, .* but got .6,"),
         ((IMAGES[:6], LABELS[:6]), "ks must be at most 5, the number of other images"),
     ):
         with pytest.raises(ValueError, match=message):

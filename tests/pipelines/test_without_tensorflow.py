@@ -63,6 +63,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_images_are_decoded_and_augmented_without_tensorflow(tmp_path):
     done = run_without(("tensorflow",), ["-c", BATCHES], tmp_path, KERAS_BACKEND="jax")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Batches, a small model, and a softmax, shared by the tests of several losses."""
+"""Batches, small models, and a softmax, shared by the tests of losses and models."""
 
 import keras
 import numpy as np
@@ -17,6 +17,14 @@ def small_model(policy="float32"):
     policy = keras.dtype_policies.DTypePolicy(policy)
     layers = [keras.layers.Dense(12, dtype=policy), keras.layers.Dense(4, dtype=policy)]
     return keras.Sequential([keras.Input((8,)), *layers])
+
+
+def functional(shape, *layers, **named):
+    """Return a functional model of layers in a row."""
+    inputs = x = keras.Input(shape)
+    for layer in layers:
+        x = layer(x)
+    return keras.Model(inputs, x, **named)
 
 
 def softmax(scores):

@@ -31,21 +31,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from loss_cases import NON_DEFAULT
 
 BATCH, STEPS, SIZE, CLASSES = 24, 5, 6, 4
-# Loss, its arguments, optimizer recipe: each loss as its oracle declares it, and each of the
-# other recipes.
-CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT} | {
-    "sgd": ("multi_similarity", {"beta": 10.0}, "sgd"),
-    "velocity": ("multi_similarity", {"beta": 10.0}, "velocity"),
-    "adam": ("multi_similarity", {"beta": 10.0}, "adam"),
-    "clipped": ("multi_similarity", {"beta": 10.0}, "clipped"),
-    "averaged": ("multi_similarity", {"beta": 10.0}, "averaged"),
-    "clipnorm": ("multi_similarity", {"beta": 10.0}, "clipnorm"),
-    "clipvalue": ("multi_similarity", {"beta": 10.0}, "clipvalue"),
-    "keras_sgd": ("multi_similarity", {"beta": 10.0}, "keras_sgd"),
-    "keras_adamw": ("multi_similarity", {"beta": 10.0}, "keras_adamw"),
-    "keras_scaled": ("multi_similarity", {"beta": 10.0}, "keras_scaled"),
-    "keras_several": ("multi_similarity", {"beta": 10.0}, "keras_several"),
-}
 
 
 def sgd(path, velocity="keras"):
@@ -93,15 +78,15 @@ RECIPES = {
         ema_momentum=0.5,
     ),
 }
+# Loss, its arguments, optimizer recipe: each loss as its oracle declares it, and each of the
+# other recipes.
+CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT} | {
+    recipe: ("multi_similarity", {"beta": 10.0}, recipe) for recipe in RECIPES if recipe != "plain"
+}
 # Losses whose parts are recorded, too.
 WITH_PARTS = ("contrastive", "ce", "quadruplet")
 # Images to embed: no batch size and no number of replicas divides this number.
 IMAGES = 23
-
-
-def first_of(loss):
-    """Return the first case of a loss."""
-    return next(case for case, (name, *_) in CASES.items() if name == loss)
 
 
 def batches():
@@ -127,20 +112,27 @@ def network(*more):
     return inputs, x
 
 
-def fitted(model, data=None, **arguments):
+def fitted(model, data=None):
     """Return weights and logs after `STEPS` steps of `fit`."""
     data = batches() if data is None else data
-    history = model.fit(data, shuffle=False, verbose=0, **arguments).history
+    history = model.fit(data, shuffle=False, verbose=0).history
     return {
         "weights": [w.tolist() for w in model.get_weights() if w.dtype.kind == "f"],
         "logs": {name: float(values[-1]) for name, values in history.items()},
     }
 
 
-def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False, **compiling):
-    """Train a loss in `fit`, in a model built in the strategy's scope; optionally log its parts."""
+@contextlib.contextmanager
+def building(strategy):
+    """Build models with the same initial weights in the scope of a strategy."""
     with strategy.scope():
         keras.utils.set_random_seed(1)
+        yield
+
+
+def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False):
+    """Train a loss in `fit`, in a model built in the strategy's scope; optionally log its parts."""
+    with building(strategy):
         loss = losses.get(loss_name, **arguments)
         inputs, x = network()
         if loss.kind == "proxies":  # which compare cosines
@@ -150,7 +142,7 @@ def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False
         model = model(inputs, x, name="net")
         metrics = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else []
         optimizer = RECIPES[recipe](model.get_layer("head").kernel.path)
-        model.compile(optimizer, loss, metrics=metrics, **compiling)
+        model.compile(optimizer, loss, metrics=metrics)
     return fitted(model)
 
 
@@ -163,20 +155,22 @@ def rankmi():
 
 def train_rankmi(strategy, steps_per_execution=1, **clipping):
     """Train RankMI's alternation."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
+    with building(strategy):
         model = rankmi()
         rates = (keras.optimizers.SGD(0.05, **clipping), keras.optimizers.Adam(0.01, **clipping))
         model.compile(*rates, steps_per_execution=steps_per_execution)
     return fitted(model)
 
 
+def dropout_classifier():
+    embedding = keras.Model(*network(), name="net")
+    return embedding, models.classifier_model(embedding, CLASSES, dropout=0.5, seed=3)
+
+
 def train_dropout(strategy):
     """Train a classifier with dropout."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
-        embedding = keras.Model(*network(), name="net")
-        classifier = models.classifier_model(embedding, CLASSES, dropout=0.5, seed=3)
+    with building(strategy):
+        _, classifier = dropout_classifier()
         model = models.DistributedModel(classifier.input, classifier.output)
         model.compile(keras.optimizers.SGD(0.5), losses.get("ce"))
     return fitted(model)
@@ -184,8 +178,7 @@ def train_dropout(strategy):
 
 def train_proxies(strategy):
     """Train a loss that exchanges sums, with centers, a regularizer, and a faster proxy rate."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
+    with building(strategy):
         embedding = keras.Model(*network(), name="net")
         regularizer = models.CenterRegularizer(2)
         classes = models.proxy_model(
@@ -200,11 +193,8 @@ def train_proxies(strategy):
 
 def train_memory(strategy, steps_per_execution=1, chunk_size=None):
     """Train against a memory of two and a half batches, filled from an empty start."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
-        model = keras.Model(*network(), name="net")
-        if chunk_size:
-            model = models.CachedGradients(model, chunk_size)
+    with building(strategy):
+        model = in_chunks(keras.Model(*network(), name="net"), chunk_size)
         model = models.CrossBatchMemory(model, 60, weight=0.5, start_step=1)
         loss = losses.SupConLoss()
         parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
@@ -214,34 +204,26 @@ def train_memory(strategy, steps_per_execution=1, chunk_size=None):
     return fitted(model)
 
 
+def in_chunks(model, chunk_size):
+    return models.CachedGradients(model, chunk_size) if chunk_size else model
+
+
 def train_chunks(strategy, chunk_size=None):
     """Train a classifier with dropout, in chunks of each replica's part of the batch or at once."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
-        embedding = keras.Model(*network(), name="net")
-        classifier = models.classifier_model(embedding, CLASSES, dropout=0.5, seed=3)
+    with building(strategy):
+        embedding, classifier = dropout_classifier()
         outputs = {"embeddings": embedding.output, "logits": classifier.output}
-        model = models.DistributedModel(classifier.input, outputs)
-        if chunk_size:
-            model = models.CachedGradients(model, chunk_size)
+        model = in_chunks(models.DistributedModel(classifier.input, outputs), chunk_size)
         both = {"embeddings": losses.SupConLoss(), "logits": losses.get("ce")}
         model.compile(optimizers.SGD(0.1, global_clipnorm=1.0), both)
-    batches_of_both = batches().map(lambda x, ids: (x, dict.fromkeys(both, ids)))
-    history = model.fit(batches_of_both, shuffle=False, verbose=0).history
-    return {
-        "weights": [w.tolist() for w in model.get_weights() if w.dtype.kind == "f"],
-        "logs": {name: float(values[-1]) for name, values in history.items()},
-    }
+    return fitted(model, batches().map(lambda x, ids: (x, dict.fromkeys(both, ids))))
 
 
 def train_dual(strategy, chunk_size=None, labeled=False):
     """Train two encoders with a learned scale, against a memory if the batches have labels."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
+    with building(strategy):
         encoders = [keras.Model(*network(), name=name) for name in ("queries", "candidates")]
-        model = models.DualEncoder(*encoders, scale=5.0)
-        if chunk_size:
-            model = models.CachedGradients(model, chunk_size)
+        model = in_chunks(models.DualEncoder(*encoders, scale=5.0), chunk_size)
         if labeled:
             model = models.CrossBatchMemory(model, 60, start_step=1)
         model.compile(keras.optimizers.SGD(0.05), losses.NTXentLoss(temperature=1.0))
@@ -255,8 +237,7 @@ def train_dual(strategy, chunk_size=None, labeled=False):
 
 def train_tags(strategy):
     """Train with a relation: two tags of each image, its class and the next class."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
+    with building(strategy):
         model = models.DistributedModel(*network(), name="net")
         loss = losses.SupConLoss(relation=relations.SharesLabel())
         model.compile(keras.optimizers.SGD(0.05), loss)
@@ -269,8 +250,7 @@ def train_tags(strategy):
 
 def train_batch_norm(strategy, synchronized):
     """Return batch norm's moving mean per replica of this worker, before and after averaging."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
+    with building(strategy):
         norm = keras.layers.BatchNormalization(momentum=0.5, synchronized=synchronized)
         model = models.DistributedModel(*network(norm))
         model.compile(keras.optimizers.SGD(0.05), losses.get("ce"))
@@ -321,14 +301,8 @@ def unequal_rows(strategy, known):
         return f"{type(error).__name__}: {error}"
 
 
-REFUSED = (
-    "jit_compile",
-    "jit_compile_later",
-    "accumulation",
-    "accumulation_scaled",
-    "accumulation_ours",
-    "accumulation_rankmi",
-)
+REFUSED = ["jit_compile", "jit_compile_later", "accumulation", "accumulation_scaled"]
+REFUSED += ["accumulation_ours", "accumulation_rankmi"]
 
 
 def refusals(strategy):
@@ -367,8 +341,7 @@ def refusals(strategy):
 
 def overflow(strategy):
     """Return the weights after a step whose gradient is infinite only on the last replica."""
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
+    with building(strategy):
         inputs = keras.Input((2,))
         model = models.DistributedModel(inputs, keras.layers.Dense(1, name="head")(inputs))
         scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, clipvalue=1.0))
@@ -390,8 +363,7 @@ def custom_loop(strategy):
     text = (pathlib.Path(__file__).parents[2] / "docs/pages/guides/devices.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (code,) = [block for block in blocks if "GradientTape" in block]
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
+    with building(strategy):
         names = {"model": keras.Model(*network(), name="net")}
     names |= {"strategy": strategy, "keras_dml": keras_dml, "tf": tf}
     names["batches"] = strategy.experimental_distribute_dataset(batches())
@@ -483,13 +455,6 @@ def more_cases():
     return [case for case in CASES if case not in quick_cases()]
 
 
-def as_worker_of(cases):
-    """Return the results of these cases on one of several workers."""
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    found = {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
-    return {**found, **trained_otherwise(strategy)}
-
-
 def trained_otherwise(strategy):
     """Train wrappers and heads; in chunks only where there are several replicas."""
     chunk_size = 5 if strategy.num_replicas_in_sync > 1 else None
@@ -505,14 +470,15 @@ def trained_otherwise(strategy):
     }
 
 
-def as_worker():
-    """Return the results of the quick tests on one of several workers."""
+def as_worker(more):
+    """Return the results on one of several workers: of the quick cases, or of the others."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    distributed = {"model": models.DistributedModel}
-    cases = {case: train(strategy, *CASES[case], **distributed) for case in quick_cases()}
-    cases |= {"rankmi_model": train_rankmi(strategy)}
+    cases = more_cases() if more else quick_cases()
+    found = {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
+    if more:
+        return {**found, **trained_otherwise(strategy)}
     return {
-        "cases": cases,
+        "cases": {**found, "rankmi_model": train_rankmi(strategy)},
         "several_steps": train_rankmi(strategy, steps_per_execution=3),
         "batch_norm": train_batch_norm(strategy, synchronized=False),
         "gathered": gathered(strategy),
@@ -546,12 +512,10 @@ def on_devices_of_jax(cases):
 if __name__ == "__main__":
     if keras.backend.backend() == "jax":
         results = on_devices_of_jax(sys.argv[1:])
-    elif sys.argv[1:] == ["more"]:
-        results = as_worker_of(more_cases())
+    elif "TF_CONFIG" in os.environ:
+        results = as_worker(sys.argv[1:] == ["more"])
     elif sys.argv[2:] == ["more"]:
         results = more_on_logical_devices(int(sys.argv[1]))
-    elif "TF_CONFIG" in os.environ:
-        results = as_worker()
     else:
         results = on_logical_devices(int(sys.argv[1]))
     print(json.dumps(results))

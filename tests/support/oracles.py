@@ -69,13 +69,9 @@ def contrastive(
     z = unit(z) if normalize else z
     tightness, contrastive = [], []
     for i in range(len(z)):
-        together, apart = [], []
-        for j in range(len(z)):
-            distance = math.sqrt(sum((z[i] - z[j]) ** 2))
-            if j != i and class_ids[j] == class_ids[i]:
-                together.append(max(0.0, distance - positive_margin) ** power)
-            elif class_ids[j] != class_ids[i]:
-                apart.append(max(0.0, margin - distance) ** power)
+        d = distances_to(i, z)
+        together = [max(0.0, d[j] - positive_margin) ** power for j in positives_of(i, class_ids)]
+        apart = [max(0.0, margin - d[j]) ** power for j in negatives_of(i, class_ids)]
         divide = pair_reduction == "mean"
         tightness.append(sum(together) / (len(together) if divide and together else 1))
         contrastive.append(sum(apart) / (len(apart) if divide and apart else 1))
@@ -87,10 +83,8 @@ def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None)
     f = unit(z)
     tightness, contrastive = [], []
     for i in range(len(f)):
-        positives = [
-            float(f[i] @ f[j]) for j in range(len(f)) if j != i and class_ids[j] == class_ids[i]
-        ]
-        negatives = [float(f[i] @ f[j]) for j in range(len(f)) if class_ids[j] != class_ids[i]]
+        positives = [float(f[i] @ f[j]) for j in positives_of(i, class_ids)]
+        negatives = [float(f[i] @ f[k]) for k in negatives_of(i, class_ids)]
         if epsilon is not None:
             hardest, easiest = max(negatives, default=-9.0), min(positives, default=9.0)
             positives = [s for s in positives if s < hardest + epsilon]
@@ -102,10 +96,23 @@ def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None)
     return np.array(tightness), np.array(contrastive)
 
 
+def positives_of(i, class_ids):
+    """Return the other images of the class of image i."""
+    return [j for j in range(len(class_ids)) if j != i and class_ids[j] == class_ids[i]]
+
+
+def negatives_of(i, class_ids):
+    """Return the images of other classes."""
+    return [j for j in range(len(class_ids)) if class_ids[j] != class_ids[i]]
+
+
 def others_of(i, class_ids):
-    """Return the other images that are positives or negatives of image i."""
-    related = [j for j in range(len(class_ids)) if j != i]
-    return [j for j in related if class_ids[j] == class_ids[i] or class_ids[j] != class_ids[i]]
+    """Return the positives and negatives of image i."""
+    return sorted(positives_of(i, class_ids) + negatives_of(i, class_ids))
+
+
+def distances_to(i, z):
+    return [math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(len(z))]
 
 
 def unit(z):
@@ -145,12 +152,9 @@ def pairwise_sigmoid(class_ids, z, scale=10.0, bias=-10.0):
     f, n = unit(z), len(z)
     tightness, contrastive = np.zeros(n), np.zeros(n)
     for i in range(n):
-        for j in others_of(i, class_ids):
-            logit = scale * float(f[i] @ f[j]) + bias
-            if class_ids[j] == class_ids[i]:
-                tightness[i] += math.log(1 + math.exp(-logit))
-            else:
-                contrastive[i] += math.log(1 + math.exp(logit))
+        logits = [scale * float(f[i] @ f[j]) + bias for j in range(n)]
+        tightness[i] = sum(math.log(1 + math.exp(-logits[j])) for j in positives_of(i, class_ids))
+        contrastive[i] = sum(math.log(1 + math.exp(logits[k])) for k in negatives_of(i, class_ids))
     return tightness, contrastive
 
 
@@ -159,8 +163,7 @@ def snca(class_ids, z, temperature=0.05):
     f, n = unit(z), len(z)
     tightness, contrastive, kept = [], [], 0
     for i in range(n):
-        positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
-        others = others_of(i, class_ids)
+        positives, others = positives_of(i, class_ids), others_of(i, class_ids)
         if positives:
             kept += 1
             tightness.append(-math.log(sum(math.exp(f[i] @ f[j] / temperature) for j in positives)))
@@ -268,19 +271,13 @@ def fastap(class_ids, z, num_bins=10):
 def lifted_structure(class_ids, z, margin=1.0, normalize=True):
     z = unit(z) if normalize else z
     n = len(z)
-    d = [[math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(n)] for i in range(n)]
+    d = [distances_to(i, z) for i in range(n)]
     tightness, contrastive, num_pairs = np.zeros(n), np.zeros(n), 0
     for i in range(n):
-        for j in range(n):
-            if i == j or class_ids[i] != class_ids[j]:
-                continue
+        for j in positives_of(i, class_ids):
             num_pairs += 1
-            pushed = sum(
-                math.exp(margin - d[i][k]) for k in range(n) if class_ids[k] != class_ids[i]
-            )
-            pushed += sum(
-                math.exp(margin - d[j][k]) for k in range(n) if class_ids[k] != class_ids[j]
-            )
+            pushed = sum(math.exp(margin - d[i][k]) for k in negatives_of(i, class_ids))
+            pushed += sum(math.exp(margin - d[j][k]) for k in negatives_of(j, class_ids))
             if pushed > 0:
                 hinge = max(0.0, math.log(pushed) + d[i][j])
                 tightness[i] += hinge * d[i][j] / 2
@@ -315,12 +312,8 @@ def instance_cross_entropy(
     f = unit(z)
     tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
     for a in range(len(f)):
-        rivals = [
-            math.exp(scale * float(f[a] @ f[j]))
-            for j in range(len(f))
-            if class_ids[j] != class_ids[a]
-        ]
-        positives = [j for j in range(len(f)) if j != a and class_ids[j] == class_ids[a]]
+        rivals = [math.exp(scale * float(f[a] @ f[j])) for j in negatives_of(a, class_ids)]
+        positives = positives_of(a, class_ids)
         if not rivals or not positives:
             continue
         divide = len(positives) if pair_reduction == "mean" else 1
@@ -336,8 +329,7 @@ def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
     f, n = unit(z), len(z)
     gradient = np.zeros_like(f)
     for a in range(n):
-        positives = [j for j in range(n) if j != a and class_ids[j] == class_ids[a]]
-        negatives = [j for j in range(n) if class_ids[j] != class_ids[a]]
+        positives, negatives = positives_of(a, class_ids), negatives_of(a, class_ids)
         if not positives or not negatives:
             continue
         rivals = sum(math.exp(scale * float(f[a] @ f[j])) for j in negatives)
@@ -387,9 +379,8 @@ def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
     tightness, contrastive = np.zeros(n), np.zeros(n)
     num_positives = num_negatives = 0
     for i in range(n):
-        together = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
-        apart = [j for j in range(n) if class_ids[j] != class_ids[i]]
-        to = [math.sqrt(sum((f[i] - f[j]) ** 2)) for j in range(n)]
+        together, apart = positives_of(i, class_ids), negatives_of(i, class_ids)
+        to = distances_to(i, f)
         for j in together:
             tightness[i] += math.log(1 + math.exp(-statistics(to[j]))) - math.log(2)
         draws = [1.0] * len(apart)
@@ -413,11 +404,10 @@ def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
 def triplet(class_ids, z, margin=0.2, triplets="all", normalize=True, average="anchors"):
     z = unit(z) if normalize else z
     n = len(z)
-    distance = [[math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(n)] for i in range(n)]
+    distance = [distances_to(i, z) for i in range(n)]
     all_triplets = []
     for i in range(n):
-        positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
-        negatives = [k for k in range(n) if class_ids[k] != class_ids[i]]
+        positives, negatives = positives_of(i, class_ids), negatives_of(i, class_ids)
         of_anchor = []
         if triplets == "all":
             of_anchor = [(j, k) for j in positives for k in negatives]
@@ -449,10 +439,9 @@ def quadruplet(class_ids, z, margin=0.2, second_margin=0.1, normalize=True):
     tightness, contrastive = triplet(class_ids, z, margin, normalize=normalize)
     z = unit(z) if normalize else z
     n = len(z)
-    distance = [[math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(n)] for i in range(n)]
-    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
-    positives = [(i, j) for i, j in pairs if class_ids[i] == class_ids[j]]
-    apart = [distance[k][m] for k, m in pairs if class_ids[k] != class_ids[m]]
+    distance = [distances_to(i, z) for i in range(n)]
+    positives = [(i, j) for i in range(n) for j in positives_of(i, class_ids)]
+    apart = [distance[k][m] for k in range(n) for m in negatives_of(k, class_ids)]
     for i, j in positives:
         for negative in apart:
             if distance[i][j] - negative + second_margin > 0:
@@ -467,7 +456,7 @@ def supcon(class_ids, z, temperature=0.1):
     f, n = unit(z), len(z)
     tightness, contrastive, kept = np.zeros(n), np.zeros(n), 0
     for i in range(n):
-        positives = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
+        positives = positives_of(i, class_ids)
         if not positives:
             continue
         kept += 1
@@ -482,18 +471,16 @@ def nt_xent(class_ids, z, temperature=0.07):
     f, n = unit(z), len(z)
     tightness, contrastive, num_pairs = np.zeros(n), np.zeros(n), 0
     for i in range(n):
-        negatives = [k for k in range(n) if class_ids[k] != class_ids[i]]
-        for p in range(n):
-            if p != i and class_ids[p] == class_ids[i] and negatives:
-                num_pairs += 1
-                logit = f[i] @ f[p] / temperature
-                rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
-                tightness[i] -= logit
-                contrastive[i] += math.log(math.exp(logit) + rivals)
+        negatives = negatives_of(i, class_ids)
+        for p in positives_of(i, class_ids) if negatives else []:
+            num_pairs += 1
+            logit = f[i] @ f[p] / temperature
+            rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
+            tightness[i] -= logit
+            contrastive[i] += math.log(math.exp(logit) + rivals)
     return tightness * n / max(num_pairs, 1), contrastive * n / max(num_pairs, 1)
 
 
-# The gradient treats its weights as constants; the value does not.
 @oracle(
     "tcm",
     {
@@ -504,24 +491,20 @@ def nt_xent(class_ids, z, temperature=0.07):
     },
 )
 def threshold_consistent_margin(
-    class_ids,
-    z,
-    positive_margin=0.9,
-    negative_margin=0.5,
-    positive_weight=1.0,
-    negative_weight=1.0,
+    class_ids, z, positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0
 ):
     f, n = np.array([row / max(np.linalg.norm(row), 1e-30) for row in z]), len(z)
     sums, numbers = np.zeros((2, n)), [0, 0]
     for i in range(n):
-        for j in range(n):
-            s = float(f[i] @ f[j])
-            if j != i and class_ids[j] == class_ids[i] and s <= positive_margin:
-                sums[0, i] += positive_margin - s
-                numbers[0] += 1
-            if class_ids[j] != class_ids[i] and s >= negative_margin:
-                sums[1, i] += s - negative_margin
-                numbers[1] += 1
+        together = [float(f[i] @ f[j]) for j in positives_of(i, class_ids)]
+        apart = [float(f[i] @ f[k]) for k in negatives_of(i, class_ids)]
+        open_pairs = (
+            [positive_margin - s for s in together if s <= positive_margin],
+            [s - negative_margin for s in apart if s >= negative_margin],
+        )
+        for kind, gaps in enumerate(open_pairs):
+            sums[kind, i] = sum(gaps)
+            numbers[kind] += len(gaps)
     weights = positive_weight, negative_weight
     return tuple(w * n * part / max(m, 1) for w, part, m in zip(weights, sums, numbers))
 
@@ -531,13 +514,10 @@ def circle(class_ids, z, margin=0.4, scale=80.0):
     f, n = unit(z), len(z)
     tightness, contrastive, kept = np.zeros(n), np.zeros(n), 0
     for i in range(n):
-        together, apart = [], []
-        for j in range(n):
-            s = float(f[i] @ f[j])
-            if j != i and class_ids[j] == class_ids[i]:
-                together.append(-scale * max(0, 1 + margin - s) * (s - 1 + margin))
-            elif class_ids[j] != class_ids[i]:
-                apart.append(scale * max(0, s + margin) * (s - margin))
+        together = [float(f[i] @ f[j]) for j in positives_of(i, class_ids)]
+        together = [-scale * max(0, 1 + margin - s) * (s - 1 + margin) for s in together]
+        apart = [float(f[i] @ f[k]) for k in negatives_of(i, class_ids)]
+        apart = [scale * max(0, s + margin) * (s - margin) for s in apart]
         if together and apart:
             kept += 1
             tightness[i] = math.log(sum(math.exp(e) for e in together))
@@ -563,9 +543,8 @@ def margin(class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weight
     f = unit(z)
     tightness, contrastive, opened = np.zeros(n), np.zeros(n), 0.0
     for i in range(n):
-        to = [math.sqrt(sum((f[i] - f[j]) ** 2)) for j in range(n)]
-        together = [j for j in range(n) if j != i and class_ids[j] == class_ids[i]]
-        apart = [j for j in range(n) if class_ids[j] != class_ids[i]]
+        to = distances_to(i, f)
+        together, apart = positives_of(i, class_ids), negatives_of(i, class_ids)
         if not together or not apart:
             continue
         times, shares = 1.0, distance_weighted([to[k] for k in apart], z.shape[1])
@@ -623,7 +602,7 @@ def recall_at_k(
     f, n = unit(z), len(z)
     tightness, values, kept = np.zeros(n), np.zeros(n), 0
     for q in range(n):
-        positives = [j for j in range(n) if j != q and class_ids[j] == class_ids[q]]
+        positives = positives_of(q, class_ids)
         database = others_of(q, class_ids) + [q] * query_in_database
         if not positives:
             continue
@@ -727,10 +706,8 @@ def angular(class_ids, z, angle=45.0):
     f, tangent = unit(z), math.tan(math.radians(angle)) ** 2
     tightness, contrastive, num_pairs = np.zeros(len(f)), np.zeros(len(f)), 0
     for i in range(len(f)):
-        apart = [k for k in range(len(f)) if class_ids[k] != class_ids[i]]
-        for j in range(len(f)):
-            if j == i or class_ids[j] != class_ids[i] or not apart:
-                continue
+        apart = negatives_of(i, class_ids)
+        for j in positives_of(i, class_ids) if apart else []:
             num_pairs += 1
             pulled = 2 * (1 + tangent) * float(f[i] @ f[j])
             pushed = sum(math.exp(4 * tangent * float((f[i] + f[j]) @ f[k])) for k in apart)
@@ -745,23 +722,21 @@ def binomial_deviance(class_ids, z, scale=2.0, base=0.5, negative_cost=25.0):
     f, n = unit(z), len(z)
     sums, numbers = np.zeros((2, n)), [0, 0]
     for i in range(n):
-        for j in range(n):
-            s = float(f[i] @ f[j])
-            if j != i and class_ids[j] == class_ids[i]:
-                sums[0, i] += math.log(1 + math.exp(-scale * (s - base)))
-                numbers[0] += 1
-            elif class_ids[j] != class_ids[i]:
-                sums[1, i] += math.log(1 + math.exp(scale * negative_cost * (s - base)))
-                numbers[1] += 1
+        for kind, pairs, slope in (
+            (0, positives_of(i, class_ids), -scale),
+            (1, negatives_of(i, class_ids), scale * negative_cost),
+        ):
+            costs = [math.log(1 + math.exp(slope * (float(f[i] @ f[j]) - base))) for j in pairs]
+            sums[kind, i] = sum(costs)
+            numbers[kind] += len(costs)
     return tuple(n * part / max(number, 1) for part, number in zip(sums, numbers))
 
 
 @oracle("histogram", {"num_bins": 9})
 def histogram(class_ids, z, num_bins=150):
     f, n = unit(z), len(z)
-    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
-    positive = [(i, j) for i, j in pairs if class_ids[i] == class_ids[j]]
-    negative = [(i, k) for i, k in pairs if class_ids[i] != class_ids[k]]
+    positive = [(i, j) for i in range(n) for j in positives_of(i, class_ids)]
+    negative = [(i, k) for i in range(n) for k in negatives_of(i, class_ids)]
 
     def counts(i, j):
         nodes = 2 * np.arange(num_bins + 1) / num_bins - 1
@@ -787,17 +762,15 @@ def ranked_list(class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0,
     f = unit(z)
     tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
     for i in range(len(f)):
-        far, near, weights = [], [], []
-        for j in range(len(f)):
-            distance = math.sqrt(sum((f[i] - f[j]) ** 2))
-            if j != i and class_ids[j] == class_ids[i] and distance > negative_margin - margin:
-                far.append(distance - (negative_margin - margin))
-            elif class_ids[j] != class_ids[i] and distance < negative_margin:
-                near.append(negative_margin - distance)
-                weights.append(math.exp(temperature * (negative_margin - distance)))
+        to, positive_margin = distances_to(i, f), negative_margin - margin
+        far = [to[j] - positive_margin for j in positives_of(i, class_ids)]
+        far = [gap for gap in far if gap > 0]
+        near = [negative_margin - to[k] for k in negatives_of(i, class_ids)]
+        near = [gap for gap in near if gap > 0]
         if far:
             tightness[i] = (1 - balance) * sum(far) / len(far)
         if near:
+            weights = [math.exp(temperature * gap) for gap in near]
             total = sum(w * gap for w, gap in zip(weights, near))
             contrastive[i] = balance * total / sum(weights)
     return tightness, contrastive

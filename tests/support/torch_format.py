@@ -57,14 +57,13 @@ def state_dict(arrays):
     return state
 
 
-def save(content, path, zipped=False, length=None):
+def save(content, path, zipped=False):
     """Write `content` with `Tensor`s as `torch.save` does.
 
     Args:
         content: a `state_dict`, or any object that can be pickled.
         path: path of the file.
         zipped: whether to use the format since PyTorch 1.6 instead of the older one.
-        length: length of every storage in the pickle; None: the true length.
     """
     storages = {}
 
@@ -74,8 +73,8 @@ def save(content, path, zipped=False, length=None):
                 return None
             key = str(1000 + len(storages))
             storages[key] = thing.numbers
-            number = thing.numbers.size if length is None else length
-            words = ("storage", getattr(sys.modules["torch"], thing.kind), key, "cpu", number)
+            kind = getattr(sys.modules["torch"], thing.kind)
+            words = ("storage", kind, key, "cpu", thing.numbers.size)
             return words if zipped else (*words, None)
 
     def pickled(thing):
@@ -109,10 +108,8 @@ def _modules():
     def _rebuild_tensor_v2():
         raise NotImplementedError
 
-    _rebuild_tensor_v2.__module__, _rebuild_tensor_v2.__qualname__ = (
-        utils.__name__,
-        ("_rebuild_tensor_v2"),
-    )
+    _rebuild_tensor_v2.__module__ = utils.__name__
+    _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
     utils._rebuild_tensor_v2 = _rebuild_tensor_v2
     torch._utils = utils
     return {"torch": torch, "torch._utils": utils}

@@ -1,17 +1,15 @@
 """Training on many devices equals training on one device with the same global batches."""
 
+import functools
 import json
 
-import device_programs
 import distributed_training
 import local_workers
 import numpy as np
+import processes
 import pytest
-import tensorflow as tf
 import tiers
-from once import once
-
-from keras_dml._backend.replicas import gather_candidates, place_among_replicas
+from processes import run_python
 
 # The gate runs the tests that need processes with several devices.
 pytestmark = pytest.mark.slow
@@ -21,18 +19,16 @@ LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dr
 LONGER += ["dual", "dual_memory", "tags", "rankmi_clipped"]
 # The gate runs the quick cases; the thorough checks run all.
 MORE = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
-LOSSES = [case for case, (_, _, recipe) in distributed_training.CASES.items() if recipe == "plain"]
-# The gate compiles these by XLA, and the thorough checks the others.
-IN_THE_GATE = [distributed_training.first_of(loss) for loss in ("contrastive", "ce")]
 
 
-@once
+@functools.cache
 def results(devices, *more):
     """Return the output of `distributed_training.py` on `devices` devices."""
-    return device_programs.printed("distributed_training", devices, *more)
+    said = run_python("-m", "tests.support.distributed_training", devices, *more)
+    return json.loads(said.strip().splitlines()[-1])
 
 
-@once
+@functools.cache
 def of_workers(*words):
     """Return the output of two workers that train together over loopback."""
     started = local_workers.start(2, "tests.support.distributed_training", *words)
@@ -48,47 +44,38 @@ def trained(case, devices):
 
 devices_and_workers = pytest.mark.parametrize(
     "find",
-    [lambda: [results(2)], pytest.param(lambda: of_workers(), marks=pytest.mark.slow)],
+    [lambda: [results(2)], lambda: of_workers()],
     ids=["two devices", "two workers"],
 )
 
 
 def difference(a, b):
     """Return the largest difference of two runs' weights, relative to the largest weight."""
-    return device_programs.difference(a["weights"], b["weights"])
+    return processes.difference(a["weights"], b["weights"])
 
 
 @pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_the_weights_equal_one_device(case):
-    assert difference(trained(case, 1), trained(case, 2)) < tolerance(case)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_the_weights_on_four_devices_equal_one_device(case):
-    assert difference(trained(case, 1), trained(case, 4)) < tolerance(case)
-
-
-@pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_the_logs_equal_one_device(case):
-    logs = trained(case, 2)["logs"]
+@tiers.parametrize("devices", [2, 4], [2])
+def test_weights_and_logs_equal_one_device(case, devices):
+    found, logs = trained(case, devices), trained(case, devices)["logs"]
+    assert difference(trained(case, 1), found) < tolerance(case)
     assert logs == pytest.approx(trained(case, 1)["logs"], rel=tolerance(case))
     loss, *_ = distributed_training.CASES.get(case, (case,))
     if loss in distributed_training.WITH_PARTS:
         assert logs["loss"] == pytest.approx(logs["tightness"] + logs["contrastive"], rel=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", QUICK)
+@pytest.mark.parametrize("case", [*QUICK, *MORE])
 def test_two_workers_equal_one_process(case):
-    check_workers(case, *(worker["cases"][case] for worker in of_workers()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", MORE)
-def test_two_workers_equal_one_process_for_every_loss(case):
-    check_workers(case, *(worker[case] for worker in of_workers("more")))
+    quick = case in QUICK
+    first, second = (
+        (worker["cases"] if quick else worker)[case]
+        for worker in of_workers(*([] if quick else ["more"]))
+    )
+    assert difference(trained(case, 1), first) < tolerance(case)
+    expected = {name: trained(case, 1)["logs"][name] for name in first["logs"]}
+    assert first["logs"] == pytest.approx(expected, rel=tolerance(case))
+    assert first == second
 
 
 def tolerance(case):
@@ -96,28 +83,14 @@ def tolerance(case):
     return 1e-4 if case.startswith("pce(") else 1e-5
 
 
-def check_workers(case, first, second):
-    assert difference(trained(case, 1), first) < tolerance(case)
-    expected = {name: trained(case, 1)["logs"][name] for name in first["logs"]}
-    assert first["logs"] == pytest.approx(expected, rel=tolerance(case))
-    assert first == second
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
+@pytest.mark.thorough  # the first test that waits for this process, which takes two minutes
 def test_several_steps_per_execution_give_the_same_weights():
     """Five steps, three at once: the data ends within the second execution."""
-    expected = trained("rankmi_model", 1)
-    for found in (results(2, "more"), *of_workers()):
+    of_devices, expected = results(2, "more"), trained("rankmi_model", 1)
+    for found in (of_devices, *of_workers()):
         assert difference(expected, found["several_steps"]) < 1e-5
         assert found["several_steps"]["logs"] == pytest.approx(expected["logs"], rel=1e-5)
-
-
-@pytest.mark.thorough  # the first test that waits for this process, which takes two minutes
-@pytest.mark.slow
-def test_a_memory_with_several_steps_per_execution_in_chunks():
-    expected, found = trained("memory", 1), results(2, "more")["several_steps_with_memory"]
-    assert difference(expected, found) < 1e-5
+    assert difference(trained("memory", 1), of_devices["several_steps_with_memory"]) < 1e-5
 
 
 @pytest.mark.thorough
@@ -152,8 +125,8 @@ def test_unsupported_cases_on_replicas_are_one_line(name):
     ("replicas", "workers"),
     [
         (2, False),
-        pytest.param(4, False, marks=[pytest.mark.slow, pytest.mark.thorough]),
-        pytest.param(2, True, marks=pytest.mark.slow),
+        pytest.param(4, False, marks=pytest.mark.thorough),
+        (2, True),
     ],
 )
 def test_gathered_rows_offset_and_gradient_on_every_replica(replicas, workers):
@@ -202,24 +175,3 @@ def test_synchronized_batch_norm_equals_one_device():
     found, expected = (results(2)[side]["synchronized"] for side in ("many", "one"))
     assert difference(expected, found) < 1e-5
     assert difference(expected, results(2)["batch_norm"]) > 1e-3
-
-
-def test_one_device_returns_the_same_tensor():
-    x = tf.constant([[1.0, 2.0]])
-    gathered, offset = gather_candidates(x)
-    assert gathered is x and offset == 0
-    assert place_among_replicas() == (0, 1)
-
-
-@pytest.mark.slow
-@tiers.parametrize("case", LOSSES, IN_THE_GATE, pytest.mark.thorough)
-def test_xla_gives_the_same_weights(case):
-    strategy = tf.distribute.get_strategy()
-    plain, compiled = (
-        distributed_training.train(
-            strategy, *distributed_training.CASES[case], jit_compile=jit_compile
-        )
-        for jit_compile in (False, True)
-    )
-    assert difference(plain, compiled) < tolerance(case)
-    assert compiled["logs"]["loss"] == pytest.approx(plain["logs"]["loss"], rel=tolerance(case))

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, and their checksums."""
 
 import concurrent.futures
 import errno
@@ -14,6 +14,7 @@ import pytest
 from keras_dml._common.errors import ArgumentError
 from keras_dml._files import atomic
 from keras_dml._files.atomic import naming, read_folder, replacing, replacing_folder
+from keras_dml._files.checksums import check_saved_model, write_checksums
 
 
 def fill_the_disk():
@@ -160,29 +161,33 @@ def test_a_folder_replaced_while_it_is_read_is_read_consistently(tmp_path):
     assert numbers == sorted(numbers) and numbers[0] < numbers[-1]
 
 
-def test_a_writer_waits_for_a_reader(tmp_path):
-    index = tmp_path / "index"
-
-    def write():
-        with replacing_folder(index, "a.json", "it") as folder:
-            folder.mkdir()
-            (folder / "a.json").write_text("whole")
-
-    def read(folder):
-        # In a thread, because the write waits during the reader's turn.
-        writing.append(pool.submit(write))
-        with pytest.raises(concurrent.futures.TimeoutError):
-            writing[0].result(0.2)
-        return (folder / "a.json").read_text()
-
-    write()
-    writing = []
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        assert read_folder(index, read) == "whole"
-        writing[0].result(20)
-    assert os.listdir(tmp_path) == ["index"]
-
-
 def test_the_old_folder_of_a_killed_replacement_is_read(tmp_path):
     (tmp_path / ".index.old").mkdir()
     assert read_folder(tmp_path / "index", lambda folder: folder.name) == ".index.old"
+
+
+def test_checksums_of_a_saved_model_are_checked(tmp_path):
+    (tmp_path / "variables").mkdir()
+    for name in ("saved_model.pb", "variables/variables.index", "fingerprint.pb"):
+        (tmp_path / name).write_text(name)
+    check_saved_model(tmp_path)  # written before checksums existed
+    write_checksums(tmp_path)
+    check_saved_model(tmp_path)
+    # Another export of the same model has another fingerprint.
+    (tmp_path / "fingerprint.pb").write_text("another number")
+    check_saved_model(tmp_path)
+    for name, what in (
+        ("saved_model.pb", "has changed since"),
+        ("variables/variables.index", "missing"),
+    ):
+        kept = (tmp_path / name).read_bytes()
+        (tmp_path / name).unlink()
+        if what != "missing":
+            (tmp_path / name).write_bytes(b"another" + kept)
+        with pytest.raises(ValueError, match=f"{name}.*{what}"):
+            check_saved_model(tmp_path)
+        (tmp_path / name).write_bytes(kept)
+    for damaged in (b"", b"[]", b"{"):
+        (tmp_path / "assets.extra" / "sha256.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"sha256\.json has changed since it was written"):
+            check_saved_model(tmp_path)

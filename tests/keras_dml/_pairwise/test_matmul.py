@@ -1,16 +1,11 @@
 """Losses on a GPU that rounds products to TF32, simulated by rounded factors on a CPU."""
 
-import ast
-import pathlib
-
 import keras
 import numpy as np
 import pytest
 from backend import value_and_gradient
 
-import keras_dml
 from keras_dml import losses
-from keras_dml._pairwise import arithmetic
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="only TensorFlow's products are in float64"
@@ -57,16 +52,3 @@ def test_a_loss_is_as_exact_as_without_tf32(monkeypatch, name):
     assert error() > 30 * without
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
     assert error() < max(2 * without, 1e-6)
-
-
-def test_the_library_uses_no_other_product_of_embeddings():
-    root = pathlib.Path(keras_dml.__file__).parent
-    rooms = [*(root / "losses").glob("*.py"), *(root / "addons").glob("*.py")]
-    rooms += [*(root / "_pairwise").glob("*.py"), root / "models" / "proxy_head.py"]
-    others = {"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer"}
-    for path in rooms:
-        if path == pathlib.Path(arithmetic.__file__):  # defines the product
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "ops":
-                assert node.attr not in others, f"{path.name}: ops.{node.attr}"

@@ -74,9 +74,3 @@ def test_rows_without_negatives_draw_valid_indices():
     drawn = draw(np.zeros((5, 5), "float32"))
     assert ((drawn >= 0) & (drawn < 5)).all()
     assert draw(np.zeros((1, 1), "float32")).tolist() == [[0]]
-
-
-@pytest.mark.parametrize(("nearest", "farthest"), [(0.0, 1.4), (1.5, 1.4), (0.5, 2.0)])
-def test_bad_limits(nearest, farthest):
-    with pytest.raises(ValueError, match="0 < nearest < farthest < 2, but got "):
-        distance_weighted(np.ones((2, 2)), np.ones((2, 2), bool), 8, nearest, farthest)

@@ -16,8 +16,6 @@ pytestmark = pytest.mark.any_backend
 
 SIGMA, ALPHA, BETA, BASE = 0.05, 2.0, 50.0, 0.5
 SIZES = [(5, 2, 16), (3, 8, 5)]  # K, s, d
-any_batch = pytest.mark.parametrize("seed", [0, 1])
-any_size = pytest.mark.parametrize(("num_classes", "size", "dimensions"), SIZES)
 
 
 def balanced(num_classes, size, dimensions, seed):
@@ -43,68 +41,35 @@ def negative_spread(ids, z):
     return -sum(apart) / len(z)
 
 
-@any_batch
-@any_size
-def test_contrastive_tightness_is_center_tightness(num_classes, size, dimensions, seed):
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("num_classes", "size", "dimensions"), SIZES)
+def test_the_parts_bound_each_other(num_classes, size, dimensions, seed):
     ids, z = balanced(num_classes, size, dimensions, seed)
-    contrastive = mean_part("T", "contrastive", ids, z)
-    center = len(z) * mean_part("T", "center", ids, z)  # the table sums over the images
+    n, positives, negatives = len(z), size - 1, len(z) - size
+    contrastive, spread = mean_part("T", "contrastive", ids, z), negative_spread(ids, z)
+    # The table sums the center loss over the images.
+    center = n * mean_part("T", "center", ids, z)
     assert contrastive == pytest.approx(4 / num_classes * center, rel=1e-12)
-
-
-@any_batch
-@any_size
-@pytest.mark.parametrize("sigma", [SIGMA, 0.5])
-def test_snca_tightness_is_bounded_by_contrastive(num_classes, size, dimensions, seed, sigma):
-    ids, z = balanced(num_classes, size, dimensions, seed)
-    positives = size - 1
-    bound = mean_part("T", "contrastive", ids, z) / (2 * sigma * positives)
-    bound -= 1 / sigma + math.log(positives)
-    tightness = mean_part("T", "snca", ids, z, temperature=sigma)
-    assert tightness <= bound + 1e-9
-    if positives == 1:  # Jensen's inequality over a single term
-        assert tightness == pytest.approx(bound, rel=1e-9)
-
-
-@any_batch
-@any_size
-@pytest.mark.parametrize("base", [BASE, -0.2])
-def test_multi_similarity_tightness_bounds_contrastive(num_classes, size, dimensions, seed, base):
-    ids, z = balanced(num_classes, size, dimensions, seed)
-    bound = mean_part("T", "contrastive", ids, z) / (2 * size)
-    bound += math.log(size) / ALPHA + (size - 1) / size * (base - 1)
-    tightness = mean_part("T", "multi_similarity", ids, z, alpha=ALPHA, beta=BETA, base=base)
-    assert tightness >= bound - 1e-9
-
-
-@any_batch
-@any_size
-@pytest.mark.parametrize("lam", [0.05, 1.0])
-def test_pairwise_cross_entropy_tightness_is_contrastive(num_classes, size, dimensions, seed, lam):
-    ids, z = balanced(num_classes, size, dimensions, seed)
-    expected = mean_part("T", "contrastive", ids, z) / (4 * lam * len(z))
-    expected -= 1 / (2 * lam * num_classes)
-    assert mean_part("T", "pce", ids, z, lam=lam) == pytest.approx(expected, rel=1e-10)
-
-
-@any_batch
-@any_size
-def test_multi_similarity_contrast_bounds_the_spread(num_classes, size, dimensions, seed):
-    ids, z = balanced(num_classes, size, dimensions, seed)
-    negatives = len(z) - size
-    bound = negative_spread(ids, z) / (2 * negatives) + math.log(negatives) / BETA + 1 - BASE
+    for sigma in (SIGMA, 0.5):
+        tightness, contrast = (
+            mean_part(part, "snca", ids, z, temperature=sigma) for part in ("T", "C")
+        )
+        bound = contrastive / (2 * sigma * positives) - 1 / sigma - math.log(positives)
+        assert tightness <= bound + 1e-9
+        if positives == 1:  # Jensen's inequality over a single term
+            assert tightness == pytest.approx(bound, rel=1e-9)
+        bound = spread / (2 * sigma * negatives) + math.log(negatives) + 1 / sigma
+        assert contrast >= bound - 1e-9
+    for base in (BASE, -0.2):
+        bound = contrastive / (2 * size) + math.log(size) / ALPHA + positives / size * (base - 1)
+        tightness = mean_part("T", "multi_similarity", ids, z, alpha=ALPHA, beta=BETA, base=base)
+        assert tightness >= bound - 1e-9
+    bound = spread / (2 * negatives) + math.log(negatives) / BETA + 1 - BASE
     contrast = mean_part("C", "multi_similarity", ids, z, alpha=ALPHA, beta=BETA, base=BASE)
     assert contrast >= bound - 1e-9
-
-
-@any_batch
-@any_size
-@pytest.mark.parametrize("sigma", [SIGMA, 0.5])
-def test_snca_contrast_bounds_the_spread(num_classes, size, dimensions, seed, sigma):
-    ids, z = balanced(num_classes, size, dimensions, seed)
-    negatives = len(z) - size
-    bound = negative_spread(ids, z) / (2 * sigma * negatives) + math.log(negatives) + 1 / sigma
-    assert mean_part("C", "snca", ids, z, temperature=sigma) >= bound - 1e-9
+    for lam in (0.05, 1.0):
+        expected = contrastive / (4 * lam * n) - 1 / (2 * lam * num_classes)
+        assert mean_part("T", "pce", ids, z, lam=lam) == pytest.approx(expected, rel=1e-10)
 
 
 def test_parts_of_coincident_embeddings():

@@ -119,10 +119,7 @@ def test_one_row_one_class_and_equal_rows():
         (lambda: metrics.label_votes(LABELS, SIMILARITIES), "row numbers .* but got float32"),
         (lambda: metrics.confused_classes(LABELS, [1, 2]), r"but got int64 of shape \(2,\)"),
         (lambda: metrics.confused_classes(LABELS, NEIGHBORS, 0), "most must be"),
-        (
-            lambda: metrics.label_errors(metrics.label_votes(LABELS, NEIGHBORS), 0),
-            "ratio must be .* but got 0",
-        ),
+        (lambda: metrics.label_errors(metrics.label_votes(LABELS, NEIGHBORS), 0), "ratio must be"),
         (lambda: metrics.outlier_scores([[np.nan]]), "must be finite"),
         (lambda: metrics.outlier_scores([["a"]]), "must be finite numbers"),
         (lambda: metrics.duplicate_groups([[0, 5]], 5), "pairs must be row numbers from 0 to 4"),

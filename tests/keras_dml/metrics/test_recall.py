@@ -1,8 +1,23 @@
+"""Recall, precision at R, and accuracy against loops; clustering scores; `evaluate`."""
+
+import itertools
+import math
+
 import numpy as np
 import pytest
 from retrieval_sets import awkward_set, naive_neighbors, naive_recall
 
-from keras_dml.metrics import nearest_neighbors, neighbors, recall_at_k, retrieval_task
+from keras_dml.metrics import (
+    class_mean_accuracy,
+    clustering_scores,
+    distance_histograms,
+    evaluate,
+    nearest_neighbors,
+    neighbors,
+    precision_at_r,
+    recall_at_k,
+    retrieval_task,
+)
 from keras_dml.retrieval import METRICS, ExactIndex
 
 
@@ -101,9 +116,140 @@ def test_recall_by_distance_does_not_depend_on_the_scale(exponent):
     )
 
 
+def naive_precision(embeddings, labels, metric, gallery=None, gallery_labels=None):
+    of_items = labels if gallery is None else gallery_labels
+    averages, precisions, without = [], [], 0
+    for query, rows in enumerate(naive_neighbors(embeddings, metric, gallery)):
+        matches = sum(of_items[row] == labels[query] for row in rows)
+        if not matches:
+            without += 1
+            continue
+        average = hits = 0
+        for place, row in enumerate(rows[:matches], start=1):
+            if of_items[row] == labels[query]:
+                hits += 1
+                average += hits / place
+        averages.append(average / matches)
+        precisions.append(hits / matches)
+    return sum(averages) / len(averages), sum(precisions) / len(precisions), without
+
+
 @pytest.mark.parametrize("metric", METRICS)
-def test_vectors_beyond_float32_products_use_the_index(metric):
-    embeddings, labels = awkward_set(2)
-    huge = embeddings * np.float32(1e25)
-    recall = recall_at_k(huge, labels, [1, 5], metric)
-    assert recall == {k: naive_recall(huge, labels, k, metric) for k in (1, 5)}
+def test_precision_agrees_with_a_naive_loop(metric, monkeypatch):
+    monkeypatch.setattr(neighbors, "_PAIRS", 100)
+    embeddings, labels = awkward_set()
+    labels[10:60][labels[10:60] < 6] = 3  # one class is searched deeper than the others
+    assert (labels == 3).sum() > 17
+    found = precision_at_r(embeddings, labels, metric)
+    assert found == pytest.approx(naive_precision(embeddings, labels, metric), abs=1e-12)
+    assert found.queries_without_match == 3
+
+    sets = (embeddings[:30], labels[:30], metric, embeddings[30:], labels[30:])
+    assert precision_at_r(*sets) == pytest.approx(naive_precision(*sets), abs=1e-12)
+
+
+def test_queries_without_matches():
+    found = precision_at_r(np.eye(3), ["a", "b", "c"])
+    assert np.isnan(found.map_at_r) and np.isnan(found.r_precision)
+    assert found.queries_without_match == 3
+
+
+def naive_accuracy(train_embeddings, train_labels, embeddings, labels):
+    right = 0
+    for z, label in zip(embeddings, labels):
+        best, chosen = None, None
+        for k in sorted(set(train_labels)):
+            members = [row for row, y in zip(train_embeddings, train_labels) if y == k]
+            mean = [sum(row[i] for row in members) / len(members) for i in range(len(z))]
+            score = sum(a * b for a, b in zip(z, mean))
+            if best is None or score > best:
+                best, chosen = score, k
+        right += chosen == label
+    return right / len(labels)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_class_mean_accuracy_agrees_with_a_naive_loop(seed):
+    """Classes of unequal size and length, one missing in training, one missing in the test set."""
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(6, 4)) * generator.uniform(0.5, 3, size=(6, 1))
+    train_labels = generator.choice([0, 1, 2, 4, 7], 60, p=[0.5, 0.2, 0.1, 0.1, 0.1])
+    labels = generator.choice([0, 1, 3, 4, 7], 40)
+    train = centres[train_labels % 6] + generator.normal(size=(60, 4))
+    test = centres[labels % 6] + generator.normal(size=(40, 4))
+    ours = class_mean_accuracy(train, train_labels, test, labels)
+    assert ours == naive_accuracy(train.tolist(), train_labels.tolist(), test.tolist(), labels)
+    assert 0 < ours < 1
+
+
+def test_class_means_of_large_float32_sums_are_exact():
+    train = np.full((3000, 1), 1.1, np.float32)
+    train[1500:] = 1.1000001
+    assert class_mean_accuracy(train, np.arange(3000) // 1500, train[:1], [1]) == 1.0
+
+
+def test_bad_arguments_of_other_scores():
+    for metric in ([], ["cosine", "dot"]):
+        with pytest.raises(ValueError, match="metric must be one of.* but got"):
+            evaluate(np.eye(4), [0, 0, 1, 1], metric=metric)
+    with pytest.raises(ValueError, match=r"train_labels must be of shape \[1\].*\(2,\)"):
+        class_mean_accuracy([[1.0]], [0, 1], [[1.0]], [0])
+    with pytest.raises(ValueError, match=r"same width.*\(1, 1\) and \(1, 2\)"):
+        class_mean_accuracy([[1.0]], [0], [[1.0, 2.0]], [0])
+
+
+def naive_information(a, b):
+    n = len(a)
+    total = 0.0
+    for x, y in set(zip(a, b)):
+        both = sum(pair == (x, y) for pair in zip(a, b)) / n
+        total += both * math.log(both * n * n / (a.count(x) * b.count(y)))
+    return total
+
+
+def test_nmi_and_ami_of_known_clusters():
+    clusters = [0, 0, 0, 1, 1, 2, 2]
+    labels = ["a", "a", "b", "b", "b", "c", "a"]
+    # Three orthogonal directions: k-means finds these clusters from any initial centers.
+    z = np.eye(3)[clusters] * np.linspace(1, 4, 7)[:, None] + 0.01 * np.eye(7, 3)
+    information = naive_information(clusters, labels)
+    entropy = (naive_information(clusters, clusters) + naive_information(labels, labels)) / 2
+    by_chance = [
+        naive_information(list(order), labels) for order in set(itertools.permutations(clusters))
+    ]
+    expected = sum(by_chance) / len(by_chance)
+    found = clustering_scores(z, labels)
+    assert found.nmi == pytest.approx(information / entropy)
+    assert found.ami == pytest.approx((information - expected) / (entropy - expected))
+
+
+def test_over_a_thousand_clear_clusters_are_found_with_any_seed():
+    """With random rows as first centers, k-means misses a third of the classes."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(1_001), 3)
+    z = rng.normal(size=(1_001, 16))[labels] + 0.15 * rng.normal(size=(3_003, 16))
+    first, second = clustering_scores(z, labels, seed=0), clustering_scores(z, labels, seed=1)
+    assert min(first.nmi, second.nmi) > 0.99
+    assert abs(first.nmi - second.nmi) < 0.003
+
+
+@pytest.mark.parametrize("with_gallery", [False, True])
+def test_evaluate_gives_the_same_as_the_single_functions(with_gallery):
+    embeddings, labels = awkward_set()
+    sets, rows, classes = {}, embeddings, labels
+    if with_gallery:
+        sets = {"gallery": embeddings[50:], "gallery_labels": labels[50:]}
+        embeddings, labels = embeddings[:50], labels[:50]
+    scores = evaluate(embeddings, labels, ks=[1, 7], **sets)
+    expected = {}
+    for distance in ("cosine", "l2"):
+        recall = recall_at_k(embeddings, labels, [1, 7], distance, **sets)
+        precision = precision_at_r(embeddings, labels, distance, **sets)
+        expected |= {f"recall@{k}/{distance}": recall[k] for k in (1, 7)}
+        expected |= {f"map@r/{distance}": precision.map_at_r}
+        expected |= {f"r_precision/{distance}": precision.r_precision}
+    expected["nmi"], expected["ami"] = clustering_scores(rows, classes)
+    expected["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()
+    expected["queries_without_match"] = precision.queries_without_match
+    assert list(scores) == list(expected)
+    assert scores == pytest.approx(expected)

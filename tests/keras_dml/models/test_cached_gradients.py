@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from device_programs import difference
+from batches import functional
+from processes import difference
 
 from keras_dml import losses, models, optimizers
 from keras_dml.metrics import LossPart
@@ -65,11 +66,8 @@ def test_weights_equal_the_whole_batch_even_with_dropout(chunk_size):
 
 
 def random_layers():
-    return (
-        keras.layers.RandomFlip(seed=1),
-        keras.layers.RandomTranslation(0.3, 0.3, seed=2),
-        keras.layers.Dropout(0.4, seed=3),
-    )
+    shift = keras.layers.RandomTranslation(0.3, 0.3, seed=2)
+    return keras.layers.RandomFlip(seed=1), shift, keras.layers.Dropout(0.4, seed=3)
 
 
 def test_random_layers_draw_the_same_in_both_passes():
@@ -167,8 +165,7 @@ def test_under_mixed_precision_the_loss_is_scaled_once(policy="mixed_float16"):
 def test_under_a_global_policy_images_are_not_rounded_before_the_model():
     keras.config.set_dtype_policy("mixed_bfloat16")
     images = np.full((2, 6, 6, 1), 200.6, "float32")
-    inputs = keras.Input((6, 6, 1))
-    inner = keras.Model(inputs, keras.layers.Flatten(dtype="float32")(inputs))
+    inner = functional((6, 6, 1), keras.layers.Flatten(dtype="float32"))
     for model in (models.CachedGradients(inner, 2), models.CrossBatchMemory(inner, 2)):
         np.testing.assert_array_equal(model(images), inner(images))
 
@@ -198,8 +195,7 @@ def test_live_statistics_are_refused_unless_allowed():
 
 def test_each_chunk_moves_the_averages_once():
     norm = keras.layers.BatchNormalization(momentum=0.5)
-    inputs = keras.Input((2,))
-    model = models.CachedGradients(keras.Model(inputs, norm(inputs)), 2, batch_statistics=True)
+    model = models.CachedGradients(functional((2,), norm), 2, batch_statistics=True)
     model.compile(keras.optimizers.SGD(0.0), losses.ContrastiveLoss(), run_eagerly=True)
     x = np.array([[1, 0], [1, 0], [4, 0], [4, 0]], "float32")
     model.train_on_batch(x, np.array([0, 0, 1, 1]))
@@ -224,10 +220,8 @@ def test_losses_that_do_not_split_into_chunks_are_refused():
             return x + keras.random.normal(keras.ops.shape(x))
 
     data = np.ones((4, 4), "float32"), np.array([0, 0, 1, 1])
-    for layer, message in (
-        (AddsLoss, "losses of their activations"),
-        (DrawsFromTheGlobalSeed, "global seed"),
-    ):
+    faults = {AddsLoss: "losses of their activations", DrawsFromTheGlobalSeed: "global seed"}
+    for layer, message in faults.items():
         model = models.CachedGradients(keras.Model(inputs, layer()(inputs)), 2)
         model.compile("sgd", losses.SNCALoss(), run_eagerly=True)
         with pytest.raises(ValueError, match=message):
@@ -250,8 +244,7 @@ def test_no_more_than_a_chunk_is_computed_at_once():
             sizes.append(x.shape[0])
             return x
 
-    inputs = keras.Input((4,))
-    model = models.CachedGradients(keras.Model(inputs, keras.layers.Dense(2)(Sees()(inputs))), 3)
+    model = models.CachedGradients(functional((4,), Sees(), keras.layers.Dense(2)), 3)
     sizes.clear()
     model.compile("sgd", losses.SNCALoss(), run_eagerly=True)
     model.train_on_batch(np.ones((12, 4), "float32"), np.arange(12) // 2)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from batches import batch
+from batches import batch, functional
 from loss_cases import CASES
 from peers.goldens import FILE, LEARNING_CASES, MEMORY, MEMORY_CASES
 
@@ -37,8 +37,7 @@ def untouched(dimensions=3):
 
 def small_net():
     keras.utils.set_random_seed(3)
-    inputs = keras.Input((6,))
-    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Dense(8, "tanh")(inputs)))
+    return functional((6,), keras.layers.Dense(8, "tanh"), keras.layers.Dense(4))
 
 
 def remembering(model, loss, size=8, rate=0.0, parts=False, **arguments):
@@ -170,8 +169,7 @@ def test_prefixes_are_compared_with_prefixes_in_the_memory():
 
 
 def test_learned_boundaries_come_from_the_anchors():
-    inputs = keras.Input((3,))
-    model = keras.Model(inputs, models.Boundary()(untouched().call(inputs)))
+    model = functional((3,), untouched().call, models.Boundary())
     loss = losses.MarginLoss(boundaries=1, sampling="all")
     memory = remembering(model, loss, 6)
     assert memory.memory.shape == (6, 4)
@@ -206,11 +204,6 @@ def test_class_ids_beyond_32_bits_stay_distinct():
     assert set(stored(model)[1]) == {*ids, 2**40 + 2**33}
 
 
-def training_data():
-    ids, x = batch(seed=5, sizes=(16, 12, 14, 22), dimensions=6)
-    return x.astype("float32"), ids
-
-
 @pytest.mark.slow
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
@@ -226,7 +219,7 @@ def test_it_trains_in_fit_and_recompiling_separates_the_metrics(how):
     for _ in range(2):
         both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
         model.compile(keras.optimizers.Adam(0.01), loss, metrics=both, **how)
-    x, ids = training_data()
+    ids, x = batch(seed=5, sizes=(16, 12, 14, 22), dimensions=6)
     history = model.fit(x, ids, batch_size=16, epochs=6, verbose=0).history
     assert history["loss"][-1] < history["loss"][1]
     assert set(history) == {"loss", "tightness", "contrastive"}

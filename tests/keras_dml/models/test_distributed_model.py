@@ -84,12 +84,3 @@ def test_a_subclass_with_inputs_and_outputs_raises_an_error_with_the_right_base(
     with pytest.raises(TypeError, match="Wrong.*derive from FunctionalDistributedModel"):
         made(Wrong)
     assert isinstance(made(Right), DistributedModel)
-
-
-def test_fit_traces_the_step_once():
-    model = Subclass(made(keras.Model))
-    model(X[:4])
-    accuracy = keras.metrics.SparseCategoricalAccuracy()
-    model.compile("adam", losses.get("ce"), metrics=[accuracy])
-    model.fit(X, Y, batch_size=4, epochs=2, verbose=0)
-    assert model.traced == 1

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from device_programs import difference
+from processes import difference
 
 from keras_dml import losses, models, relations
 

@@ -1,5 +1,6 @@
 """KerasHub backbones from tiny random presets: scaling, sizes, tokens, and errors."""
 
+import importlib.util
 import json
 
 import hub_presets
@@ -13,7 +14,10 @@ from keras_dml import models
 from keras_dml._backend.cloning import all_layers
 from keras_dml.export.float32 import float32_copy
 
-pytest.importorskip("keras_hub", reason="KerasHub is in the extra hub")
+# Not `importorskip`, which takes seconds in each process that collects this file.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("keras_hub") is None, reason="KerasHub is in the extra hub"
+)
 TOKENS = {"dinov2": (True, 2), "dinov3": (True, 4), "vit": (True, 0)}
 
 
@@ -153,18 +157,18 @@ def test_random_weights_of_a_preset(made):
 # Errors
 
 
-@pytest.mark.parametrize("kind", ["vit"])
-def test_image_size_must_be_a_multiple_of_the_patch(kind, made):
-    message = (
-        "image_size must be a multiple of 4, the patch of hub:.*, such as 20 or 24, but got 22"
-    )
+@pytest.mark.parametrize(
+    ("kind", "size", "arguments", "message"),
+    [
+        ("vit", 22, {}, "image_size must be a multiple of 4, .* 20 or 24, but got 22"),
+        ("bert", SIZE, {}, "only images, but got .* a BertBackbone"),
+        ("vit", SIZE, {"weights": "w.h5"}, "weights must be left out or 'none' for .*'w.h5'"),
+        ("vit", SIZE, {"filters": (8,)}, "filters must be None except for small_convnet"),
+    ],
+)
+def test_arguments_that_do_not_fit_a_preset(kind, size, arguments, message, made):
     with pytest.raises(ValueError, match=message):
-        build(made, kind, 22)
-
-
-def test_a_preset_without_images(made):
-    with pytest.raises(ValueError, match="only images, but got .* a BertBackbone"):
-        build(made, "bert")
+        build(made, kind, size, **arguments)
 
 
 def test_invalid_folders_and_names(made, tmp_path):
@@ -201,13 +205,6 @@ def test_without_a_network_the_message_names_the_download(monkeypatch):
     )
     with pytest.raises(ValueError, match=message):
         models.build_backbone("hub:dinov2_base", 224)
-
-
-def test_presets_refuse_weights_and_filters(made):
-    with pytest.raises(ValueError, match="weights must be left out or 'none' for .*'w.h5'"):
-        build(made, "vit", weights="w.h5")
-    with pytest.raises(ValueError, match="filters must be None except for small_convnet"):
-        build(made, "vit", filters=(8,))
 
 
 def test_a_hugging_face_folder(tmp_path):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from batches import functional
 
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers
@@ -126,8 +127,7 @@ def adapted(nested=3, mean=None):
         else:
             inputs = keras.Input((4, 4, 3))
             model = keras.Model(inputs, model(inputs))
-    inputs = keras.Input((4, 4, 3))
-    return set_statistics(keras.Model(inputs, model(inputs)))
+    return set_statistics(functional((4, 4, 3), model))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,7 @@ def test_an_adapted_normalization_is_copied_three_models_deep(copy, mean, tmp_pa
 def test_adapted_discretization_and_lookup_layers_keep_their_state():
     bins = keras.layers.Discretization(num_bins=3)
     bins.adapt(np.arange(12.0))
-    inputs = keras.Input((1,))
-    model = keras.Model(inputs, bins(inputs))
+    model = functional((1,), bins)
     x = np.array([[0.0], [5.0], [11.0]])
     np.testing.assert_array_equal(float32_copy(model)(x), model(x))
     assert len(np.unique(model(x))) == 3
@@ -164,8 +163,7 @@ def test_adapted_discretization_and_lookup_layers_keep_their_state():
 def test_a_shared_layer_and_several_outputs_are_copied_once():
     shared = keras.layers.Dense(3, name="shared")
     norm = keras.layers.BatchNormalization(name="norm")
-    inside = keras.Input((3,))
-    nested = keras.Model(inside, norm(shared(inside)), name="nested")
+    nested = functional((3,), shared, norm, name="nested")
     inputs = {"a": keras.Input((3,), name="a"), "b": keras.Input((3,), name="b")}
     outputs = {"x": nested(shared(inputs["a"])), "y": nested(inputs["b"]) + 1}
     model = set_statistics(keras.Model(inputs, outputs))
@@ -186,8 +184,7 @@ def test_frozen_layers_stay_frozen_in_the_copy():
     assert [x.trainable for x in copy.layers] == [x.trainable for x in model.layers]
     assert copy.trainable is False
     model.trainable = False
-    inputs = keras.Input((16, 16, 3))
-    outer = keras.Model(inputs, keras.layers.Conv2D(2, 1)(model(inputs)))
+    outer = functional((16, 16, 3), model, keras.layers.Conv2D(2, 1))
     paths = [v.path for v in outer.trainable_variables]
     for copy in (models.with_frozen_statistics(outer), float32_copy(outer)):
         assert [v.path for v in copy.trainable_variables] == paths
@@ -200,8 +197,7 @@ def three_deep():
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(8)])
     for _ in range(3):
         model = keras.Sequential([model, keras.layers.Dense(8)])
-    inputs = keras.Input((4, 4, 3))
-    return keras.Model(inputs, model(inputs))
+    return functional((4, 4, 3), model)
 
 
 class Constructed(keras.Model):
@@ -252,16 +248,34 @@ def test_a_mixed_model_is_copied_and_served_in_float32(make, tmp_path):
     assert np.abs(embed(model, x) - expected).max() > 1e-4 * expected.max()
 
 
-class Stubborn(keras.layers.Layer):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.dense = keras.layers.Dense(2, dtype="mixed_bfloat16")
+def wrapping(base, make):
+    """Return a class of layers or models that create another layer."""
 
-    def build(self, shape):
-        self.dense.build(shape)
+    class Wrapping(base):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.inner = make()
 
-    def call(self, x):
-        return self.dense(x)
+        def build(self, shape):
+            self.inner.build(shape)
+
+        def call(self, x):
+            return self.inner(x)
+
+    return Wrapping
+
+
+def half_dense():
+    return keras.layers.Dense(2, dtype="mixed_bfloat16", name="dense")
+
+
+def inner_norm():
+    return keras.layers.BatchNormalization(name="inner_norm")
+
+
+Stubborn = wrapping(keras.layers.Layer, half_dense)
+Block = wrapping(keras.layers.Layer, inner_norm)
+Subclassed = wrapping(keras.Model, inner_norm)
 
 
 def test_a_layer_that_cannot_compute_in_float32_is_named():
@@ -275,8 +289,7 @@ def test_a_layer_that_cannot_compute_in_float32_is_named():
 
 
 def synchronized():
-    inputs = keras.Input((4, 4, 3))
-    return keras.Model(inputs, keras.layers.BatchNormalization(synchronized=True)(inputs))
+    return functional((4, 4, 3), keras.layers.BatchNormalization(synchronized=True))
 
 
 def unbuilt():
@@ -308,27 +321,6 @@ class OwnNorm(keras.layers.BatchNormalization):
     pass
 
 
-class Block(keras.layers.Layer):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.norm = keras.layers.BatchNormalization(name="inner_norm")
-
-    def build(self, shape):
-        self.norm.build(shape)
-
-    def call(self, x, training=False):
-        return self.norm(x, training=training)
-
-
-class Subclassed(keras.Model):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.norm = keras.layers.BatchNormalization(name="inner_norm")
-
-    def call(self, x, training=False):
-        return self.norm(x, training=training)
-
-
 class Foreign(keras.layers.Layer):
     def build(self, shape):
         self.moving_mean = self.add_weight(shape=shape[-1:], trainable=False, name="mean")
@@ -338,8 +330,7 @@ class Foreign(keras.layers.Layer):
 
 
 def in_a_wrapper(name):
-    norm = keras.layers.BatchNormalization(name="inner_norm")
-    return keras.layers.TimeDistributed(norm, name=name)
+    return keras.layers.TimeDistributed(inner_norm(), name=name)
 
 
 @pytest.mark.parametrize(
@@ -353,8 +344,7 @@ def in_a_wrapper(name):
     ],
 )
 def test_a_batch_norm_that_would_stay_live_is_named(layer, named):
-    inputs = keras.Input((4, 4, 3))
-    model = keras.Model(inputs, layer(name="mine")(inputs))
+    model = functional((4, 4, 3), layer(name="mine"))
     model = keras.Sequential([keras.Input((4, 4, 3)), model])
     with pytest.raises(ValueError, match=rf"can be frozen, but got .*{named}"):
         models.with_frozen_statistics(model)
@@ -369,8 +359,7 @@ def test_a_model_of_unknown_layers_has_no_frozen_copy():
 
 
 def lambda_model(function, policy=None):
-    inputs = keras.Input((3,))
-    return keras.Model(inputs, keras.layers.Lambda(function, name="code", dtype=policy)(inputs))
+    return functional((3,), keras.layers.Lambda(function, name="code", dtype=policy))
 
 
 def unit(x):
@@ -406,9 +395,6 @@ class NoConfig(keras.layers.Layer):
 
 
 def test_a_layer_without_its_configuration_is_named():
-    inputs = keras.Input((3,))
-    model = keras.Model(inputs, NoConfig(np.ones(2), name="mine")(inputs))
-    with pytest.raises(
-        ValueError, match=r"layer 'mine' \(NoConfig\) cannot be copied: .*get_config"
-    ):
+    model = functional((3,), NoConfig(np.ones(2), name="mine"))
+    with pytest.raises(ValueError, match=r"'mine' \(NoConfig\) cannot be copied: .*get_config"):
         float32_copy(model)

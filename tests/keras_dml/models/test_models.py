@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from batches import functional
 
 from keras_dml import models
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError
+from keras_dml._common.errors import ArgumentError
 
 SIZE = 64  # image size for keras.applications models
 
@@ -61,13 +62,6 @@ def test_input_scaling_matches_the_application(application, module, white):
     np.testing.assert_allclose(scaling(np.full((1, 1, 1, 3), 255.0))[0, 0, 0], white, rtol=1e-5)
 
 
-@pytest.mark.parametrize("application", ["resnet50", "ResNet49", "imagenet_utils"])
-def test_input_scaling_of_an_unknown_application(application):
-    message = rf"application must be the name of a keras\.applications model,.*{application}"
-    with pytest.raises(ValueError, match=message):
-        models.InputScaling(application)
-
-
 def test_small_convnet_scales_to_minus_1_to_1_and_halves_in_each_stage():
     backbone = tiny_backbone()
     scaling = backbone.layers[1]
@@ -92,13 +86,6 @@ def test_an_application_by_name(name):
     assert backbone.name == "mobilenetv2"
     assert backbone.input_shape == (None, SIZE, SIZE, 3)
     assert backbone.output_shape == (None, 2, 2, 1280)
-
-
-@pytest.mark.parametrize("name", ["resnet49", "", None])
-def test_unknown_backbone_lists_the_known_ones(name):
-    message = rf"backbone must be one of small_convnet, .*resnet50.* but got {name!r}"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone(name, 32)
 
 
 # Weights
@@ -157,28 +144,6 @@ def test_frozen_statistics_are_the_default_only_with_weights(tmp_path):
     assert same(pretrained.get_weights(), plain.get_weights())
 
 
-@pytest.mark.parametrize("name", ["small_convnet", "mobilenetv2"])
-def test_a_missing_weights_file(name, tmp_path):
-    path = str(tmp_path / "none.weights.h5")
-    message = f"weights must be .* but got '{path}' .*No such file"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone(name, SIZE, weights=path)
-
-
-@pytest.mark.parametrize("name", ["efficientnetb0", "EfficientNetB7"])
-def test_a_weights_file_of_an_efficientnet_is_refused(name):
-    message = "weights must be 'imagenet' or 'none' for EfficientNetB.* .keras file"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone(name, 32, "weights.h5")
-
-
-def test_an_invalid_weights_file(tmp_path):
-    path = tmp_path / "noise.weights.h5"
-    path.write_bytes(b"noise")
-    with pytest.raises(ValueError, match="weights must be .* fits small_convnet"):
-        models.build_backbone("small_convnet", 16, weights=str(path))
-
-
 @pytest.fixture
 def no_network(monkeypatch):
     def get_file(*args, origin=None, **kwargs):
@@ -197,33 +162,16 @@ def test_imagenet_weights_without_a_network(no_network):
         models.build_backbone("mobilenetv2", 96, weights="imagenet")
 
 
-@pytest.mark.parametrize(
-    ("argument", "make"),
-    [
-        ("weights", lambda: models.build_backbone("small_convnet", 32, weights="imagenet")),
-        ("embedding_size", lambda: models.embedding_model(tiny_backbone(), 0)),
-        ("embedding", lambda: models.classifier_model(tiny_backbone(), 3)),
-    ],
-)
-def test_invalid_arguments_are_named(argument, make):
-    with pytest.raises(ValueError, match=f"^{argument} must "):
-        make()
-
-
 # Frozen statistics
-
-
-def fit_to_zero(backbone):
-    model = models.embedding_model(backbone, 3)
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    model.fit(images(8), np.zeros((8, 3)), epochs=2, verbose=0)
 
 
 def test_fit_updates_scale_and_offset_but_not_frozen_statistics():
     backbone = models.with_frozen_statistics(tiny_backbone())
     before = statistics(backbone)
     learned = [(x.gamma.numpy(), x.beta.numpy()) for x in batch_norms(backbone)]
-    fit_to_zero(backbone)
+    model = models.embedding_model(backbone, 3)
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    model.fit(images(8), np.zeros((8, 3)), epochs=2, verbose=0)
     assert same(statistics(backbone), before)
     for layer, (gamma, beta) in zip(batch_norms(backbone), learned):
         assert not np.array_equal(layer.gamma.numpy(), gamma)
@@ -281,47 +229,19 @@ def test_levels_are_concatenated_and_normalized_separately(tmp_path):
     np.testing.assert_array_equal(again.numpy(), found)
 
 
-@pytest.mark.parametrize(
-    ("levels", "near"),
-    [
-        (["stage1_conv2_relu", "stage3_conv2_relu"], "stage1_conv2_relu"),
-        (["stage1_conv2_relu"] * 2, "stage1_conv2_relu"),
-        ([], "stage2_conv2_relu"),
-    ],
-)
-def test_invalid_levels(levels, near):
-    message = rf"levels must be different layers of the backbone.*{near}.* but got \["
-    with pytest.raises(ValueError, match=message):
-        models.embedding_model(tiny_backbone(), levels=levels)
-
-
 def test_embedding_of_a_backbone_without_maps():
     vectors = models.embedding_model(tiny_backbone())
     np.testing.assert_array_equal(
         models.embedding_model(vectors)(images(), training=False), vectors(images(), training=False)
     )
-    message = "pooling must be one of 'average' for a backbone that gives vectors.*'max'"
-    with pytest.raises(ValueError, match=message):
-        models.embedding_model(vectors, pooling="max")
-    inputs = keras.Input((4, 5, 4, 3))
-    message = r"backbone must give feature maps .* but got output shape \(None, 4, 5"
-    with pytest.raises(ValueError, match=message):
-        models.embedding_model(keras.Model(inputs, keras.layers.ReLU()(inputs)))
-    inputs = keras.Input((4, 4, 3))
-    with pytest.raises(ValueError, match="backbone must give .* but got several outputs"):
-        models.embedding_model(keras.Model(inputs, {"a": keras.layers.ReLU()(inputs)}))
 
 
 # Classifiers
 
 
-def tiny_classifier(num_classes=7, **arguments):
-    embedding = models.embedding_model(shake(tiny_backbone()))
-    return models.classifier_model(embedding, num_classes, **arguments)
-
-
 def test_the_classifier_starts_at_zero():
-    model = tiny_classifier(dropout=0.5)
+    embedding = models.embedding_model(shake(tiny_backbone()))
+    model = models.classifier_model(embedding, 7, dropout=0.5)
     assert [w.any() for w in model.get_layer("logits").get_weights()] == [False, False]
     logits = model(images(), training=True).numpy()
     np.testing.assert_array_equal(logits, np.zeros((2, 7)))
@@ -359,11 +279,74 @@ def test_sequential_model_followed_by_a_head(behind, make):
     assert model.layers[1] is embedding.layers[0]
 
 
-@pytest.mark.parametrize("behind", [models.proxy_model, models.classifier_model])
-def test_head_without_an_embedding(behind):
+def vectors():
+    return models.embedding_model(tiny_backbone())
+
+
+def several_outputs():
     inputs = keras.Input((6,))
-    several = keras.Model(inputs, {"a": keras.layers.Dense(4)(inputs), "b": inputs})
-    with pytest.raises(ArgumentError, match=r"embedding must give .* several outputs"):
-        behind(several, 3)
-    with pytest.raises(ArgumentTypeError, match="embedding must be a built functional or seq"):
-        behind(keras.Sequential([keras.layers.Dense(4)]), 3)
+    return keras.Model(inputs, {"a": keras.layers.Dense(4)(inputs), "b": inputs})
+
+
+def volumes():
+    return functional((4, 5, 4, 3), keras.layers.ReLU())
+
+
+def backbone(name, **arguments):
+    return lambda: models.build_backbone(name, 32, **arguments)
+
+
+def unbuilt():
+    return keras.Sequential([keras.layers.Dense(4)])
+
+
+LAYERS = "levels must be different layers of the backbone.*{}.* but got \\["
+MISTAKES = [
+    *(
+        (lambda name=name: models.InputScaling(name), rf"application must be the name of .*{name}")
+        for name in ("resnet50", "ResNet49", "imagenet_utils")
+    ),
+    *(
+        (backbone(name), rf"backbone must be one of small_convnet, .*resnet50.* but got {name!r}")
+        for name in ("resnet49", "", None)
+    ),
+    *(
+        (backbone(name, weights="no.weights.h5"), "weights must be .*'no.weights.h5' .*No such")
+        for name in ("small_convnet", "mobilenetv2")
+    ),
+    *(
+        (backbone(name, weights="weights.h5"), "weights must be 'imagenet' or 'none' for .*.keras")
+        for name in ("efficientnetb0", "EfficientNetB7")
+    ),
+    (backbone("small_convnet", weights="noise.weights.h5"), "weights .* fits small_convnet"),
+    (backbone("small_convnet", weights="imagenet"), "^weights must "),
+    (lambda: models.embedding_model(tiny_backbone(), 0), "^embedding_size must "),
+    (lambda: models.classifier_model(tiny_backbone(), 3), "^embedding must "),
+    *(
+        (lambda levels=levels: models.embedding_model(tiny_backbone(), levels=levels), message)
+        for levels, message in (
+            (["stage1_conv2_relu", "stage3_conv2_relu"], LAYERS.format("stage1_conv2_relu")),
+            (["stage1_conv2_relu"] * 2, LAYERS.format("stage1_conv2_relu")),
+            ([], LAYERS.format("stage2_conv2_relu")),
+        )
+    ),
+    (lambda: models.embedding_model(vectors(), pooling="max"), "pooling .* gives vectors.*'max'"),
+    (lambda: models.embedding_model(volumes()), r"backbone .* output shape \(None, 4, 5"),
+    (lambda: models.embedding_model(several_outputs()), "backbone .* several outputs"),
+    *(
+        (lambda behind=behind, make=make: behind(make(), 3), message)
+        for behind in (models.proxy_model, models.classifier_model)
+        for make, message in (
+            (several_outputs, "embedding must give .* several outputs"),
+            (unbuilt, "embedding must be a built functional or seq"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
+def test_mistakes_raise_an_error(call, message, tmp_path, monkeypatch):
+    (tmp_path / "noise.weights.h5").write_bytes(b"noise")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=message):
+        call()

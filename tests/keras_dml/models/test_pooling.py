@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
+from batches import functional
 
 from keras_dml import models
 from keras_dml.export.float32 import float32_copy
@@ -17,8 +18,7 @@ def maps(shape=(2, 3, 4, C), seed=0):
 
 
 def of_maps(values, pooling, **arguments):
-    inputs = keras.Input(values.shape[1:])
-    backbone = keras.Model(inputs, keras.layers.Activation("linear")(inputs))
+    backbone = functional(values.shape[1:], keras.layers.Activation("linear"))
     return models.embedding_model(backbone, pooling=pooling, **arguments)
 
 
@@ -85,10 +85,8 @@ def test_tokens_without_a_layout():
 
 
 def test_the_layout_is_found_in_nested_and_loaded_models(tmp_path):
-    inputs = keras.Input((8, C))
-    inner = keras.Model(inputs, models.TokenLayout(True, 2)(inputs), name="inner")
-    outer_inputs = keras.Input((8, C))
-    keras.Model(outer_inputs, inner(outer_inputs)).save(tmp_path / "tokens.keras")
+    inner = functional((8, C), models.TokenLayout(True, 2), name="inner")
+    functional((8, C), inner).save(tmp_path / "tokens.keras")
     backbone = keras.saving.load_model(tmp_path / "tokens.keras")
     values = maps((2, 8, C))
     found = models.embedding_model(backbone, pooling="average")(values).numpy()
@@ -199,5 +197,3 @@ def test_an_exponent_that_training_makes_negative_leaves_gem_finite():
 def test_gem_of_negative_activations():
     values = -maps((2, 7, C))
     assert np.abs(models.GeneralizedMeanPooling()(values)).max() < 1e-5
-    config = models.GeneralizedMeanPooling(p=2.5, name="gem").get_config()
-    assert models.GeneralizedMeanPooling.from_config(config).initial_p == 2.5

@@ -1,6 +1,7 @@
 """RankMI's alternating training, against Algorithm 1 written as loops in NumPy float64.
 
-On every backend, the marked tests check that training equals the loops.
+On every backend, the marked tests check that training equals the loops. Also the statistics
+network (Eq. 14), and the distance at which it is zero.
 """
 
 import keras
@@ -8,10 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from backend import compiled as in_a_graph
 from keras import ops
 
 from keras_dml import models
 from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
+from keras_dml.models import StatisticsNetwork
+from keras_dml.models.statistics_network import estimate_beta
 
 tensor = ops.convert_to_tensor
 
@@ -35,18 +39,16 @@ def linear(dtype="float64"):
     return keras.Sequential([keras.Input((6,), dtype=dtype), dense])
 
 
-def rankmi(dtype="float64", optimizer=None, statistics_optimizer=None, **arguments):
-    compiling = {
-        name: arguments.pop(name)
-        for name in ("steps_per_execution", "jit_compile", "run_eagerly")
-        if name in arguments
-    }
+EAGER = {"run_eagerly": True}
+
+
+def rankmi(dtype="float64", optimizer=None, statistics_optimizer=None, compiling=None, **arguments):
     given = {"alpha": ALPHA, "sampling": "all", "statistics_network": network(dtype), **arguments}
     model = models.RankMI(linear(dtype), **given)
     model.compile(
         optimizer or keras.optimizers.SGD(RATE),
         statistics_optimizer or keras.optimizers.SGD(STATISTICS_RATE),
-        **compiling,
+        **(compiling or {}),
     )
     return model
 
@@ -189,7 +191,7 @@ def same(one, other):
 @pytest.mark.any_backend
 def test_each_phase_only_changes_one_network_and_optimizer():
     adam = keras.optimizers.Adam
-    model = rankmi("float32", adam(0.01), adam(0.01), run_eagerly=True)
+    model = rankmi("float32", adam(0.01), adam(0.01), compiling=EAGER)
     x = images(2).astype("float32")
     for changed, kept in ((0, 1), (1, 0)):
         sides = [
@@ -243,7 +245,7 @@ def test_not_decreasing_counts_distances_at_which_v_increases():
 def test_no_pairs_within_the_margins_give_zero_loss_and_no_update(sampling):
     network_near = network("float32", zero_at=0.2)
     model = rankmi(
-        "float32", statistics_network=network_near, beta=0.2, sampling=sampling, run_eagerly=True
+        "float32", statistics_network=network_near, beta=0.2, sampling=sampling, compiling=EAGER
     )
     x = np.eye(6, dtype="float32")[None, IDS]  # positives at 0, negatives far
     before = weights(model) + statistics_weights(model)
@@ -256,7 +258,7 @@ def test_no_pairs_within_the_margins_give_zero_loss_and_no_update(sampling):
 @pytest.mark.any_backend
 def test_one_image_and_one_class_train_without_error():
     eager = keras.backend.backend() != "jax"
-    model = rankmi("float32", sampling="distance_weighted", run_eagerly=eager)
+    model = rankmi("float32", sampling="distance_weighted", compiling={"run_eagerly": eager})
     x = images(1)[0].astype("float32")
     for rows in ([0], [0, 1, 2], [0]):
         logs = model.train_on_batch(x[rows], IDS[rows], return_dict=True)
@@ -272,7 +274,7 @@ def test_steps_per_execution_and_xla_give_the_same_weights():
     runs = []
     # Uses all negatives: XLA has another random number generator.
     for arguments in ({}, {"steps_per_execution": 3}, {"jit_compile": True}):
-        model = rankmi("float32", k=2, **arguments)
+        model = rankmi("float32", k=2, compiling=arguments)
         fit(model, x)
         assert int(model.step) == 7
         runs.append(weights(model) + statistics_weights(model) + [np.copy(model.beta)])
@@ -347,12 +349,12 @@ def test_sample_weights_weigh_anchors():
     ]
     assert losses[0] == pytest.approx(sum(each), rel=1e-4, abs=1e-6)
     with pytest.raises(ValueError, match="sample_weight must have the shape"):
-        rankmi("float32", run_eagerly=True).train_on_batch(x, IDS, np.ones((len(IDS), 3)))
+        rankmi("float32", compiling=EAGER).train_on_batch(x, IDS, np.ones((len(IDS), 3)))
 
 
 def test_warnings():
     x = images(1)[0].astype("float32")
-    model = rankmi("float32", run_eagerly=True)
+    model = rankmi("float32", compiling=EAGER)
     with pytest.raises(ValueError, match="y must be class ids"):
         model.train_on_batch(x)
     with pytest.raises(ValueError, match="3 class ids and 10 embeddings"):
@@ -370,5 +372,62 @@ def test_warnings():
         models.RankMI(two)
     small = IDS.astype("uint8")
     assert np.isfinite(
-        rankmi("float32", run_eagerly=True).train_on_batch(x, small, return_dict=True)["loss"]
+        rankmi("float32", compiling=EAGER).train_on_batch(x, small, return_dict=True)["loss"]
     )
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_the_statistics_network_matches_the_formula(residual):
+    network = StatisticsNetwork(
+        hidden=5, depth=2, slope=0.3, residual=residual, zero_at=0.7, seed=1, dtype="float64"
+    )
+    rng = np.random.default_rng(0)
+    network.set_weights([rng.normal(size=w.shape) for w in network.get_weights()])
+    w = network.get_weights()
+    assert [a.shape for a in w] == [(1, 5), (5,), (5, 5), (5,), (5, 5), (5,), (5, 1), (1,)]
+    for d in (0.0, 0.4, 1.9):
+        x = np.array([d])
+        for layer in range(4):
+            x = x @ w[2 * layer] + w[2 * layer + 1]
+            x = x if layer == 3 else np.array([v if v > 0 else 0.3 * v for v in x])
+        expected = x[0] - d if residual else x[0]
+        assert float(network(np.array([[d]]))[0, 0]) == pytest.approx(expected)
+
+
+def test_the_statistics_network_decreases_and_is_zero_at_zero_at():
+    network = StatisticsNetwork(zero_at=0.8, seed=4)
+    values = np.asarray(network(np.linspace(0, 2, 21)[:, None]))[:, 0]
+    assert values[8] == pytest.approx(0.0, abs=1e-6)
+    assert values[0] > 0 > values[-1]
+    again = StatisticsNetwork(zero_at=0.8, seed=4)
+    np.testing.assert_array_equal(network.get_weights()[2], again.get_weights()[2])
+
+
+CASES = {
+    "one Newton step": (lambda d: 0.7 - d, 0.7),
+    "several Newton steps": (lambda d: ops.exp(-d) - 0.5, np.log(2)),
+    "Newton leaves [0, 2]": (lambda d: ops.tanh(8 * (1.6 - d)), 1.6),
+    "V rises at the last β": (lambda d: ops.cos(1.5 * np.pi * d) + 0.3, None),
+    "no zero": (lambda d: -1.0 - d, "kept"),
+}
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_beta_is_the_root_of_v(case, compiled):
+    function, expected = CASES[case]
+    last = ops.convert_to_tensor(0.9, dtype="float64")
+
+    def estimate(beta):
+        return estimate_beta(function, beta)
+
+    beta, found = (in_a_graph(estimate) if compiled else estimate)(last)
+    assert bool(found) == (expected != "kept")
+    if expected == "kept":
+        assert float(beta) == float(last)
+        return
+    assert float(function(beta)) == pytest.approx(0.0, abs=1e-5)
+    assert 0 <= float(beta) <= 2
+    if expected is not None:
+        assert float(beta) == pytest.approx(expected, abs=1e-5)

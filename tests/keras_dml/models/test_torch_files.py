@@ -145,9 +145,7 @@ def test_code_in_a_pickle_does_not_run(zipped, tmp_path):
         Trap(getattr, "x", "upper"),
     ):
         save(state_dict({"x": np.ones(3)}) | {"trap": trap}, tmp_path / "trap.pth", zipped)
-        with pytest.raises(
-            ValueError, match="that can be read: it asks for .*, which is not a tensor"
-        ):
+        with pytest.raises(ValueError, match="it asks for .*, which is not a tensor"):
             read_tensors(tmp_path / "trap.pth")
     assert not sprung.exists()
 

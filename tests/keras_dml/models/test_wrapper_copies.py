@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from batches import functional
 
 from keras_dml import losses, models
 from keras_dml.export import export_saved_model
@@ -17,8 +18,7 @@ IDS = np.arange(8) // 2
 
 
 def small_net():
-    inputs = keras.Input((2, 3, 1))
-    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Flatten()(inputs)))
+    return functional((2, 3, 1), keras.layers.Flatten(), keras.layers.Dense(4))
 
 
 WRAPPERS = {

@@ -197,23 +197,16 @@ def test_a_saved_and_a_served_index_answer_like_the_changed_one(kind, metric, tm
     assert emptied.search(queries[3:4], 1)[0].tolist() == [[3]]
 
 
-class Slow:
-    """Slow methods of `Items` and `TreeSearcher`, so that other threads overtake them."""
+def slow(method):
+    """Return a slow method, so that other threads overtake it."""
 
-    def __init__(self, monkeypatch):
-        for owner, names in ((Items, ("replace", "append", "remove")), (TreeSearcher, ("update",))):
-            for name in names:
-                monkeypatch.setattr(owner, name, self.slow(getattr(owner, name)))
+    def slowly(*args):
+        time.sleep(1e-3)
+        result = method(*args)
+        time.sleep(1e-3)
+        return result
 
-    @staticmethod
-    def slow(method):
-        def slowly(*args):
-            time.sleep(1e-3)
-            result = method(*args)
-            time.sleep(1e-3)
-            return result
-
-        return slowly
+    return slowly
 
 
 def states_of(kind, steps):
@@ -239,12 +232,12 @@ def states_of(kind, steps):
     return KINDS[kind](*first), changes, answers, queries, k
 
 
-def search_while_it_changes(kind, steps, rebalance_each=None):
-    """Search in eight threads while this thread changes the index.
-
-    Return the answers that match no state, and the number of searches of each thread.
-    """
-    index, changes, answers, queries, k = states_of(kind, steps)
+@EVERY
+def test_eight_threads_search_while_a_ninth_changes_the_index(kind, monkeypatch):
+    for owner, names in ((Items, ("replace", "append", "remove")), (TreeSearcher, ("update",))):
+        for name in names:
+            monkeypatch.setattr(owner, name, slow(getattr(owner, name)))
+    index, changes, answers, queries, k = states_of(kind, steps=12)
     begun, ended, wrong, counts, done = 0, 0, [], [0] * 8, threading.Event()
 
     def search(place):
@@ -264,7 +257,7 @@ def search_while_it_changes(kind, steps, rebalance_each=None):
         begun += 1
         getattr(index, name)(*arguments)
         ended += 1
-        if rebalance_each and number % rebalance_each == 0:
+        if number % 4 == 0:
             rebalancing.append(index.rebalance(wait=False))
     for future in rebalancing:
         future.result()
@@ -274,13 +267,6 @@ def search_while_it_changes(kind, steps, rebalance_each=None):
     same_as_last = index.search(queries, k)
     for found, right in zip(same_as_last, answers[-1]):
         np.testing.assert_array_equal(found, right)
-    return wrong, counts
-
-
-@EVERY
-def test_eight_threads_search_while_a_ninth_changes_the_index(kind, monkeypatch):
-    Slow(monkeypatch)
-    wrong, counts = search_while_it_changes(kind, 12, rebalance_each=4)
     assert wrong == []
     assert min(counts) > 0  # no thread was locked out by the changes
 

@@ -75,21 +75,15 @@ def end_of_a_trial(folder, expected, seed):
     return how, "answered as before", None
 
 
-def run_all(folder, numbers, tally):
-    """Run the trials and return their tally."""
-    names = save_indexes(folder)
-    expected = json.dumps({name: answers(folder / name) for name in names})
-    (folder / "expected.json").write_text(expected)
-    run_trials(__file__, folder, numbers, tally)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "count", [30, pytest.param(1_500, marks=pytest.mark.thorough)], ids=["few", "many"]
 )
 def test_damaged_indexes(count, tmp_path, capsys):
     tally = Tally("damaged indexes")
-    run_all(tmp_path, seeds(count), tally)
+    expected = json.dumps({name: answers(tmp_path / name) for name in save_indexes(tmp_path)})
+    (tmp_path / "expected.json").write_text(expected)
+    run_trials(__file__, tmp_path, seeds(count), tally)
     tally.check(capsys)
 
 

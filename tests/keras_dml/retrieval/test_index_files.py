@@ -129,17 +129,9 @@ def test_folders_without_an_index(tmp_path):
         load_index(tmp_path)
     folder = tmp_path / "index"
     for name, change, message in (
-        (
-            "embeddings.npy",
-            lambda data: data[:-4],
-            "embeddings.npy has changed since it was written",
-        ),
+        ("embeddings.npy", lambda data: data[:-4], "embeddings.npy has changed since"),
         ("embeddings.npy", None, "embeddings.npy is missing"),
-        (
-            "ids.npy",
-            lambda data: data[: len(data) // 2],
-            "ids.npy has changed since it was written",
-        ),
+        ("ids.npy", lambda data: data[: len(data) // 2], "ids.npy has changed since"),
         ("ids.npy", None, "ids.npy is missing"),
         ("index.json", lambda data: data[:9], "JSONDecodeError"),
         ("index.json", lambda _: b"[" * 100_000, "RecursionError"),
@@ -153,9 +145,7 @@ def test_folders_without_an_index(tmp_path):
         if change is not None:
             (folder / name).write_bytes(change(data))
             assert change(data) != data
-        with pytest.raises(
-            ValueError, match=rf"path must be an .*index.*, but got '.*index'.*({message})"
-        ):
+        with pytest.raises(ValueError, match=f"path must be an .*index'.*{message}"):
             load_index(folder)
         (folder / "index.json").write_bytes(b"{}")  # so that the next save replaces it
 

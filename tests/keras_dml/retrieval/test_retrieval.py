@@ -1,10 +1,12 @@
+"""Search against loops: all items, allowed items, and prefixes."""
+
 import math
 
 import numpy as np
 import pytest
-from retrieval_sets import naive_search, needs_scann
+from retrieval_sets import assert_same, awkward_set, naive_search, needs_scann
 
-from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex
+from keras_dml.retrieval import METRICS, ExactIndex, PrefixIndex, ScannIndex, TreeAH, load_index
 
 INDEXES = [ExactIndex, pytest.param(ScannIndex, marks=needs_scann)]
 
@@ -34,19 +36,6 @@ def test_search_agrees_with_a_naive_loop(index_class, metric, k):
     assert rows.dtype == np.int64 and scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(rows, expected_rows)
-
-
-@needs_scann
-@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (1, 1e-3), (0, 1e-20), (0, 1e18)], ids=str)
-def test_scann_and_exact_agree(offset, scale):
-    # At (1, 1e-3) the rows almost coincide, so that float32 products cannot order them.
-    generator = np.random.default_rng(0)
-    embeddings = (offset + scale * generator.normal(size=(600, 33))).astype(np.float32)
-    embeddings[100:160] = embeddings[7]
-    for k in (1, 10, 64):
-        expected = ExactIndex(embeddings, "l2").search(embeddings, k)
-        found = ScannIndex(embeddings, "l2").search(embeddings, k)
-        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("index_class", INDEXES)
@@ -115,14 +104,6 @@ def test_distances_beyond_float32_products(index_class, k, items):
 
 
 @pytest.mark.parametrize("index_class", INDEXES)
-def test_all_rows_equal(index_class):
-    for value in (0, 1):
-        for metric in METRICS:
-            rows, _ = index_class(np.full((40, 3), value), metric).search(np.ones((2, 3)), 5)
-            assert rows.tolist() == [[0, 1, 2, 3, 4]] * 2
-
-
-@pytest.mark.parametrize("index_class", INDEXES)
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_index_does_not_change_with_the_callers_array(index_class, metric):
     embeddings = with_duplicates()
@@ -176,3 +157,188 @@ def test_invalid_items(index_class, embeddings, metric, message):
 def test_invalid_queries(index_class, queries, k, message):
     with pytest.raises(ValueError, match=message):
         index_class(bad({}), "l2").search(queries, k)
+
+
+def tree(items, metric, ids=None):
+    return ScannIndex(items, metric, ids, TreeAH(num_leaves=4, leaves_to_search=1))
+
+
+def prefix(items, metric, ids=None):
+    return PrefixIndex(items, metric, ids, length=2, candidates=3)
+
+
+KINDS = [
+    ExactIndex,
+    prefix,
+    pytest.param(ScannIndex, marks=needs_scann),
+    pytest.param(tree, marks=needs_scann),
+]
+
+
+@pytest.mark.parametrize("build", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_allowed_items_agree_with_a_naive_loop(build, metric):
+    """Includes copies and zeros, and subsets of one row, a few, or most, by mask and by ids."""
+    items, _ = awkward_set()
+    index = build(items, metric)
+    queries = np.concatenate([items[:12], np.random.default_rng(1).normal(size=(5, 6))])
+    for rows in ([50], [79, 30, 31, 2, 5], range(40, 80), range(1, 80)):
+        mask = np.isin(np.arange(80), list(rows))
+        naive = naive_search(items, queries, metric, rows)
+        expected = [[row for row, _ in order[:4]] for order in naive]
+        found, scores = index.search(queries, 4, allowed=mask)
+        assert found.tolist() == expected
+        again, same = index.search(queries, 4, allowed=[*rows, *rows])
+        np.testing.assert_array_equal(again, found)
+        np.testing.assert_array_equal(same, scores)
+        # The same pairs have the same scores as without `allowed`.
+        every, every_score = ExactIndex(items, metric).search(queries, 80)
+        place = [row.tolist().index(one) for row, one in zip(every, found[:, 0])]
+        np.testing.assert_array_equal(every_score[np.arange(len(queries)), place], scores[:, 0])
+
+
+@pytest.mark.parametrize("build", KINDS)
+def test_no_item_and_all_items_allowed(build):
+    items, _ = awkward_set()
+    index = build(items, "cosine")
+    for nobody in ([], np.array([], np.int64), np.zeros(80, bool)):
+        found, scores = index.search(items[:3], 5, allowed=nobody)
+        assert found.shape == scores.shape == (3, 0)
+        assert found.dtype == np.int64 and scores.dtype == np.float32
+    for one, other in zip(index.search(items, 5, np.ones(80, bool)), index.search(items, 5)):
+        np.testing.assert_array_equal(one, other)
+    assert index.search(np.empty((0, 6)), 5, [1])[0].shape == (0, 1)
+
+
+@pytest.mark.parametrize("ids", [np.arange(80) + 2**40, [f"ü{row}" for row in range(80)]])
+def test_custom_ids(ids):
+    items, _ = awkward_set()
+    index = ExactIndex(items, ids=ids)
+    found, _ = index.search(items[60:62], 3, allowed=[ids[61], ids[60]])
+    assert found.tolist() == [[ids[60], ids[61]], [ids[61], ids[60]]]
+    more = [2**41] if ids[0] == 2**40 else ["more"]
+    index.add(items[:1], more)
+    assert index.search(items[:1], 2, allowed=more)[0].tolist() == [more]
+    with pytest.raises(ValueError, match="ids must be different .*more than once"):
+        index.add(items[:1], more)
+    assert index.search(items[:1], 2, allowed=np.arange(81) == 80)[0].tolist() == [more]
+    np.testing.assert_array_equal(
+        index.embeddings_of([*more, ids[0], ids[0]]), index.embeddings_of([ids[0]] * 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"),
+    [
+        (np.ones(79, bool), r"one bool for each of the 80 items, but got .*\(79,\)"),
+        ([3, 80, -1], "allowed must be ids of items, whole numbers, but got 2 .*: 80, -1"),
+        ([2**70], "but got 1 that no item has"),
+        (["3"], "allowed must be ids of items, whole numbers, but got "),
+        ([1.0], "whole numbers, but got "),
+        ([[1]], "whole numbers, but got "),
+        ([[1], [1, 2]], "allowed must be an array"),
+        (3, "whole numbers, but got 3"),
+        ([None], "whole numbers"),
+        ([True, 3], "whole numbers"),
+    ],
+)
+def test_bad_allowed_items(allowed, message):
+    items, _ = awkward_set()
+    with pytest.raises(ValueError, match=message):
+        ExactIndex(items).search(items, 3, allowed=allowed)
+    with pytest.raises(ValueError):
+        ExactIndex(items).embeddings_of(allowed)
+
+
+def rows(n=120, d=12, seed=0):
+    """Rows whose first numbers matter most, as with a Matryoshka loss; some are far from 0."""
+    scale = 0.6 ** np.arange(d)
+    return np.random.default_rng(seed).normal(size=(n, d)) * scale + (np.arange(d) == 1)
+
+
+def naive_by_prefix(items, queries, k, metric, length, candidates):
+    """Compute each query in a loop, by the definition."""
+    found = []
+    for query in queries:
+        (near,) = naive_search(items[:, :length], [query[:length]], metric)
+        kept = sorted(row for row, _ in near[: max(k, candidates)])
+        (order,) = naive_search(items, [query], metric, kept)
+        found.append([row for row, _ in order[:k]])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("k", "candidates"), [(1, 5), (5, 20), (9, 3), (3, 500)])
+def test_the_nearest_of_the_candidates_by_prefixes(metric, k, candidates):
+    items, queries = rows(), rows(20, seed=1)
+    index = PrefixIndex(items, metric, length=3, candidates=candidates)
+    found, scores = index.search(queries, k)
+    np.testing.assert_array_equal(found, naive_by_prefix(items, queries, k, metric, 3, candidates))
+    exact, exact_scores = ExactIndex(items, metric).search(queries, len(items))
+    for number in range(len(queries)):  # scores are exact for the items that the search returns
+        where = [list(exact[number]).index(row) for row in found[number]]
+        np.testing.assert_array_equal(scores[number], exact_scores[number][where])
+    assert (found != exact[:, :k]).any() == (candidates < 500)
+
+
+def test_recall_of_prefixes_is_measured_and_grows_with_the_candidates():
+    items = rows(400)
+    few, many, all_of_them = (
+        PrefixIndex(items, length=2, candidates=number).measured_recall for number in (5, 60, 400)
+    )
+    assert few < many < all_of_them == 1.0
+    exact, _ = ExactIndex(items).search(items, 11)
+    found, _ = PrefixIndex(items, length=2, candidates=60).search(items, 11)
+    others = [set(a) & set(b) - {row} for row, (a, b) in enumerate(zip(exact, found))]
+    assert many == pytest.approx(sum(map(len, others)) / (10 * 400), abs=1e-9)
+    assert PrefixIndex(items[:1], length=2).measured_recall == 1.0
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_prefix_index_is_saved_added_to_and_served(metric, tmp_path):
+    items, queries = rows(), rows(6, seed=1)
+    names = [f"item {number}" for number in range(120)]
+    index = PrefixIndex(items[:100], metric, names[:100], length=2, candidates=8)
+    index.search(queries, 3)
+    index.add(items[100:], names[100:])
+    index.save(tmp_path / "index")
+    loaded = load_index(tmp_path / "index")
+    assert isinstance(loaded, PrefixIndex)
+    assert (loaded.length, loaded.candidates) == (2, 8)
+    assert_same(loaded, index, queries, 5)
+    ids, _ = index.search(queries, 5)
+    for name, row in zip(ids, naive_by_prefix(items, queries, 5, metric, 2, 8)):
+        assert list(name) == [names[number] for number in row]
+    exact, exact_scores = ExactIndex(items, metric, names).search(queries, 5)
+    assert (ids != exact).any()
+    served, scores = index.serving_module().search(np.float32(queries), 5)
+    assert np.char.decode(served.numpy().astype("S")).tolist() == exact.tolist()
+    np.testing.assert_allclose(scores, exact_scores, rtol=1e-6, atol=1e-6)
+
+
+def test_zeros_and_prefixes_of_zeros_are_found_last():
+    items = rows(30)
+    items[3], items[4, :3] = 0, 0
+    found, scores = PrefixIndex(items, length=3, candidates=30).search(items, 30)
+    expected, expected_scores = ExactIndex(items).search(items, 30)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(scores, expected_scores)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 12}, "length must be less than the 12 dimensions.* but got 12"),
+        ({"length": 0}, "length must be .* but got 0"),
+        ({"length": 2.5}, "length must be .* but got 2.5"),
+        ({"length": 2, "candidates": 0}, "candidates must be .* but got 0"),
+    ],
+)
+def test_bad_arguments_of_a_prefix_index(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        PrefixIndex(rows(), **arguments)
+
+
+def test_equally_near_candidates_are_the_lowest_rows():
+    index = PrefixIndex(rows(), length=3, candidates=5)
+    assert index.search(np.zeros((1, 12)), 5)[0].tolist() == [[0, 1, 2, 3, 4]]

@@ -56,13 +56,7 @@ def test_invalid_tree_parameters(arguments):
 @pytest.mark.parametrize(
     ("rows", "metric", "tree", "error", "message"),
     [
-        (
-            np.eye(40),
-            "cosine",
-            TreeAH(41),
-            ValueError,
-            "num_leaves must be .* but got 41 for 40 items",
-        ),
+        (np.eye(40), "cosine", TreeAH(41), ValueError, "num_leaves .* got 41 for 40 items"),
         (np.eye(15), "cosine", TreeAH(2), ValueError, "at least 16.*for 15 items"),
         (np.eye(40), "cosine", TreeAH(2, projected_dimensions=41), ValueError, "at most 40"),
         (np.eye(40), "l2", TreeAH(2, projected_dimensions=4), ValueError, "None for metric='l2'"),

@@ -1,4 +1,4 @@
-"""The published datasets: missing parts, missing images, and incomplete copies."""
+"""The published datasets: layouts, lists, boundaries, boxes, and damaged or missing parts."""
 
 import pathlib
 
@@ -11,6 +11,7 @@ from official_layouts import (
     write_sop,
 )
 
+from pipelines.datasets import cub
 from pipelines.datasets.registry import load_dataset
 
 WRITE = {
@@ -54,6 +55,47 @@ def test_a_missing_part_is_named(name, part, tmp_path):
         load_dataset(name, root)
 
 
+SOP = "image_id class_id super_class_id path\n"
+INSHOP = "image_name item_id evaluation_status\n"
+GROCERIES = (
+    "Class Name (str),Class ID (int),Coarse Class Name (str),Coarse Class ID (int),"
+    "Iconic Image Path (str),Product Description Path (str)\n"
+)
+BAD_LISTS = [
+    ("cub", "images.txt", "1 a.jpg\nb.jpg\n", "line 2 must be 'image_id path'.*b.jpg"),
+    ("cub", "images.txt", "1 a.jpg\n1 b.jpg\n", "line 2: duplicate image_id 1"),
+    ("cub", "images.txt", "\n", "must have lines .* but got an empty file"),
+    ("cub", "image_class_labels.txt", "1 1\n2 x\n", "line 2 must be .*class_id', but got '2 x'"),
+    ("cub", "image_class_labels.txt", f"1 {'9' * 19}\n", "line 1 must be 'image_id class_id'"),
+    ("cub", "image_class_labels.txt", "1 1.0\n", "line 1 must be 'image_id class_id'"),
+    ("cub", "image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
+    ("cub", "classes.txt", "1 a\n2 b\n", "must name all classes, but got 2 .*first: 101, 102"),
+    ("sop", "Ebay_test.txt", "1 1 1 a.JPG\n", "line 1 must be the columns' names 'image_id class"),
+    ("sop", "Ebay_test.txt", f"{SOP}1 9 1 a.JPG\n\n1 9 1 b.JPG", "line 4: duplicate image_id 1"),
+    ("sop", "Ebay_test.txt", f"{SOP}1 2 1 a.JPG\n", "must not share classes, .*The first: 2"),
+    ("inshop", "list_eval_partition.txt", f"many\n{INSHOP}", "line 1 must be 'number of images'"),
+    ("inshop", "list_eval_partition.txt", f"1\n{INSHOP}img/a.jpg id_1 test\n",
+     "line 3 must be 'image_name.*'img/a.jpg id_1 test'"),
+    ("inshop", "list_eval_partition.txt", f"2\n{INSHOP}img/a.jpg id_1 train\n",
+     "must list 2 images.* but got 1"),
+    ("groceries", "classes.csv", "name,id\n", "line 1 must be the columns' names 'Class Name"),
+    ("groceries", "classes.csv", f"{GROCERIES}A,0,K,0,/a,/b\nB,0,K,0,/a,/b\n", "but got 0 for A"),
+    ("groceries", "classes.csv", f"{GROCERIES}A,0,K,0,/a,/b\n",
+     "all classes in train.txt .* 1 class ids"),
+    ("groceries", "train.txt", "train/a.jpg 0 0\n", "line 1 must be 'path,class_id,coarse_class"),
+    ("groceries", "val.txt", "test/Fruit/Kind_21/Kind_42/Kind_42_000.jpg, 42, 7\n",
+     "class id 42 has the coarse class 21 in the former and 7"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "file", "text", "message"), BAD_LISTS)
+def test_a_bad_list_is_named(name, file, text, message, tmp_path):
+    root = WRITE[name](tmp_path)
+    (root / file).write_text(text)
+    with pytest.raises(ValueError, match=f"{file}.*{message}"):
+        load_dataset(name, root)
+
+
 @every_dataset
 def test_missing_images_are_counted_and_the_first_is_named(name, tmp_path):
     root = WRITE[name](tmp_path)
@@ -77,8 +119,183 @@ def test_an_incomplete_copy_gives_a_warning_with_both_counts(name, tmp_path, cap
         ("cub", "CUB_200_2011"),
         ("cars", "stanford_cars"),
         ("sop", "Stanford_Online_Products"),
+        ("groceries", "dataset"),
+        ("groceries", "GroceryStoreDataset/dataset"),
+        ("groceries", "GroceryStoreDataset-master/dataset"),
     ],
 )
 def test_the_parent_of_the_downloaded_folder_is_accepted(name, folder, tmp_path):
     WRITE[name](tmp_path / folder)
     assert len(load_dataset(name, tmp_path).train)
+
+
+def test_rows_classes_and_names_of_cub(tmp_path):
+    table = cub.load(write_cub(tmp_path, (101, 7, 7, 10))).table
+    assert table.boxes is None
+    assert table.class_names == ("007.Bird_7", "010.Bird_10", "101.Bird_101")
+    assert table.labels.tolist() == [2, 0, 0, 1]
+    assert table.paths[0] == str(tmp_path / "images" / "101.Bird_101" / "Bird_0001.jpg")
+
+
+def test_boxes_start_at_0_and_are_joined_by_id(tmp_path):
+    write_cub(tmp_path, (101, 7, 7))
+    lines = (tmp_path / "bounding_boxes.txt").read_text().splitlines()
+    (tmp_path / "bounding_boxes.txt").write_text("\n".join(reversed(lines)))
+    split = load_dataset("cub", tmp_path, crop_to_box=True)
+    assert split.test.boxes.tolist() == [[1, 0, 20, 30]]
+    assert split.train.boxes.tolist() == [[3, 1, 20, 30], [5, 2, 20, 30]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "must contain bounding_boxes.txt"),
+        *(
+            (f"1 1 1 5 5\n2 1 1 {word} 5\n", "boxes.txt, line 2 must be 'image_id x y")
+            for word in ("nan", "1e308", "0.2", "-3")
+        ),
+        ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2 must be"),
+        ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
+    ],
+)
+def test_bad_boxes_only_matter_if_used(tmp_path, text, message):
+    write_cub(tmp_path)
+    (tmp_path / "bounding_boxes.txt").unlink()
+    if text:
+        (tmp_path / "bounding_boxes.txt").write_text(text)
+    assert len(cub.load(tmp_path).table) == 5
+    with pytest.raises(ValueError, match=message):
+        cub.load(tmp_path, crop_to_box=True)
+
+
+def test_labels_are_joined_by_id_not_by_line(tmp_path):
+    write_cub(tmp_path, (5, 6, 6))
+    (tmp_path / "image_class_labels.txt").write_text("3 6\n\n1 5\n2 6\n")
+    assert cub.load(tmp_path).table.labels.tolist() == [0, 1, 1]
+
+
+def test_class_ids_up_to_100_are_for_training(tmp_path):
+    split = load_dataset("cub", write_cub(tmp_path, range(1, 201)))
+    assert split.train.class_names[-1] == "100.Bird_100"
+    assert split.test.class_names[0] == "101.Bird_101"
+    assert (split.train.num_classes, split.test.num_classes) == (100, 100)
+
+
+def test_the_boundary_of_a_subset_of_cub(tmp_path):
+    write_cub(tmp_path)
+    split = load_dataset("cub", tmp_path)
+    assert split.train.class_names == ("001.Bird_1", "002.Bird_2")
+    split = load_dataset("cub", tmp_path, train_classes=1, test_classes=2)
+    assert split.train.class_names == ("001.Bird_1",)
+    assert split.test.class_names == ("002.Bird_2", "101.Bird_101")
+
+
+@pytest.mark.parametrize(
+    ("class_ids", "side"), [((1, 2, 3), "test"), ((150, 151), "train")], ids=["low", "high"]
+)
+def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side):
+    write_cub(tmp_path, class_ids)
+    with pytest.raises(ValueError, match=f"no class to {side}. Set train_classes"):
+        load_dataset("cub", tmp_path)
+    assert load_dataset("cub", tmp_path, train_classes=1).train.num_classes == 1
+
+
+def test_lists_of_sop_define_the_split(tmp_path):
+    split = load_dataset("sop", write_sop(tmp_path, (7, 10, 7), (30, 9)))
+    assert split.train.class_names == ("7", "10")
+    assert split.train.labels.tolist() == [0, 1, 0]
+    assert split.test.class_names == ("9", "30")
+    assert split.test.labels.tolist() == [1, 0]
+    assert split.test.paths[0] == str(tmp_path / "chair_final" / "30_4.JPG")
+    assert split.gallery is None
+    assert not split.same_classes
+
+
+def test_kinds_of_products_are_coarse_classes(tmp_path):
+    write_sop(tmp_path, (7, 10, 7), (30, 9))
+    lines = (tmp_path / "Ebay_train.txt").read_text().replace(" 10 3 ", " 10 5 ")
+    (tmp_path / "Ebay_train.txt").write_text(lines)
+    assert load_dataset("sop", tmp_path).train.coarse_ids.tolist() == [3, 5]
+
+
+def test_other_boundaries_and_boxes_are_refused(tmp_path):
+    write_sop(tmp_path)
+    for name, count in (("sop", "train_classes"), ("inshop", "test_classes")):
+        with pytest.raises(ValueError, match=f"{count} must not be set with {name}, which has an"):
+            load_dataset(name, tmp_path, **{count: 1})
+    with pytest.raises(ValueError, match="crop_to_box must be False .*cars and cub.* True for sop"):
+        load_dataset("sop", tmp_path, crop_to_box=True)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "chair_final/../../secret.jpg"])
+def test_list_cannot_name_files_outside_of_its_folder(path, tmp_path):
+    root = write_sop(tmp_path / "sop")
+    (tmp_path / "secret.jpg").write_text("")
+    listed = root / "Ebay_test.txt"
+    lines = listed.read_text().splitlines()
+    lines[-1] = f"{lines[-1].rsplit(maxsplit=1)[0]} {path}"
+    listed.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=f"Ebay_test.txt must be inside .*1 outside it.*{path}"):
+        load_dataset("sop", root)
+
+
+def test_query_and_gallery_share_their_classes(tmp_path):
+    split = load_dataset("inshop", write_inshop(tmp_path, (7, 2, 7), (5, 3), (3, 9, 5)))
+    assert split.train.class_names == ("id_00000002", "id_00000007")
+    assert split.train.labels.tolist() == [1, 0, 1]
+    names = ("id_00000003", "id_00000005", "id_00000009")
+    assert split.test.class_names == split.gallery.class_names == names
+    assert split.test.labels.tolist() == [1, 0]
+    assert split.gallery.labels.tolist() == [0, 2, 1]
+    assert split.gallery.paths[0].startswith(str(tmp_path / "img" / "WOMEN" / "Tees"))
+    assert not split.same_classes
+
+
+def test_the_downloaded_layout_of_inshop(tmp_path):
+    write_inshop(tmp_path)
+    for folder, name in (("Eval", "list_eval_partition.txt"), ("Img", "img")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / name).rename(tmp_path / folder / name)
+    split = load_dataset("inshop", tmp_path)
+    assert split.test.paths[0].startswith(str(tmp_path / "Img" / "img"))
+    assert len(split.gallery) == 3
+
+
+@pytest.mark.parametrize("side", ["train", "query", "gallery"])
+def test_an_empty_set_of_inshop(tmp_path, side):
+    with pytest.raises(ValueError, match=f"must list images with evaluation_status {side}"):
+        load_dataset("inshop", write_inshop(tmp_path, **{side: ()}))
+
+
+def test_items_in_training_and_test_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="items in both train .* got 2.*: id_00000001, id_0000"):
+        load_dataset("inshop", write_inshop(tmp_path, (1, 2, 5), (1,), (1, 2)))
+
+
+def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
+    split = load_dataset("groceries", write_groceries(tmp_path))
+    assert split.train.class_names == ("Kind_0", "Kind_1")
+    assert split.train.labels.tolist() == [0, 0, 1, 1]
+    assert split.test.class_names == split.catalog.class_names == ("Kind_41", "Kind_42")
+    # The lists in order. Their division is ignored.
+    assert split.test.labels.tolist() == [0, 1, 0, 1, 0]
+    assert split.test.paths[0] == str(tmp_path / "val/Fruit/Kind_20/Kind_41/Kind_41_001.jpg")
+    assert split.catalog.labels.tolist() == [0, 1]
+    picture = "iconic-images-and-descriptions/Fruit/Kind_21/Kind_42/Kind_42_Iconic.jpg"
+    assert split.catalog.paths[1] == str(tmp_path / picture)
+    assert split.gallery is None and not split.same_classes
+    assert list(split.tables) == ["training", "test", "catalog"]
+
+
+def test_coarse_ids_are_unchanged(tmp_path):
+    split = load_dataset("groceries", write_groceries(tmp_path, train=(0, 1, 6, 7)))
+    assert split.train.coarse_ids.tolist() == [0, 0, 3, 3]
+    assert split.test.coarse_ids.tolist() == split.catalog.coarse_ids.tolist() == [20, 21]
+    assert split.train.select_classes([3, 0]).select([0]).coarse_ids.tolist() == [3, 0]
+
+
+def test_other_boundary_also_splits_the_catalog(tmp_path):
+    write_groceries(tmp_path, train=(0, 1, 2, 3))
+    split = load_dataset("groceries", tmp_path, train_classes=1, test_classes=2)
+    assert split.train.class_names == ("Kind_0",)
+    assert split.catalog.class_names == ("Kind_1", "Kind_2")

@@ -7,7 +7,7 @@ from image_files import encode
 from PIL import Image
 
 from pipelines.images.decode import open_image
-from pipelines.images.resample import resample, resample_for_training, whole_pixels
+from pipelines.images.resample import resample, resample_for_training
 
 SIDE = 16
 
@@ -104,20 +104,3 @@ def test_thin_images(size, kind):
     source = pixels if kind == "pixels" else encoded(pixels, kind)
     ours, _ = both(source, size, window(0, 0, *size))
     np.testing.assert_allclose(ours, 90, atol=1.5)
-
-
-def test_whole_pixels_stay_inside_the_image_and_are_not_empty():
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        size, resized = rng.integers(1, 60, 2), rng.integers(1, 400, 2)
-        extent = [rng.integers(1, side + 1) for side in resized]
-        start = [rng.integers(0, room + 1) for room in resized - extent]
-        whole, sides = whole_pixels(tf.constant(size, tf.int32), resized, window(*start, *extent))
-        first, last = whole[:2].numpy(), (whole[:2] + whole[2:]).numpy()
-        np.testing.assert_array_equal(whole[2:], sides)
-        assert (first >= 0).all() and (last <= size).all() and (last > first).all()
-        exact = np.array([start, np.add(start, extent)]) * size / resized
-        # The nearest whole pixels, except for a window that would be empty.
-        assert (
-            np.abs(np.array([first, last]) - exact).max(0) <= np.where(sides > 1, 0.501, 1)
-        ).all()

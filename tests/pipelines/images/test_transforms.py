@@ -1,3 +1,5 @@
+"""Transforms of images against plain sums and torchvision's definitions."""
+
 import io
 import math
 
@@ -7,9 +9,13 @@ import tensorflow as tf
 import torchvision_model
 from image_files import encode
 from PIL import Image
+from scipy import stats
 
+from pipelines.images.jitter import jitter_colors
 from pipelines.images.tensorflow_transforms import draw, transform_batch
+from pipelines.images.tensorflow_transforms import draw as draw_choices
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
+from pipelines.images.windows import area_window
 
 
 def noise(height, width, channels=3, seed=0):
@@ -98,18 +104,6 @@ def test_area_crops_of_files_and_pixels(file_format, edge):
         inner = slice(edge, 32 - edge)
         np.testing.assert_allclose(ours[:, inner], expected[:, inner], atol=1e-3)
         np.testing.assert_allclose(ours, expected, atol=25)
-
-
-def test_evaluation_of_strings_in_a_traced_function():
-    transform = EvaluationTransform(24, 30)
-    content = encoded(noise(40, 50), "JPEG")
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def serve(contents):
-        return tf.map_fn(transform, contents, fn_output_signature=tf.float32)
-
-    assert serve.get_concrete_function().structured_outputs.shape.as_list() == [None, 24, 24, 3]
-    np.testing.assert_allclose(serve([content, content])[1], transform(content), atol=1e-3)
 
 
 def test_fixed_crops_are_uniform():
@@ -211,3 +205,82 @@ def test_a_batch_has_the_same_bits_as_its_images(transform, channels):
 
     expected = [transform(*image) for image in zip(pixels, *drawn)]
     np.testing.assert_array_equal(of_batch(), expected)
+
+
+@pytest.mark.parametrize(
+    "height,width,area,aspect",
+    [
+        (256, 341, (0.16, 1.0), (3 / 4, 4 / 3)),
+        (256, 256, (0.16, 1.0), (1.0, 1.0)),
+        (40, 300, (0.5, 1.0), (3 / 4, 4 / 3)),  # rarely fits: the central crop with less width
+        (300, 40, (0.5, 1.0), (3 / 4, 4 / 3)),  # the same with less height
+        (50, 50, (0.9, 1.0), (0.5, 2.0)),
+        (32, 32, (1.0, 1.0), (0.5, 0.5)),  # never fits
+    ],
+)
+def test_area_windows_follow_the_definition(height, width, area, aspect):
+    rng = np.random.default_rng(0)
+    draw = tf.function(lambda uniform: area_window([height, width], uniform, area, aspect))
+    differ = 0
+    for _ in range(120):
+        uniform = rng.random(22, np.float32)
+        window = tuple(np.concatenate(draw(uniform)).tolist())
+        expected = torchvision_model.area_window(height, width, uniform.tolist(), area, aspect)
+        differ += window != expected
+        assert window[0] >= 0 and window[0] + window[2] <= height
+        assert window[1] >= 0 and window[1] + window[3] <= width
+    assert differ <= 3  # a length near a half can round differently in float32
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 400), (400, 1)])
+def test_area_windows_of_thin_images_are_not_empty(size):
+    for last in (0.0, 0.99999994):
+        window = area_window(size, tf.fill([22], last), (0.16, 1.0), (3 / 4, 4 / 3))
+        window = np.concatenate(window)
+        assert (window[2:] >= 1).all()
+        assert (window[:2] >= 0).all() and (window[:2] + window[2:] <= size).all()
+
+
+@pytest.mark.parametrize(
+    "jitter",
+    [
+        (0.25, 0.25, 0.25, 0),
+        (0.3, 0.3, 0.3, 0.1),
+        (1.5, 0, 0, 0),
+        (0, 0.9, 0, 0),
+        (0, 0, 0.9, 0),
+        (0, 0, 0, 0.5),
+    ],
+)
+def test_jitter_follows_the_definition(jitter):
+    image = np.random.default_rng(0).integers(0, 256, (7, 9, 3)).astype(np.float32)
+    rng = np.random.default_rng(2)
+    adjust = tf.function(lambda image, uniform: jitter_colors(image, uniform, jitter))
+    for _ in range(10):
+        uniform = rng.random(8, np.float32)
+        expected = torchvision_model.jittered(image, uniform.tolist(), jitter)
+        np.testing.assert_allclose(adjust(image, uniform), expected, atol=0.01)
+
+
+def test_factors_are_uniform_and_all_orders_are_equally_likely():
+    """Test the random numbers of a transform. The tests above check their effects."""
+    count = 4800
+    transform = TrainTransform(8, jitter=(0.3, 0.3, 0.3, 0.1))
+
+    @tf.function
+    def draw(seeds):
+        return tf.map_fn(
+            lambda seed: draw_choices(transform, tf.constant([8, 8]), seed)[3],
+            seeds,
+            fn_output_signature=tf.float32,
+        )
+
+    numbers = draw(tf.constant([[number, 3] for number in range(count)])).numpy()
+    places, keys = np.split(numbers, 2, axis=1)
+    for kind in range(4):
+        assert stats.kstest(places[:, kind], "uniform").pvalue > 1e-3
+    orders = np.argsort(keys, axis=1) @ [64, 16, 4, 1]
+    _, counts = np.unique(orders, return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > 1e-3
+    assert abs(np.corrcoef(numbers.T) - np.eye(8)).max() < 5 / np.sqrt(count)

