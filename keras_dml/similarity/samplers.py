@@ -27,7 +27,7 @@ def _same(example: Any) -> Any:
 
 
 class Sampler(keras.utils.PyDataset):
-    """A source of batches. A subclass defines `get_examples`.
+    """A source of batches of examples in memory. A subclass defines `get_examples`.
 
     Examples:
         >>> issubclass(MultiShotMemorySampler, Sampler)
@@ -45,6 +45,7 @@ class Sampler(keras.utils.PyDataset):
         batch_size: Examples in a batch before augmentation.
         epoch: Number of finished epochs.
         is_warmup: Whether the warmup continues.
+        num_examples, example_shape: Number of examples, and the shape of one, after `set_examples`.
     """
 
     def __init__(
@@ -92,15 +93,6 @@ class Sampler(keras.utils.PyDataset):
         self.epoch += 1
         self.is_warmup = self.is_warmup and self.epoch < self.warmup
 
-
-class _MemorySampler(Sampler):
-    """A sampler of examples in memory.
-
-    Attributes:
-        num_examples: Number of examples.
-        example_shape: Shape of an example.
-    """
-
     def set_examples(self, x: np.ndarray, y: np.ndarray, load_example_fn: Callable = _same) -> None:
         """Set the examples, the class ids, and a function of an example that is drawn."""
         self._x, self._y, self.load_example_fn = x, y, load_example_fn
@@ -119,7 +111,7 @@ class _MemorySampler(Sampler):
         return self.rows(slice(begin, None if size == -1 else begin + size))
 
 
-class MultiShotMemorySampler(_MemorySampler):
+class MultiShotMemorySampler(Sampler):
     """Batches of random classes with several random examples each, from arrays.
 
     Examples are drawn without replacement, and with replacement from a class that is too small,
@@ -192,7 +184,7 @@ class MultiShotMemorySampler(_MemorySampler):
         return self.rows(rows)
 
 
-class SingleShotMemorySampler(_MemorySampler):
+class SingleShotMemorySampler(Sampler):
     """Batches of random rows, in which each row is a class. Needs an augmenter for pairs.
 
     Examples:
