@@ -37,7 +37,7 @@ def published(tmp_path, monkeypatch):
     def publish(sha256=None, url=None):
         checksum = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
         entry = backbones.Backbone(
-            one_convolution, "rgb", download=backbones.Download(url or file.as_uri(), checksum)
+            one_convolution, "rgb", url=url or file.as_uri(), sha256=checksum
         )
         monkeypatch.setitem(backbones.BACKBONES, "one_convolution", entry)
 
