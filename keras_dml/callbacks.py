@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
+from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole, check_wholes
 from keras_dml._common.deprecation import renamed_arguments, warn_renamed
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.labels import joined_labels, plain_labels
-from keras_dml._common.rows import slices
 from keras_dml._common.types import METRICS, NEIGHBORS, Metric, Neighbors
 
 __all__ = ["RetrievalEvaluation"]

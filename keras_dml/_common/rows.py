@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.errors import ArgumentError, argument_error, as_array, shape_error, shown
 from keras_dml._common.types import METRICS, Float32Array, Float64Array, Metric
 
@@ -16,12 +17,6 @@ BLOCK = 2**22
 def first_few(values: np.ndarray) -> str:
     """Format the first five values of an array, such as "3, 7" or "1, 2, 3, 4, 5, …"."""
     return ", ".join(map(repr, values[:_NAMED].tolist())) + ", …" * (len(values) > _NAMED)
-
-
-def slices(count: int, size: int) -> Iterator[slice]:
-    """Return slices of `size` numbers, at least 1, that cover `count` numbers."""
-    step = max(1, size)
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
 def row_blocks(rows: np.ndarray) -> Iterator[slice]:

@@ -201,7 +201,7 @@ class Slow:
     """Slow methods of `Items` and `TreeSearcher`, so that other threads overtake them."""
 
     def __init__(self, monkeypatch):
-        for owner, names in ((Items, ("replace", "append", "remove")), (TreeSearcher, ("update",))):
+        for owner, names in ((Items, ("upsert", "add", "remove")), (TreeSearcher, ("update",))):
             for name in names:
                 monkeypatch.setattr(owner, name, self.slow(getattr(owner, name)))
 
