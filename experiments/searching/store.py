@@ -248,16 +248,12 @@ class Store(Target):
         for image, digest in itertools.chain(*self.values([ID, DIGEST])):
             # Two commands at the same time can add an image twice to LanceDB. Write it again.
             stored[image] = "" if image in stored else digest
-        wanted = dict(zip(rows.ids, rows.columns[DIGEST]))
-        removed = [image for image in stored if image not in wanted]
-        repeated = [image for image, digest in stored.items() if image in wanted and not digest]
-        new = [place for place, image in enumerate(rows.ids) if image not in stored]
-        changed = [
-            place
-            for place, image in enumerate(rows.ids)
-            if stored.get(image, wanted[image]) != wanted[image]
-        ]
-        for gone in _batches([*removed, *repeated], self.batch):
+        digests = list(enumerate(rows.columns[DIGEST]))
+        new = [place for place, _ in digests if rows.ids[place] not in stored]
+        changed = [place for place, now in digests if stored.get(rows.ids[place], now) != now]
+        removed = stored.keys() - set(rows.ids)
+        outdated = [image for image, digest in stored.items() if image in removed or not digest]
+        for gone in _batches(outdated, self.batch):
             self.remove(gone)
         todo = [*changed, *new]
         if todo:
