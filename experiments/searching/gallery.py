@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import NamedTuple, TypeAlias, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple, cast
 
 from experiments.options.errors import UsageError
 from experiments.searching.addresses import is_address, open_store, parsed_address
 from experiments.searching.columns import Columns, Mask, StoredColumns, Where, read_columns
 from experiments.searching.index_folder import INDEX, read_settings
-from experiments.searching.store import CLASS, PATH, Description, Store
+from experiments.searching.store import CLASS, PATH, Description, Store, Vectors
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 from keras_dml.retrieval import ExactIndex, load_index
 from keras_dml.retrieval.items import Items
 
-Vectors: TypeAlias = npt.NDArray[np.float32]
 # Additional candidates from a store, because the store rounds scores differently.
 _AHEAD = 100
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from experiments.searching import store
 from keras_dml._common.extras import needing
@@ -126,9 +125,7 @@ class PostgresStore(store.Store):
         with self._connected() as connection:
             connection.execute(query, [list(ids)])
 
-    def nearest(  # noqa: D102
-        self, query: npt.NDArray[np.float32], k: int, metric: str, where: store.Where
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, query: store.Vectors, k: int, metric: str, where: store.Where) -> store.Found:  # noqa: D102
         conditions = [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in where]
         select = self._query(
             'SELECT path, "vector" FROM {table} WHERE {where} '

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from experiments.options.errors import UsageError
 from experiments.searching import store
@@ -92,9 +91,7 @@ class QdrantStore(store.Store):
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
         self._client.delete(self.table, models.PointIdsList(points=list(ids)), wait=True)
 
-    def nearest(  # noqa: D102
-        self, query: npt.NDArray[np.float32], k: int, metric: str, where: store.Where
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, query: store.Vectors, k: int, metric: str, where: store.Where) -> store.Found:  # noqa: D102
         must = [
             models.FieldCondition(key=_key(name), match=models.MatchAny(any=list(values)))
             for name, values in where.items()

@@ -27,6 +27,10 @@ from keras_dml._common.types import Metric
 
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
+#: Embeddings, `[n, d]` or `[d]`.
+Vectors: TypeAlias = npt.NDArray[np.float32]
+#: Paths and embeddings of the nearest images.
+Found: TypeAlias = tuple[list[str], Vectors]
 # The allowed values of each column.
 Where: TypeAlias = Mapping[str, Sequence[str]]
 T = TypeVar("T")
@@ -84,7 +88,7 @@ class Rows(NamedTuple):
     """
 
     ids: list[str]
-    vectors: npt.NDArray[np.float32]
+    vectors: Vectors
     columns: dict[str, list[str]]
 
     def __len__(self) -> int:
@@ -101,11 +105,7 @@ def item_id(path: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, path))
 
 
-def made_rows(
-    paths: Sequence[str],
-    vectors: npt.NDArray[np.float32],
-    columns: Mapping[str, Sequence[str]],
-) -> Rows:
+def made_rows(paths: Sequence[str], vectors: Vectors, columns: Mapping[str, Sequence[str]]) -> Rows:
     """Build `Rows`. A digest changes with the embedding and with the columns.
 
     Args:
@@ -293,9 +293,7 @@ class Store(Target):
         """Delete the images with these ids."""
 
     @abc.abstractmethod
-    def nearest(
-        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, query: Vectors, k: int, metric: str, where: Where) -> Found:
         """Return paths and embeddings of the k nearest images that meet the conditions.
 
         The search is exact in the store's arithmetic. The order of equal scores is undefined.

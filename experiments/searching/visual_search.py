@@ -12,9 +12,9 @@ from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
 from experiments.searching.columns import Mask
-from experiments.searching.gallery import Vectors, open_gallery
+from experiments.searching.gallery import open_gallery
 from experiments.searching.images import ImageFolder
-from experiments.searching.store import Description
+from experiments.searching.store import Description, Vectors
 from pipelines.images.limits import MOST_PIXELS
 
 # Concurrent searches. Decoding a PNG of 50 million pixels takes 1.4 GB.
