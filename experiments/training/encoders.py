@@ -151,14 +151,13 @@ def training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Mod
     """
     if options.training_size is None or options.training_size == options.image_size:
         return embedding
-    try:
+    with naming_flags({"image_size": "training_size"}):
         return models.with_image_size(embedding, options.training_size)
-    except ArgumentError as error:
-        raise UsageError(
-            f"training_size must be image_size={options.image_size} for backbone "
-            f"{options.backbone}, but got {options.training_size}. "
-            "The backbone accepts images of one size."
-        ) from error
+
+
+def exported(embedding: keras.Model) -> keras.Model:
+    """Return the embedding model for export, with low-rank additions merged into its kernels."""
+    return models.with_merged_lora(embedding) if models.has_lora(embedding) else embedding
 
 
 def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
