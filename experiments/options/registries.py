@@ -104,12 +104,12 @@ def flags_of_entries(
         # Entries with the same description share a line.
         lines: dict[str, list[str]] = {}
         for entry, argument in by_entry.items():
-            text = argument.text
+            details = ""
             if argument.choices and not checked:
-                text += f" One of {', '.join(argument.choices)}."
+                details += f" One of {', '.join(argument.choices)}."
             if optional:
-                text += f" Default: {shown(argument.default) or 'none'}."
-            lines.setdefault(text, []).append(entry)
+                details += f" Default: {shown(argument.default) or 'none'}."
+            lines.setdefault(f"{argument.text}{details}", []).append(entry)
         text = "\n".join(f"{', '.join(names)}: {line}" for line, names in lines.items())
         default, choices = None if optional else first.default, first.choices if checked else None
         found.append(Flag(name, first.kind, default, group, text, words=choices, common=common))

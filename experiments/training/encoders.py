@@ -151,8 +151,14 @@ def training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Mod
     """
     if options.training_size is None or options.training_size == options.image_size:
         return embedding
-    with naming_flags({"image_size": "training_size"}):
+    try:
         return models.with_image_size(embedding, options.training_size)
+    except ArgumentError as error:
+        raise UsageError(
+            f"training_size must be image_size={options.image_size} for backbone "
+            f"{options.backbone}, but got {options.training_size}. "
+            "The backbone accepts images of one size."
+        ) from error
 
 
 def exported(embedding: keras.Model) -> keras.Model:

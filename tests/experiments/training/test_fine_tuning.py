@@ -172,4 +172,4 @@ def test_training_images_can_be_smaller_than_test_images(photos, tmp_path):
 def test_a_training_size_that_the_backbone_does_not_accept(photos, tmp_path, capsys):
     flags = [*RUN, f"--data_dir={photos}", f"--output_dir={tmp_path}", "--training_size=12"]
     assert command(*flags) == 2
-    assert "training_size must be 16 for model" in capsys.readouterr().err
+    assert "training_size must be image_size=16 for backbone small" in capsys.readouterr().err
