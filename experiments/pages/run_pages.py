@@ -46,7 +46,7 @@ def write_run_pages(run: Any, result: Result) -> None:
         "Gives": f"`embeddings`, float32 [n, {dimensions}]; compare by cosine similarity",
     }
     scores = f"{result.note or 'Of the test images:'}\n\n```\n{result.table}\n```"
-    card = model_card(run.name, use, options, run.data, run.preprocessing, scores)
+    card = model_card(run.options.name, use, options, run.data, run.preprocessing, scores)
     write_card(folder / MODEL_CARD, card)
 
 
