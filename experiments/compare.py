@@ -14,12 +14,18 @@ from experiments.training.child_runs import flag_files, run_recipe
 if TYPE_CHECKING:
     from experiments.pages.retrieval import Grid
 
-_COMPARISON = "Comparison"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompareOptions(RunOptions):
-    """Options of the command: the recipes, and the flags of each run."""
+    """Options of the command: the recipes, and the flags of each run.
+
+    Attributes:
+        recipes: Recipes: files, names of packaged recipes, or patterns such as glyphs_*.flags.
+        output_dir: Folder of comparison.html, of the table (comparison.md, .csv, .tex), and of a
+            folder for each run.
+    """
+
+    group = "Comparison"
 
     command = "experiments.compare"
     intro = """Run several recipes and compare them: a table, a bar chart, and the curves.
@@ -30,17 +36,8 @@ All other flags, and the flags in a --flagfile, apply to each run. The same comm
 stop. Finished runs are not repeated.
 """
 
-    recipes: tuple[str, ...] = option(
-        (),
-        _COMPARISON,
-        "Recipes: files, names of packaged recipes, or patterns such as glyphs_*.flags.",
-    )
-    output_dir: str = option(
-        "runs/compare",
-        _COMPARISON,
-        "Folder of comparison.html, of the table (comparison.md, .csv, .tex), and of a folder for "
-        "each run.",
-    )
+    recipes: tuple[str, ...] = option(())
+    output_dir: str = option("runs/compare")
 
 
 def main(argv: list[str]) -> None:
@@ -59,7 +56,7 @@ def main(argv: list[str]) -> None:
         table_of,
         write_comparison_page,
     )
-    from experiments.pages.links import add_link
+    from experiments.pages.page import add_link
     from experiments.recipes import paper_scores
     from experiments.training.run_files import note_other_images, read_finished
 

@@ -30,7 +30,6 @@ ELSEWHERE = {
     "sop": "cvgl.stanford.edu/projects/lifted_struct",
     "groceries": "github.com/marcusklasson/GroceryStoreDataset, Code, Download ZIP",
 }
-_DATA = "Data"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class PrepareOptions(Options):
         data_dir: Folder for the dataset's files.
     """
 
-    group = _DATA
+    group = "Data"
 
     command = "experiments.prepare"
     intro = """Download, check, and unpack a published dataset.

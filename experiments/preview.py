@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pipelines import EvaluationTransform, ImageTable, TrainTransform
 
-_PREVIEW = "Preview"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreviewOptions(RunOptions):
@@ -27,7 +25,7 @@ class PreviewOptions(RunOptions):
         crops: Number of augmented crops in a row.
     """
 
-    group = _PREVIEW
+    group = "Preview"
 
     command = "experiments.preview"
     intro = """A contact sheet of a recipe's images.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.options import RunOptions, parse, run_command
 from experiments.options.together import check_together
@@ -12,6 +12,7 @@ from experiments.training.cluster import read_cluster
 
 if TYPE_CHECKING:
     from experiments.evaluation.result import Result
+    from experiments.training.plan import RunPlan
 
 
 def main(argv: list[str]) -> None:
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> None:
         print(f"\nfinal model, of every class: {final / 'saved_model'}")
 
 
-def _write_pages(run: Any, result: Result) -> None:
+def _write_pages(run: RunPlan, result: Result) -> None:
     from experiments.pages.run_pages import write_run_pages  # imports TensorFlow
 
     write_run_pages(run, result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
+from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole, check_wholes
 from keras_dml._common.deprecation import renamed_arguments, warn_renamed
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
@@ -214,15 +214,10 @@ class _Batches:
                     f"{len(images)} images and {len(labels)} labels."
                 )
             return
-        if isinstance(dataset, keras.utils.PyDataset):
-            return
-        batches = None
-        if not isinstance(dataset, (str, bytes, dict)):
-            with contextlib.suppress(TypeError):
-                batches = iter(dataset)
-        if batches is None:
+        can_iterate = hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
+        if isinstance(dataset, str | bytes | dict) or not can_iterate:
             raise argument_error(name, wanted, dataset, ArgumentTypeError)
-        if batches is dataset:
+        if isinstance(dataset, Iterator):
             wanted = "a repeatable dataset, which each epoch reads again"
             advice = "Pass a list or a tf.data.Dataset instead of a generator."
             raise argument_error(name, wanted, dataset, ArgumentTypeError, advice=advice)
@@ -231,13 +226,11 @@ class _Batches:
             raise ArgumentError(f"{name} must end, but got an endless dataset. Remove repeat().")
 
     def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
-        if isinstance(self._dataset, tuple):
-            images, labels = self._dataset
-            for start in range(0, len(images), self._batch_size):
-                part = slice(start, start + self._batch_size)
-                yield images[part], self._labels(labels[part])
-            return
         batches = self._dataset
+        if isinstance(batches, tuple):
+            images, labels = batches
+            parts = slices(len(images), self._batch_size)
+            batches = ((images[part], labels[part]) for part in parts)
         # A PyDataset has a length, but its iteration does not end.
         if isinstance(batches, keras.utils.PyDataset):
             batches = map(batches.__getitem__, range(batches.num_batches))

@@ -18,11 +18,11 @@ import keras
 from keras import ops
 
 from keras_dml._backend import private
-from keras_dml._backend.configured import ConfiguredValue
+from keras_dml._backend.configured import Configured, ConfiguredValue
 from keras_dml._backend.replicas import place_among_replicas, sum_over_replicas
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
-from keras_dml._common.types import Config, Tensor
+from keras_dml._common.types import Tensor
 
 __all__ = ["SGD", "Adam", "AdamW", "RMSprop", "WarmCosine", "multipliers"]
 
@@ -31,7 +31,7 @@ __all__ = ["SGD", "Adam", "AdamW", "RMSprop", "WarmCosine", "multipliers"]
 _Base: Any = object
 
 
-class _Recipe(_Base):
+class _Recipe(Configured, _Base):
     """A mixin that adds coupled weight decay and learning-rate multipliers to a Keras optimizer."""
 
     decoupled_weight_decay = 0.0
@@ -76,6 +76,7 @@ class _Recipe(_Base):
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         super().build(variables)
+        self._own = {id(variable) for variable in variables}
         self._decayed = [
             self.decayed == "all" or variable.path.endswith("kernel") for variable in variables
         ]
@@ -102,22 +103,7 @@ class _Recipe(_Base):
         # can belong to another optimizer (RankMI's statistics network). Before the first update,
         # the averages of Keras are zeros.
         if self.use_ema and int(ops.convert_to_numpy(self.iterations)) > 0:
-            super().finalize_variable_values([each for each in var_list if self._holds(each)])
-
-    def _holds(self, variable: keras.Variable) -> bool:
-        try:
-            private.variable_index(self, variable)
-        except KeyError:
-            return False
-        return True
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "coupled_weight_decay": self.coupled_weight_decay,
-            "decayed": self.decayed,
-            "learning_rate_multipliers": dict(self.learning_rate_multipliers),
-        }
+            super().finalize_variable_values([each for each in var_list if id(each) in self._own])
 
 
 class _VelocitySGD(keras.optimizers.SGD):
@@ -190,10 +176,6 @@ class SGD(_Recipe, _VelocitySGD):
         super().__init__(learning_rate, momentum, nesterov, *args, **kwargs)
         self.velocity = check_choice("velocity", velocity, ("keras", "torch"))
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "velocity": self.velocity}
-
 
 @keras.saving.register_keras_serializable("keras_dml")
 class Adam(_Recipe, keras.optimizers.Adam):
@@ -237,10 +219,6 @@ class AdamW(_Recipe, keras.optimizers.Adam):
             "decoupled_weight_decay", decoupled_weight_decay, least=0
         )
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "decoupled_weight_decay": self.decoupled_weight_decay}
-
 
 @keras.saving.register_keras_serializable("keras_dml")
 class RMSprop(_Recipe, keras.optimizers.RMSprop):
@@ -269,7 +247,7 @@ class RMSprop(_Recipe, keras.optimizers.RMSprop):
         super().__init__(learning_rate, rho, momentum, *args, **kwargs)
 
 
-def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
+def as_on_one_device(optimizer: keras.Optimizer) -> None:
     """Make a Keras optimizer treat the replicas' gradients as one device treats their sum.
 
     Keras clips each replica's part of the gradient before the sum, and its `LossScaleOptimizer`
@@ -285,7 +263,7 @@ def as_on_one_device(optimizer: keras.optimizers.Optimizer) -> None:
             inner.check_finite = types.MethodType(_all_replicas_finite, inner)
 
 
-def optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+def optimizers_within(optimizer: keras.Optimizer) -> list[keras.Optimizer]:
     """Return the optimizer and the optimizers in a `LossScaleOptimizer` or `MultiOptimizer`."""
     several = getattr(keras.optimizers, "MultiOptimizer", None)  # since Keras 3.15
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
@@ -297,7 +275,7 @@ def optimizers_within(optimizer: keras.optimizers.Optimizer) -> list[keras.optim
     return [optimizer, *(deeper for one in inner for deeper in optimizers_within(one))]
 
 
-def refuse_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
+def refuse_accumulation(optimizer: keras.Optimizer) -> None:
     """Raise `ValueError` if the optimizer, or one within it, accumulates gradients."""
     for inner in optimizers_within(optimizer):
         steps = inner.gradient_accumulation_steps
@@ -310,16 +288,14 @@ def refuse_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
 # These replace methods of one optimizer. The class keeps the Keras methods.
 
 
-def _clip_on_one_device(
-    optimizer: keras.optimizers.Optimizer, gradients: list[Tensor]
-) -> list[Tensor]:
+def _clip_on_one_device(optimizer: keras.Optimizer, gradients: list[Tensor]) -> list[Tensor]:
     if place_among_replicas()[1] > 1:
         return gradients  # clipped after the sum
     return private.clipped(optimizer, gradients)
 
 
 def _clip_the_sum(
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: keras.Optimizer,
     gradients_and_variables: list[tuple[Tensor, keras.Variable]],
 ) -> list[tuple[Tensor, keras.Variable]]:
     summed = private.summed_over_replicas(optimizer, gradients_and_variables)
@@ -329,13 +305,13 @@ def _clip_the_sum(
     return list(zip(private.clipped(optimizer, list(gradients)), variables))
 
 
-def _all_replicas_finite(optimizer: keras.optimizers.Optimizer, gradients: list[Tensor]) -> Tensor:
+def _all_replicas_finite(optimizer: keras.Optimizer, gradients: list[Tensor]) -> Tensor:
     finite = type(optimizer).check_finite(optimizer, gradients)
     # All replicas must agree, because they update, or lower the scale, together.
     return sum_over_replicas(ops.cast(finite, "float32")) >= place_among_replicas()[1]
 
 
-OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
+OPTIMIZERS: dict[str, type[keras.Optimizer]] = {
     "sgd": SGD,
     "adam": Adam,
     "adamw": AdamW,

@@ -83,16 +83,16 @@ def training_batches(
         )
     check_callable("transform", transform)
     steps = Steps(sampler, len(table), seed, start_step, num_steps)
-    shares = _Shares(steps, input_context)
+    replicas, rows_per_replica, share = _share(steps.batch_size, input_context)
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows, seeds = shares.draw(int(step), 2)
+        rows, seeds = (column[share] for column in steps.draw(int(step), 2))
         return *_sources(table, rows), seeds.view(np.int64), table.labels[rows]
 
     batches = _images(
-        table, transform, shares.numbers(), look_up, True, True, shares.rows_per_replica, True
+        table, transform, _numbers(steps), look_up, True, True, rows_per_replica, True
     )
-    return _finish(batches, steps.count, shares.replicas)
+    return _finish(batches, steps.count, replicas)
 
 
 def feature_batches(
@@ -134,68 +134,51 @@ def feature_batches(
             f"but got shapes {sorted(shapes)}."
         )
     steps = Steps(sampler, len(labels), seed, start_step, num_steps)
-    shares = _Shares(steps, input_context)
+    replicas, rows_per_replica, share = _share(steps.batch_size, input_context)
     views = np.uint64(len(features))
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows, numbers = shares.draw(int(step), 1)
+        rows, numbers = (column[share] for column in steps.draw(int(step), 1))
         chosen = (numbers[:, 0] % views).astype(np.int64)
         batch = np.empty((len(rows), *features[0].shape[1:]), features[0].dtype)
         for view in np.unique(chosen):
             batch[chosen == view] = features[view][rows[chosen == view]]
-        # One element for each replica.
-        return tuple(
-            column.reshape(shares.replicas, shares.rows_per_replica, *column.shape[1:])
-            for column in (batch, labels[rows])
-        )
+        return batch, labels[rows]
 
-    specs = [
-        (tf.as_dtype(column.dtype), [shares.rows_per_replica, *column.shape[1:]])
-        for column in (features[0], labels)
-    ]
-    batches = map_numpy(shares.numbers(), look_up, *specs).unbatch()
-    return _finish(batches, steps.count, shares.replicas)
+    specs = [(tf.as_dtype(column.dtype), column.shape[1:]) for column in (features[0], labels)]
+    batches = map_numpy(_numbers(steps), look_up, *specs)
+    # One element for each replica.
+    batches = batches.rebatch(rows_per_replica, drop_remainder=True)
+    return _finish(batches, steps.count, replicas)
 
 
-class _Shares:
-    """The steps of a pipeline that feeds some of the replicas.
+def _numbers(steps: Steps) -> tf.data.Dataset:
+    """Return the dataset of step numbers."""
+    most = np.iinfo(np.int64).max
+    return tf.data.Dataset.range(
+        steps.start, most if steps.count is None else steps.start + steps.count
+    )
 
-    Args:
-        steps: The steps of the training.
-        input_context: As for `training_batches`.
 
-    Attributes:
-        replicas: Number of replicas that the pipeline feeds.
-        rows_per_replica: Number of rows of a replica in each step.
+def _share(
+    batch_size: int, input_context: tf.distribute.InputContext | None
+) -> tuple[int, int, slice]:
+    """Return how many replicas a pipeline feeds, the rows of each, and its part of each batch.
 
     Raises:
         ValueError: As for `training_batches`.
     """
-
-    def __init__(self, steps: Steps, input_context: tf.distribute.InputContext | None) -> None:
-        self._steps = steps
-        context = input_context or tf.distribute.InputContext()
-        if steps.batch_size % context.num_replicas_in_sync:
-            raise ArgumentError(
-                "sampler must have a batch_size that is a multiple of the "
-                f"{context.num_replicas_in_sync} replicas, but got {steps.batch_size}."
-            )
-        self.replicas = _replicas_fed(context)
-        self.rows_per_replica = steps.batch_size // context.num_replicas_in_sync
-        share = self.replicas * self.rows_per_replica
-        first = context.input_pipeline_id * share
-        self._share = slice(first, first + share)
-
-    def numbers(self) -> tf.data.Dataset:
-        """Return the dataset of step numbers."""
-        start, count = self._steps.start, self._steps.count
-        most = np.iinfo(np.int64).max
-        return tf.data.Dataset.range(start, most if count is None else start + count)
-
-    def draw(self, step: int, numbers_per_row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of the replicas in a step, and random numbers, as `Steps.draw`."""
-        rows, numbers = self._steps.draw(step, numbers_per_row)
-        return rows[self._share], numbers[self._share]
+    context = input_context or tf.distribute.InputContext()
+    if batch_size % context.num_replicas_in_sync:
+        raise ArgumentError(
+            "sampler must have a batch_size that is a multiple of the "
+            f"{context.num_replicas_in_sync} replicas, but got {batch_size}."
+        )
+    replicas = _replicas_fed(context)
+    rows_per_replica = batch_size // context.num_replicas_in_sync
+    share = replicas * rows_per_replica
+    first = context.input_pipeline_id * share
+    return replicas, rows_per_replica, slice(first, first + share)
 
 
 def evaluation_batches(

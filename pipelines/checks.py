@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_dml._common.checks import items_of
 from keras_dml._common.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -14,7 +15,7 @@ from keras_dml._common.errors import (
 )
 from keras_dml._common.labels import plain_labels
 
-__all__ = ["as_integers", "as_labels", "check_callable", "items_of", "plain_numbers"]
+__all__ = ["as_integers", "as_labels", "check_callable", "checked_items", "plain_numbers"]
 
 
 def as_labels(name: str, value: object) -> np.ndarray:
@@ -65,7 +66,7 @@ def as_integers(
     )
 
 
-def items_of(name: str, what: str, value: Iterable[object]) -> tuple[object, ...]:
+def checked_items(name: str, what: str, value: Iterable[object]) -> list[object]:
     """Return the items of a list, an array, or another collection that is not a string.
 
     Args:
@@ -76,12 +77,10 @@ def items_of(name: str, what: str, value: Iterable[object]) -> tuple[object, ...
     Raises:
         TypeError: The value is a string or not iterable.
     """
-    try:
-        if not isinstance(value, str | bytes):
-            return tuple(value)
-    except TypeError:
-        pass
-    raise argument_error(name, f"a list of {what}", value, ArgumentTypeError)
+    items = items_of(value)
+    if items is None:
+        raise argument_error(name, f"a list of {what}", value, ArgumentTypeError)
+    return items
 
 
 def check_callable(name: str, value: object) -> None:
@@ -95,16 +94,12 @@ def plain_numbers(values: object) -> tuple[float, ...] | None:
 
     Integers stay integers, so that messages show arguments unchanged.
     """
-    try:
-        given: tuple[object, ...] = tuple(values)  # type: ignore[arg-type]
-    except TypeError:
+    given = items_of(values)
+    if given is None:
         return None
-    plain: list[float] = []
-    for value in given:
-        number = value.item() if isinstance(value, np.generic) else value
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            return None
-        if not math.isfinite(number):
-            return None
-        plain.append(number)
-    return tuple(plain)
+    plain = tuple(value.item() if isinstance(value, np.generic) else value for value in given)
+    fits = all(
+        isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+        for number in plain
+    )
+    return plain if fits else None

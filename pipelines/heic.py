@@ -6,6 +6,7 @@ PNG file of the same pixels.
 
 import importlib.util
 import io
+import re
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.max_pixels import MOST_PIXELS, too_large
@@ -16,8 +17,6 @@ EXTENSIONS = (".heic", ".heif")
 BRANDS = "ftyp(he..|mif1|msf1)"
 """Regular expression for the bytes 4 to 11 of a HEIC file."""
 
-_STARTS = (b"ftyphe", b"ftypmif1", b"ftypmsf1")
-
 
 def can_be_read() -> bool:
     """Return whether pillow-heif is installed."""
@@ -26,7 +25,7 @@ def can_be_read() -> bool:
 
 def is_heic(encoded: bytes) -> bool:
     """Return whether a file starts like a HEIC file."""
-    return encoded[4:12].startswith(_STARTS)
+    return re.fullmatch(BRANDS.encode(), encoded[4:12]) is not None
 
 
 def as_png(encoded: bytes, max_pixels: int = MOST_PIXELS) -> bytes:

@@ -271,12 +271,8 @@ def training_fold(split: Split, fold: int, folds: int) -> Split:
     parts = np.array_split(np.arange(table.num_classes), folds)
     kept_back = parts.pop(fold - 1)
     trained, catalog = np.concatenate(parts), split.training_catalog
-    return dataclasses.replace(
-        split,
-        train=table.select_classes(trained),
-        test=table.select_classes(kept_back),
-        same_classes=False,
-        gallery=None,
-        catalog=None,
+    return Split(
+        table.select_classes(trained),
+        table.select_classes(kept_back),
         training_catalog=None if catalog is None else catalog.select_classes(trained),
     )

@@ -19,7 +19,7 @@ from keras_dml._common.errors import (
     as_array,
     shape_error,
 )
-from pipelines.checks import as_integers, as_labels, items_of
+from pipelines.checks import as_integers, as_labels, checked_items
 
 MAX_BOX_PIXELS = 2**30
 """Largest coordinate or side of a box. The decoders need the sum of both as an int32."""
@@ -260,24 +260,22 @@ def plain_rows(table: ImageTable) -> np.ndarray:
 
 
 def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
-    names = items_of("class_names", "strings", class_names)
+    names = checked_items("class_names", "strings", class_names)
     for name in names:
         if not isinstance(name, str):
             raise argument_error("class_names", "strings", name, ArgumentTypeError)
-    return cast(tuple[str, ...], names)
+    return tuple(cast(list[str], names))
 
 
 def _checked_paths(paths: Sequence[str | os.PathLike[str]] | np.ndarray) -> np.ndarray:
     if isinstance(paths, np.ndarray) and paths.dtype.kind == "U":
         checked = paths
     else:
-        names = []
-        for path in items_of("paths", "strings or path objects", paths):
-            if isinstance(path, os.PathLike):
-                path = os.fspath(path)
+        given = checked_items("paths", "strings or path objects", paths)
+        names = [os.fspath(path) if isinstance(path, os.PathLike) else path for path in given]
+        for path in names:
             if not isinstance(path, str):
                 raise argument_error("paths", "strings or path objects", path, ArgumentTypeError)
-            names.append(path)
             try:
                 path.encode()
             except UnicodeEncodeError:
@@ -306,7 +304,7 @@ def _checked_arrays(arrays: np.ndarray) -> np.ndarray:
 
 
 def _checked_encoded(encoded: Sequence[bytes] | np.ndarray) -> np.ndarray:
-    images = items_of("encoded", "bytes objects", encoded)
+    images = checked_items("encoded", "bytes objects", encoded)
     for image in images:
         if not isinstance(image, bytes):
             raise argument_error("encoded", "bytes objects", image, ArgumentTypeError)

@@ -15,7 +15,7 @@ def test_each_oracle_tries_a_non_default_value_of_every_argument(name):
     cases = [case for case in CASES if case.name == name]
     assert cases, f"no function in tests/support/oracles.py has the decorator @oracle({name!r})"
     assert cases[0].arguments == {}
-    taken = {argument.name: argument for argument in arguments(losses.LOSSES[name])}
+    taken = arguments(losses.LOSSES[name])
     for argument in taken.values():
         tried = {case.arguments.get(argument.name, argument.default) for case in cases}
         assert tried - {argument.default}, (

@@ -8,6 +8,7 @@ traceback in a file). 2: a user's mistake (`error: …`). 3: a check found more 
 from __future__ import annotations
 
 import errno
+import functools
 import gc
 import logging
 import os
@@ -78,7 +79,7 @@ def run_command(
     if argv is None:  # the process runs only this command
         interrupts.install()
         if wants_help(words):
-            main = _without_backend(main)
+            main = functools.partial(_without_backend, main)
     code = _exit_code(main, words, goes_on, interrupts)
     interrupts.command_ended(code)
     if argv is None:
@@ -87,15 +88,11 @@ def run_command(
     return code
 
 
-def _without_backend(main: Callable[[list[str]], object]) -> Callable[[list[str]], object]:
-    """Return the command for its help, which imports the registries: half of the seconds."""
-
-    def help_only(words: list[str]) -> object:
-        os.environ["KERAS_BACKEND"] = "numpy"
-        warnings.filterwarnings("ignore", "`custom_gradient` for the numpy backend")
-        return main(words)
-
-    return help_only
+def _without_backend(main: Callable[[list[str]], object], words: list[str]) -> object:
+    """Call the command for its help, which imports the registries: half of the seconds."""
+    os.environ["KERAS_BACKEND"] = "numpy"
+    warnings.filterwarnings("ignore", "`custom_gradient` for the numpy backend")
+    return main(words)
 
 
 def _exit_code(

@@ -6,14 +6,14 @@ import dataclasses
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
 
 import numpy as np
 
 import pipelines
 from experiments.options.errors import RunError, UsageError
 from experiments.options.loss_flags import RELATION, naming_flags
-from experiments.options.registries import taken_arguments
 from experiments.options.run_options import (
     AugmentationOptions,
     BadImageOptions,
@@ -29,23 +29,15 @@ from keras_dml import relations
 from pipelines.samplers import SAMPLERS, BalancedSampler, RandomSampler
 from pipelines.split import Split
 
+_Pair: TypeAlias = tuple[float, float]
+_Four: TypeAlias = tuple[float, float, float, float]
 # Least share of an image that the crop of the evaluation shows without a warning.
 _LEAST_SEEN = 2 / 3
 # Largest share of files that a run skips without --skip_bad_images, and the lines that it prints.
 _MOST_BAD, _LINES = 0.05, 10
 # Messages of a read from a disk or mount that is gone.
-_LOST = {
-    os.strerror(number)
-    for number in (
-        errno.EIO,
-        errno.ESTALE,
-        errno.ENOTCONN,
-        errno.ENODEV,
-        errno.ENXIO,
-        errno.EHOSTDOWN,
-        errno.ETIMEDOUT,
-    )
-}
+_GONE = ("EIO", "ESTALE", "ENOTCONN", "ENODEV", "ENXIO", "EHOSTDOWN", "ETIMEDOUT")
+_LOST = {os.strerror(getattr(errno, name)) for name in _GONE}
 
 
 def load(options: DataOptions) -> Split:
@@ -70,11 +62,17 @@ def load(options: DataOptions) -> Split:
     return pipelines.training_fold(split, *map(int, options.fold.split("/")))
 
 
-def data(options: BadImageOptions) -> tuple[Split, list[str]]:
+def data(
+    options: BadImageOptions, known_bad: Sequence[str] | None = None
+) -> tuple[Split, list[str]]:
     """Load the tables, and list the bad images that are left out.
 
     With `--skip_bad_images`, every image is decoded first. Otherwise only the first bytes of the
     files are read, and `folder` can have 5 % of bad files.
+
+    Args:
+        options: The options.
+        known_bad: List of an earlier call for the same files. None to look for bad images.
 
     Raises:
         UsageError: The dataset is not set, files are not images, or a side has no images.
@@ -88,10 +86,26 @@ def data(options: BadImageOptions) -> tuple[Split, list[str]]:
         )
     if split.train.arrays is not None:
         return split, []
-    lines, rows = _bad_images(split, options)
+    tables = all_tables(split)
+    reasons = _bad_images(tables, options) if known_bad is None else dict(map(_of_line, known_bad))
+    lines: list[str] = []
+    left: dict[str, pipelines.ImageTable] = {}
+    for side, table in tables.items():
+        names = image_names(side, table).tolist()
+        good = [name not in reasons for name in names]
+        if not any(good):
+            raise UsageError(
+                f"data_dir has no {side} image that can be read ({len(table)} left out)"
+            )
+        lines += [bad_image_line(name, reasons[name]) for name in names if name in reasons]
+        left[side] = table.select(np.flatnonzero(good))
     if not lines:
         return split, []
-    left = {side: _without(side, table, rows[side]) for side, table in all_tables(split).items()}
+    for line in lines[:_LINES]:
+        name, reason = line.rsplit("\t", 1)
+        print(f"left out: {name} ({reason})")
+    if len(lines) > _LINES:
+        print(f"left out: {len(lines) - _LINES:,} more images")
     if not split.same_classes:
         trained = np.unique(left["training"].labels)
         tested = np.unique(
@@ -150,33 +164,27 @@ def check_still_there(bad: Sequence[tuple[int, str, str]], advice: str = "") -> 
 
 
 def _bad_images(
-    split: Split, options: BadImageOptions
-) -> tuple[list[str], dict[str, Sequence[int]]]:
-    """Return the lines of the images to leave out, and their rows by side. Print the lines.
+    tables: Mapping[str, pipelines.ImageTable], options: BadImageOptions
+) -> dict[str, str]:
+    """Return the reasons of the images to leave out, by name.
 
     Raises:
         UsageError: There are bad images, and `--skip_bad_images` has to allow it.
     """
     decode = options.skip_bad_images
-    tables = all_tables(split)
     bad = {
         side: pipelines.find_bad_images(table, decode=decode, max_pixels=options.max_pixels)
         for side, table in tables.items()
     }
     most = _MOST_BAD * sum(map(len, tables.values())) if options.dataset == "folder" else 0
-    lines: list[str] = []
+    reasons: dict[str, str] = {}
     for side, found in bad.items():
         if not decode and sum(map(len, bad.values())) > most and found:
             raise UsageError(not_an_image(side, tables[side], found))
         check_still_there(found)
-        names = image_names(side, tables[side])
-        lines += [bad_image_line(names[row], reason) for row, _, reason in found]
-    for line in lines[:_LINES]:
-        name, reason = line.rsplit("\t", 1)
-        print(f"left out: {name} ({reason})")
-    if len(lines) > _LINES:
-        print(f"left out: {len(lines) - _LINES:,} more images")
-    return lines, {side: [row for row, _, _ in found] for side, found in bad.items()}
+        names = image_names(side, tables[side]).tolist()
+        reasons |= {names[row]: reason for row, _, reason in found}
+    return reasons
 
 
 def bad_image_line(name: str, reason: str) -> str:
@@ -188,6 +196,12 @@ def bad_image_line(name: str, reason: str) -> str:
     is_plain = name.isprintable() and not name.startswith('"')
     shown = name if is_plain else json.dumps(name)
     return f"{shown}\t{visible(' '.join(reason.split()))}"
+
+
+def _of_line(line: str) -> tuple[str, str]:
+    """Return the name and the reason of a line of `bad_image_line`."""
+    name, reason = line.rsplit("\t", 1)
+    return json.loads(name) if name.startswith('"') else name, reason
 
 
 def classes_in_words(table: pipelines.ImageTable) -> str:
@@ -203,14 +217,6 @@ def image_names(side: str, table: pipelines.ImageTable) -> np.ndarray:
     return np.array([f"{side} image {row}" for row in range(len(table))])
 
 
-def _without(
-    side: str, table: pipelines.ImageTable, left_out: Sequence[int]
-) -> pipelines.ImageTable:
-    if len(left_out) == len(table):
-        raise UsageError(f"data_dir has no {side} image that can be read ({len(table)} left out)")
-    return table.select(np.delete(np.arange(len(table)), left_out))
-
-
 def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform:
     """Create the transform of training images."""
     with naming_flags({"area": "crop_area", "aspect": "crop_aspect"}):
@@ -218,10 +224,10 @@ def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform
             image_size=options.training_size or options.image_size,
             resize=_resize(options.resize),
             crop=options.crop,
-            area=_pair("crop_area", options.crop_area),
-            aspect=_pair("crop_aspect", options.crop_aspect),
+            area=cast(_Pair, numbers("crop_area", options.crop_area, 2)),
+            aspect=cast(_Pair, numbers("crop_aspect", options.crop_aspect, 2)),
             flip=options.flip,
-            jitter=_four("jitter", options.jitter),
+            jitter=cast(_Four, numbers("jitter", options.jitter, 4)),
             max_pixels=options.max_pixels,
         )
 
@@ -266,14 +272,14 @@ def relation(options: RelationOptions) -> relations.Relation | None:
         UsageError: A flag of a relation is set that the relation does not take.
         ArgumentError: An argument of the relation is out of range.
     """
-    name, given = options.relation, options.of_relations
+    name = options.relation
     if name is None:
-        for argument, value in given.items():
+        for argument, value in options.of_relations.items():
             raise UsageError(
                 f"{RELATION}{argument} must be unset without --relation=NAME, but got {value}."
             )
         return None
-    taken = taken_arguments("relation", relations.RELATIONS, name, given, prefix=RELATION)
+    taken = options.relation_arguments
     tags = {"encoding": "ids"} if name == "shares_label" else {}
     with naming_flags({each: f"{RELATION}{each}" for each in taken}):
         return relations.RELATIONS[name](**taken, **tags)
@@ -331,13 +337,3 @@ def _resize(text: str | None) -> int | tuple[int, int] | None:
     if len(sides) > 2 or not all(side.isdecimal() for side in sides):
         raise UsageError(f"resize must be N or HxW, such as 256 or 256x256, but got {text}.")
     return int(text) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
-
-
-def _pair(name: str, words: Sequence[str]) -> tuple[float, float]:
-    first, second = numbers(name, words, 2)
-    return first, second
-
-
-def _four(name: str, words: Sequence[str]) -> tuple[float, float, float, float]:
-    first, second, third, fourth = numbers(name, words, 4)
-    return first, second, third, fourth

@@ -183,13 +183,14 @@ class Options:
 Declarations = Mapping[str, tuple[str, str, Flag]]
 
 
-def declarations(options: type[Options]) -> Declarations:
+def declarations(options: type[Options], registries: bool = True) -> Declarations:
     """Return all flags of an options class by name, group by group.
 
     The groups that the class declares itself come first, and the group of every command last.
 
     Args:
-        options: The class. The flags that registries declare import Keras.
+        options: The class.
+        registries: Whether to include the flags that registries declare, which import Keras.
 
     Returns:
         For each name `(field, key, flag)`: the field that holds the value, and the key in the
@@ -198,12 +199,12 @@ def declarations(options: type[Options]) -> Declarations:
     Raises:
         TypeError: Two flags have one name, or an annotation is not the type of a flag.
     """
-    return _declarations(typing.cast(Any, options))
+    return _declarations(typing.cast(Any, options), registries)
 
 
 # Separate function because mypy does not accept a class as hashable.
 @functools.cache
-def _declarations(options: Any) -> Declarations:
+def _declarations(options: Any, registries: bool) -> Declarations:
     annotations = typing.get_type_hints(options)
     owners = {
         name: owner
@@ -212,9 +213,9 @@ def _declarations(options: Any) -> Declarations:
     }
     found: dict[str, tuple[str, str, Flag]] = {}
     for field in dataclasses.fields(options):
-        if _FLAGS not in field.metadata:
-            continue
         prefix = field.metadata.get(_PREFIX)
+        if _FLAGS not in field.metadata or not (registries or prefix is None):
+            continue
         for flag in field.metadata[_FLAGS](field.name, annotations[field.name], owners[field.name]):
             if flag.name in found:
                 raise TypeError(f"{options.__name__} declares --{flag.name} twice")

@@ -7,9 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.options.declaration import Flag, flags_of
+from experiments.options.declaration import Flag
 from experiments.options.errors import UsageError
-from experiments.options.help import shown
 from experiments.options.registries import arguments, flags_of_entries, import_attribute
 from experiments.options.values import converted
 from experiments.recipes.nearest import did_you_mean
@@ -54,7 +53,7 @@ def taken_by(loss: str) -> dict[str, Flag]:
     Raises:
         UsageError: The loss does not exist.
     """
-    return {argument.name: argument for argument in arguments(trained_by(loss))}
+    return arguments(trained_by(loss))
 
 
 def flags_of_losses() -> tuple[Flag, ...]:
@@ -63,35 +62,8 @@ def flags_of_losses() -> tuple[Flag, ...]:
     Raises:
         TypeError: Losses share a name, but not its type.
     """
-    flags = flags_of_entries({loss: taken_by(loss) for loss in loss_names()}, GROUP)
+    flags = flags_of_entries({loss: trained_by(loss) for loss in loss_names()}, GROUP)
     return tuple(dataclasses.replace(flag, former=_FORMER.get(flag.name)) for flag in flags)
-
-
-def flags_of_model(path: str, prefix: str, text: str, with_default: bool = False) -> Any:
-    """Declare a field of the flags of a model's arguments.
-
-    Args:
-        path: `MODULE.NAME` of the model.
-        prefix: Start of the flags' names.
-        text: Description, with the places {text} and {default}.
-        with_default: Whether the flags have the model's defaults. Otherwise they have no value
-            until they are set.
-    """
-
-    def read() -> tuple[Flag, ...]:
-        return tuple(
-            dataclasses.replace(
-                argument,
-                name=f"{prefix}{argument.name.removeprefix(prefix)}",
-                group=GROUP,
-                required=False,
-                default=argument.default if with_default else None,
-                text=text.format(text=argument.text, default=shown(argument.default) or "none"),
-            )
-            for argument in arguments(import_attribute(path))
-        )
-
-    return flags_of(read, prefix)
 
 
 def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     """
     if wants_help(argv):
         raise HelpRequested(help_text(options, full="--helpfull" in argv[1:]))
+    _check_values(options, argv[1:])
     flags = _flags(options)
     on_line = _read(options, flags, argv[1:])
     files = on_line.pop("flagfile", ())
@@ -90,6 +91,17 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     values["flagfile"] = files
     names = frozenset(given), frozenset(on_line)
     return options(**values, given=names[0], on_command_line=names[1], recipe=recipe)
+
+
+def _check_values(options: type[Options], words: Sequence[str]) -> None:
+    """Refuse wrong values before the registries of flags import Keras, which takes seconds."""
+    plain = declarations(options, registries=False)
+    for word in words:
+        name, equals, text = word.lstrip("-").partition("=")
+        if equals and word.startswith("-") and name in plain:
+            _, _, flag = plain[name]
+            if not callable(flag.words):
+                converted(flag, text)
 
 
 def resolved(options: Options, left_out: Collection[str] = _NOT_RESOLVED) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 
 from experiments.options import loss_flags
 from experiments.options.declaration import Flag, Options, declarations, flags_of, option
+from experiments.options.errors import UsageError
 from experiments.options.registries import (
     arguments,
     flags_of_entries,
     import_attribute,
     summary,
-    taken_arguments,
     words,
 )
 from experiments.options.values import normal_fold, normal_path, normal_tracker
@@ -25,7 +25,7 @@ from pipelines.max_pixels import MOST_PIXELS
 DATA, IMAGES, SAMPLING, MODEL = "Data", "Images", "Sampling", "Model"
 LOSS, OPTIMIZER, TRAINING = loss_flags.GROUP, "Optimizer", "Training"
 EVALUATION, RUN = "Evaluation", "Run"
-SAMPLERS = "pipelines.samplers.SAMPLERS"
+RELATIONS, SAMPLERS = "keras_dml.relations.RELATIONS", "pipelines.samplers.SAMPLERS"
 OPTIMIZERS, SCHEDULES = "keras_dml.optimizers.OPTIMIZERS", "keras_dml.optimizers.SCHEDULES"
 
 
@@ -63,49 +63,57 @@ def _losses() -> str:
 
 
 def _flags_of_registry(
-    registry: str, group: str, common: bool = False, prefix: str = "", optional: bool = False
+    path: str,
+    group: str,
+    prefix: str = "",
+    optional: bool = False,
+    common: bool = False,
+    entry: str | None = None,
 ) -> Any:
     """Declare a field of the flags of a registry's entries.
 
     Args:
-        registry: `MODULE.NAME` of the registry.
-        group: Heading of the flags.
-        common: `Flag.common`.
-        prefix: Start of the flags' names.
-        optional: As in `flags_of_entries`.
+        path: `MODULE.NAME` of the registry, or of its only entry.
+        group, prefix, optional, common: As in `flags_of_entries`.
+        entry: Description of the only entry. None for a registry.
     """
 
     def read() -> tuple[Flag, ...]:
-        entries = import_attribute(registry)
-        taken = {
-            name: {f"{prefix}{each.name}": each for each in arguments(entry)}
-            for name, entry in entries.items()
-        }
-        found = flags_of_entries(taken, group, optional)
-        return tuple(dataclasses.replace(flag, common=common) for flag in found)
+        found = import_attribute(path)
+        entries = found if entry is None else {entry: found}
+        return flags_of_entries(entries, group, prefix, optional, common)
 
     return flags_of(read, prefix)
 
 
 def _for_the_choice(
-    options: Options, choice: str, registry: str, values: Mapping[str, Any]
+    options: Options, choice: str, registry: str, values: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, Any]:
     """Return the set values that the chosen entry of a registry takes.
 
+    A value that the entry does not take is ignored if a recipe sets it and the command line chooses
+    the entry, or if it is a default in the `flags.txt` of a run.
+
     Raises:
-        UsageError: The entry does not take a value.
+        UsageError: The entry does not take a value, or needs one that is not set.
     """
-    given = {name: value for name, value in values.items() if name in options.given}
-    chosen_on_line = choice in options.on_command_line
-    declared = declarations(type(options))
-    # Of a recipe that chooses another entry, or a default in the `flags.txt` of a run.
-    overridable = {
-        name
-        for name in given.keys() - options.on_command_line
-        if chosen_on_line or given[name] == declared[name][2].default
-    }
-    entries = import_attribute(registry)
-    return taken_arguments(choice, entries, getattr(options, choice), given, overridable)
+    entries, chosen = import_attribute(registry), getattr(options, choice)
+    taken, declared = arguments(entries[chosen]), declarations(type(options))
+    given = {name: value for name, value in values.items() if f"{prefix}{name}" in options.given}
+    for name, argument in taken.items():
+        if argument.required and given.get(name) is None:
+            flag = f"{prefix}{name}"
+            raise UsageError(
+                f"{flag} must be set for {choice}={chosen}, but got none. Add --{flag}=N."
+            )
+    for name, value in given.items():
+        flag = f"{prefix}{name}"
+        overridden = choice in options.on_command_line or value == declared[flag][2].default
+        if name in taken or (overridden and flag not in options.on_command_line):
+            continue
+        takers = [entry for entry, maker in entries.items() if name in arguments(maker)]
+        raise UsageError(f"{choice} must be {' or '.join(takers)} with --{flag}, but got {chosen}.")
+    return {name: value for name, value in given.items() if name in taken}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -348,12 +356,19 @@ class RelationOptions(Options):
 
     group = LOSS
 
-    relation: str | None = option(
-        None, choices=words("keras_dml.relations.RELATIONS"), not_with=("also",)
-    )
+    relation: str | None = option(None, choices=words(RELATIONS), not_with=("also",))
     of_relations: Mapping[str, Any] = _flags_of_registry(
-        "keras_dml.relations.RELATIONS", LOSS, prefix=loss_flags.RELATION, optional=True
+        RELATIONS, LOSS, loss_flags.RELATION, optional=True
     )
+
+    @property
+    def relation_arguments(self) -> dict[str, Any]:
+        """The arguments that are set for the chosen relation.
+
+        Raises:
+            UsageError: The relation does not take an argument.
+        """
+        return _for_the_choice(self, "relation", RELATIONS, self.of_relations, loss_flags.RELATION)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -412,20 +427,24 @@ class LossOptions(RelationOptions):
     center_weight: float = option(0.1, lower_bound=0.0)
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)
-    proxies: Mapping[str, Any] = loss_flags.flags_of_model(
+    proxies: Mapping[str, Any] = _flags_of_registry(
         "keras_dml.models.ProxyHead",
+        LOSS,
         loss_flags.PROXIES,
-        "losses over proxies: {text} Default: the default of the loss, or {default}.",
+        optional=True,
+        entry="losses over proxies, some with another default",
     )
     proxies_factor: float | None = option(None, lower_bound=0.0)
     proxies_merging: float | None = option(None, lower_bound=0.0)
     mining: tuple[str, ...] | None = option(
         None, choices=words("keras_dml.mining.STRATEGIES"), former="miners"
     )
-    memory: Mapping[str, Any] = loss_flags.flags_of_model(
+    memory: Mapping[str, Any] = _flags_of_registry(
         "keras_dml.models.CrossBatchMemory",
+        LOSS,
         loss_flags.MEMORY,
-        "losses over pairs: {text} Default: {default}.",
+        optional=True,
+        entry="losses over pairs",
     )
     candidates: str = option(
         "batch",
@@ -436,11 +455,11 @@ class LossOptions(RelationOptions):
         None, needs="candidates=catalog", not_with=("layer_decay",)
     )
     candidate_weights: str | None = option(None, needs="candidate_backbone", can_be_unset=False)
-    statistics: Mapping[str, Any] = loss_flags.flags_of_model(
+    statistics: Mapping[str, Any] = _flags_of_registry(
         "keras_dml.models.StatisticsNetwork",
+        LOSS,
         loss_flags.STATISTICS,
-        "rankmi's statistics network: {text}",
-        with_default=True,
+        entry="rankmi's statistics network",
     )
     statistics_learning_rate: float | None = option(None, lower_bound=0.0)
 
@@ -511,7 +530,7 @@ class OptimizerOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
-    """The training loop.
+    """The training loop, its evaluations, and the epoch whose model is kept.
 
     Attributes:
         epochs: Number of epochs.
@@ -533,6 +552,11 @@ class TrainingOptions(Options):
         logical_devices: Number of devices that the CPU is split into, to try mirrored without GPUs.
         mixed_precision: Compute in half precision: float16 on a GPU, bfloat16 on a CPU.
         jit_compile: Compile the training step with XLA.
+        raw_pixels: First evaluate the nearest neighbors of raw pixels, as a baseline.
+        eval_every: Evaluate every N epochs, and after the last.
+        keep: Epoch whose model is scored and exported. last. best_test: best R@1 on the test
+            images, which flatters the score. best_fold: best R@1 (with patience: MAP@R) on the
+            classes that --fold holds out. Default: last; with --fold, best_fold.
     """
 
     group = TRAINING
@@ -559,25 +583,11 @@ class TrainingOptions(Options):
     logical_devices: int = option(1, lower_bound=1, needs="strategy=mirrored")
     mixed_precision: bool = option(False, common=True)
     jit_compile: bool = option(False)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class IntervalOptions(Options):
-    """The evaluations of a training, and the epoch whose model is kept.
-
-    Attributes:
-        raw_pixels: First evaluate the nearest neighbors of raw pixels, as a baseline.
-        eval_every: Evaluate every N epochs, and after the last.
-        keep: Epoch whose model is scored and exported. last. best_test: best R@1 on the test
-            images, which flatters the score. best_fold: best R@1 (with patience: MAP@R) on the
-            classes that --fold holds out. Default: last; with --fold, best_fold.
-    """
-
-    group = EVALUATION
-
-    raw_pixels: bool = option(False)
-    eval_every: int = option(1, lower_bound=1, common=True)
-    keep: str | None = option(None, choices=("last", "best_test", "best_fold"), common=True)
+    raw_pixels: bool = option(False, EVALUATION)
+    eval_every: int = option(1, EVALUATION, lower_bound=1, common=True)
+    keep: str | None = option(
+        None, EVALUATION, choices=("last", "best_test", "best_fold"), common=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -630,6 +640,7 @@ class OutputOptions(Options):
         workers: Number of workers for --engine=ray. Default: one for each machine.
         deterministic: Give bit-identical results in every run. Needs the same number of threads on
             the same kind of machine, and is slower.
+        seed: Random seed.
     """
 
     group = RUN
@@ -643,18 +654,6 @@ class OutputOptions(Options):
     engine: str = option("local", choices=("local", "ray"))
     workers: int | None = option(None, lower_bound=1, needs="engine=ray")
     deterministic: bool = option(False, common=True)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SeedOptions(Options):
-    """The seed.
-
-    Attributes:
-        seed: Random seed.
-    """
-
-    group = RUN
-
     seed: int = option(0, lower_bound=0, upper_bound=2**32 - 1, common=True)
 
 
@@ -662,10 +661,8 @@ class SeedOptions(Options):
 # the same order.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(
-    SeedOptions,
     OutputOptions,
     ScoringOptions,
-    IntervalOptions,
     TrainingOptions,
     OptimizerOptions,
     LossOptions,

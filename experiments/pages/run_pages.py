@@ -15,8 +15,8 @@ from typing import Any
 import keras_dml
 from experiments.evaluation.result import FLAGS_FILE, REPORT, Result
 from experiments.options import RunOptions, command_line_only_words
-from experiments.pages.links import add_link
 from experiments.pages.model_card import MODEL_CARD, model_card, update_final_model, write_card
+from experiments.pages.page import add_link
 from experiments.pages.report import write_report
 
 # Packages that the numbers depend on, if they are installed.
@@ -46,7 +46,7 @@ def write_run_pages(run: Any, result: Result) -> None:
         "Gives": f"`embeddings`, float32 [n, {dimensions}]; compare by cosine similarity",
     }
     scores = f"{result.note or 'Of the test images:'}\n\n```\n{result.table}\n```"
-    card = model_card(run.name, use, options, run.data, run.preprocessing, scores)
+    card = model_card(run.options.name, use, options, run.data, run.preprocessing, scores)
     write_card(folder / MODEL_CARD, card)
 
 

@@ -161,6 +161,11 @@ def training_embedding(options: RunOptions, embedding: keras.Model) -> keras.Mod
         ) from error
 
 
+def exported(embedding: keras.Model) -> keras.Model:
+    """Return the embedding model for export, with low-rank additions merged into its kernels."""
+    return models.with_merged_lora(embedding) if models.has_lora(embedding) else embedding
+
+
 def _check_that_it_was_not_frozen(options: RunOptions, backbone: keras.Model) -> None:
     """Raise `UsageError` if the whole backbone was saved as not trainable."""
     if backbone.trainable_variables or all(layer.trainable for layer in all_layers(backbone)):

@@ -162,16 +162,10 @@ class FeatureFeed:
         sides = [side for side in self._run.data.tables if side in self._features]
         return {side: self._embeddings(embed, side) for side in sides}
 
-    def _embeddings(self, embed: Callable[[Any], Any], side: str) -> np.ndarray:
+    def _embeddings(self, embed: Callable[[np.ndarray], np.ndarray], side: str) -> np.ndarray:
         features = self._features[side]
         parts = [
-            keras.ops.convert_to_numpy(
-                embed(
-                    keras.ops.convert_to_tensor(
-                        np.ascontiguousarray(features[first : first + _ROWS])
-                    )
-                )
-            )
+            embed(np.ascontiguousarray(features[first : first + _ROWS]))
             for first in range(0, len(features), _ROWS)
         ]
         embeddings = np.concatenate(parts).astype("float32")
@@ -216,11 +210,15 @@ def remove_own_features(run: RunPlan) -> None:
         shutil.rmtree(run.folder.file(FOLDER), ignore_errors=True)
 
 
-def _of_features(head: keras.Model) -> Callable[[Any], Any]:
+def _of_features(head: keras.Model) -> Callable[[np.ndarray], np.ndarray]:
     """Return the head as a compiled function from features to embeddings."""
-    if not head.variables:  # a trace costs more than such a head, and TensorFlow warns of many
-        return lambda features: head(features, training=False)
-    return compiled(lambda features: head(features, training=False), head.variables, assigns=False)
+
+    def embed(features: Any) -> Any:
+        return head(features, training=False)
+
+    if head.variables:  # otherwise a trace costs more than the head, and TensorFlow warns of many
+        embed = compiled(embed, head.variables, assigns=False)
+    return lambda rows: keras.ops.convert_to_numpy(embed(keras.ops.convert_to_tensor(rows)))
 
 
 def view_seeds(seed: int, view: int, images: int) -> np.ndarray:

@@ -1,68 +1,102 @@
 """Compile and train the encoders."""
 
+from __future__ import annotations
+
 import logging
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.table_embedder import TableEmbedder
-from experiments.options.errors import UsageError
-from experiments.training.callbacks import EvaluateAndSave, Progress, StopAtNaN, exported
-from experiments.training.checkpoint import State
+from experiments.options import RunOptions, UsageError
+from experiments.training.callbacks import Progress, StopAtNaN, averaged_weights
 from experiments.training.devices import threads
-from experiments.training.encoders import build_encoders, training_embedding
+from experiments.training.encoders import (
+    Encoders,
+    build_encoders,
+    encoder_of,
+    exported,
+    training_embedding,
+)
 from experiments.training.features import FeatureFeed, ImageFeed
-from experiments.training.fine_tuning import Phase, Trainability
 from experiments.training.optimizer import backbone_optimizer
-from experiments.training.plan import RunPlan
-from experiments.training.run_files import CANDIDATE, QUERY
-from experiments.training.selection import is_over, stopped
+from experiments.training.plan import Phase, RunPlan
+from experiments.training.run_files import CANDIDATE, QUERY, TENSORBOARD
+from experiments.training.run_folder import State
+from experiments.training.selection import is_over, kept, stopped, waited
 from experiments.training.workers import Workers
 from keras_dml import models
+from keras_dml._backend.cloning import all_layers, freeze
 from keras_dml.export.float32 import float32_copy
 
 _LOGGER = logging.getLogger("experiments")
 
 
-class Learner:
-    """The models of a run, which share their layers.
+class Trainability:
+    """The trainable layers and variables of a backbone, which can be frozen and restored.
+
+    Args:
+        backbone: The backbone, before it is frozen.
+    """
+
+    def __init__(self, backbone: keras.Model) -> None:
+        self._backbone = backbone
+        # From the outermost layer to the innermost, because a layer sets its inner layers.
+        parts = [*all_layers(backbone), *backbone.variables]
+        self._states = [(part, part.trainable) for part in parts]
+
+    def freeze(self) -> None:
+        """Freeze the backbone."""
+        freeze(self._backbone)
+
+    def restore(self) -> None:
+        """Restore the trainable layers and variables."""
+        for part, trains in self._states:
+            part.trainable = trains
+
+
+class Training:
+    """The training of a run: its models, which share their layers, and its progress.
 
     Args:
         run: The run.
-        strategy: Strategy for the variables.
+        workers: All workers. Each calls the methods in the same order.
 
     Attributes:
+        run, workers: As given.
         encoders: Models from images to embeddings, which are evaluated and exported.
-        embedding: The encoder of the queries, or the only one.
         model: The fitted model, on images or on cached features, compiled for the first phase.
-        trunk, head: The two parts of `embedding`, if the features of the trunk are cached.
+        state: The current state.
+        feed: The input of the training, from `open_feed`. None to train nothing.
 
     Raises:
         UsageError: No variable would train.
     """
 
-    def __init__(self, run: RunPlan, strategy: tf.distribute.Strategy) -> None:
-        self._run = run
-        self._strategy = strategy
-        self.trunk: keras.Model | None = None
-        self.head: keras.Model | None = None
-        with strategy.scope():
-            self._backbones, self.encoders = build_encoders(run.options)
-            self.embedding = self.encoders[QUERY]
-            run.objective.check_dimensions(self.embedding.output_shape[1])
+    def __init__(self, run: RunPlan, workers: Workers) -> None:
+        self.run, self.workers = run, workers
+        self.state = State()
+        self.feed: ImageFeed | FeatureFeed | None = None
+        options, objective = run.options, run.objective
+        with workers.strategy.scope():
+            self._backbones, self.encoders = build_encoders(options)
+            queries = self.encoders[QUERY]
+            objective.check_dimensions(queries.output_shape[1])
             self._trainability = [Trainability(backbone) for backbone in self._backbones]
             for phase in run.phases:
                 self._let_train(phase)
                 self._check_that_it_learns(phase)
-            if run.options.cache_features:
-                self.trunk, self.head = models.split_at_features(self.embedding)
+            # The frozen part, whose features are cached, and the trained part.
+            self._halves = models.split_at_features(queries) if options.cache_features else None
             if CANDIDATE in self.encoders:
-                run.objective.candidate_encoder = training_embedding(
-                    run.options, self.encoders[CANDIDATE]
-                )
-            self.model = run.objective.training_model(
-                self.head or training_embedding(run.options, self.embedding),
+                objective.candidate_encoder = training_embedding(options, self.encoders[CANDIDATE])
+            self.model = objective.training_model(
+                self._halves[1] if self._halves else training_embedding(options, queries),
                 run.data.train.num_classes,
             )
         # Compile all phases now: errors come before the run's folder is created.
@@ -71,32 +105,16 @@ class Learner:
 
     def begin(self, phase: Phase) -> None:
         """Compile the model for a phase, with a new optimizer."""
-        run = self._run
+        options, objective = self.run.options, self.run.objective
         self._let_train(phase)
-        with self._strategy.scope():
+        with self.workers.strategy.scope():
+            factors = objective.rate_factors(self.model)
             self.model.compile(
-                backbone_optimizer(
-                    run.options,
-                    self._backbones,
-                    phase.rate,
-                    run.objective.rate_factors(self.model),
-                ),
-                **run.objective.compile_arguments(phase.steps),
+                backbone_optimizer(options, self._backbones, phase.rate, factors),
+                **objective.compile_arguments(phase.steps),
                 # Without compilation, JAX runs operation by operation.
-                jit_compile=run.options.jit_compile or keras.backend.backend() == "jax",
+                jit_compile=options.jit_compile or keras.backend.backend() == "jax",
             )
-
-    def without_head(self) -> keras.Model:
-        """Return the model from images to pooled features of the queries' backbone."""
-        options = self._run.options
-        with self._strategy.scope():
-            return models.embedding_model(
-                self._backbones[0], pooling=options.pooling, levels=options.levels
-            )
-
-    def average(self) -> None:
-        """Replace the weights by their moving average, if there is one."""
-        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
 
     def _let_train(self, phase: Phase) -> None:
         for backbone in self._trainability:
@@ -106,12 +124,11 @@ class Learner:
                 backbone.restore()
 
     def _check_that_it_learns(self, phase: Phase) -> None:
-        run = self._run
         # A classifier over frozen features is useful if the test classes are the training classes,
         # or before the backbone trains.
-        classifier = run.objective.has_classifier
-        if self.embedding.trainable_variables or (
-            classifier and (run.data.same_classes or phase.head_alone)
+        classifier = self.run.objective.has_classifier
+        if self.encoders[QUERY].trainable_variables or (
+            classifier and (self.run.data.same_classes or phase.head_alone)
         ):
             return
         flag = "head_epochs" if phase.head_alone else "freeze_backbone"
@@ -120,129 +137,222 @@ class Learner:
             "embedding trains. Add --embedding_size=N, a projection in the head."
         )
 
+    def restore(self) -> None:
+        """Restore the checkpoint of the run's folder into the models.
 
-def feed_of(
-    run: RunPlan, learner: Learner, workers: Workers, state: State
-) -> ImageFeed | FeatureFeed | None:
-    """Return the input of the rest of the training; compute the features that are missing.
+        Raises:
+            ValueError: As `RunFolder.restore_checkpoint`.
+        """
 
-    Returns:
-        None if nothing is left to train, for example after a kill during the last evaluation.
+        def model_at(state: State) -> keras.Model:
+            # A checkpoint at the end of a phase holds the optimizer of that phase.
+            self.begin(next(each for each in self.run.phases if state.epoch <= each.last_epoch))
+            return self.model
 
-    Raises:
-        UsageError: as `FeatureFeed`.
+        folder = self.run.folder
+        self.state = folder.restore_checkpoint(model_at, self.workers)
+        note_other_threads(self.run.options, folder.threads)
+
+    def open_feed(self) -> None:
+        """Open the input of the rest of the training; compute the features that are missing.
+
+        Nothing can be left to train, for example after a kill during the last evaluation.
+
+        Raises:
+            UsageError: As `FeatureFeed`.
+        """
+        run = self.run
+        over = self.workers.first_says(is_over(run.folder.history, run.options))
+        if over or self.state.epoch >= run.options.epochs:
+            return
+        if self._halves is None:
+            self.feed = ImageFeed(run, self.encoders)
+        else:
+            self.feed = FeatureFeed(run, *self._halves)
+
+    def untrained_embeddings(self) -> dict[str, np.ndarray]:
+        """Embed all images to evaluate by the backbone and its pooling, without the head.
+
+        Call it on every worker before the first step. It computes in float32, like the evaluation
+        of the trained embedding.
+        """
+        options = self.run.options
+        with self.workers.strategy.scope():
+            pooled = models.embedding_model(
+                self._backbones[0], pooling=options.pooling, levels=options.levels
+            )
+        return self.embed({QUERY: float32_copy(exported(pooled))}, "untrained backbone")
+
+    def embed(self, encoders: Encoders, description: str) -> dict[str, np.ndarray]:
+        """Embed all images to evaluate, and take results of the feed if it has them.
+
+        Args:
+            encoders: Models in float32. Only the first worker needs their weights.
+            description: Start of the descriptions of the progress bars.
+        """
+        run, workers = self.run, self.workers
+        known: dict[str, np.ndarray] = {}
+        # Several workers embed together, and only the first one has the models.
+        if self.feed is not None and not workers.several:
+            for name, encoder in encoders.items():
+                known |= self.feed.embeddings_by(encoder, name)
+        embedders = {
+            name: TableEmbedder(
+                workers.share(encoder), run.preprocessing, run.options.eval_batch_size
+            )
+            for name, encoder in encoders.items()
+        }
+        return {
+            side: known[side]
+            if side in known
+            else embedders[encoder_of(side, encoders)](table, f"{description}, {side}")
+            for side, table in run.data.tables.items()
+            if side != "training"
+        }
+
+    def fit(self) -> None:
+        """Train to the end, evaluating and saving after each epoch.
+
+        The training ends with the last phase, or when the run's patience is over.
+        """
+        phases = self.run.phases
+        for number, phase in enumerate(phases):
+            if self.state.epoch > phase.last_epoch:
+                continue
+            if self.state.epoch < phase.last_epoch and self.feed is not None:
+                self._fit_phase(phase, self.feed)
+            # The checkpoint of a finished phase predates weight averaging, so average again.
+            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+            if number + 1 < len(phases):
+                self.begin(phases[number + 1])
+        why = stopped(self.run.folder.history, self.run.options)
+        if why:
+            print(f"stopped {why}", flush=True)
+
+    def _fit_phase(self, phase: Phase, feed: ImageFeed | FeatureFeed) -> None:
+        run, first = self.run, self.state
+
+        def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return run.objective.targets(feed.batches(first.step, context), run.data.train)
+
+        options, steps = run.options, run.steps_per_epoch
+        callbacks = [
+            *run.objective.callbacks(
+                lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
+            ),
+            StopAtNaN(first.step, steps),
+            Progress(options.batch_size, options.epochs * steps, options.epochs, first.step),
+            EvaluateAndSave(self, phase, feed),
+        ]
+        self.model.fit(
+            self.workers.strategy.distribute_datasets_from_function(batches),
+            epochs=phase.last_epoch,
+            initial_epoch=first.epoch,
+            steps_per_epoch=steps,
+            callbacks=callbacks,
+            shuffle=False,
+            verbose=0,
+        )
+
+
+class EvaluateAndSave(keras.callbacks.Callback):
+    """A callback that evaluates, logs, and writes the best model and the checkpoint.
+
+    All files of an epoch are replaced in one step, so a kill repeats at most one epoch. Every
+    worker embeds its share of the images. The first worker does the rest.
+
+    Args:
+        training: The training, whose state changes after each epoch.
+        phase: The phase of the training.
+        feed: Computes the embeddings of the images.
     """
-    over = workers.first_says(is_over(run.folder.history, run.options))
-    if over or state.epoch >= run.options.epochs:
-        return None
-    if learner.trunk is None or learner.head is None:
-        return ImageFeed(run, learner.encoders)
-    return FeatureFeed(run, learner.trunk, learner.head)
+
+    def __init__(self, training: Training, phase: Phase, feed: ImageFeed | FeatureFeed) -> None:
+        super().__init__()
+        self.training, self.run = training, training.run
+        self.phase = phase
+        self.feed = feed
+        self._began = 0.0
+        folder = self.run.folder
+        if folder.writes:
+            # Rewrite the curves, so that no point appears twice after a kill.
+            shutil.rmtree(folder.file(TENSORBOARD), ignore_errors=True)
+            self.writer = tf.summary.create_file_writer(str(folder.file(TENSORBOARD)))
+            for row in folder.history:
+                self._summarize(row)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Start the timer of the training steps."""
+        self._began = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Evaluate if it is due, save, and stop the training if its patience is over."""
+        training, options, folder = self.training, self.run.options, self.run.folder
+        seconds = training.state.seconds + time.perf_counter() - self._began
+        training.state = State(epoch + 1, (epoch + 1) * self.run.steps_per_epoch, seconds)
+        self.model.average_statistics()
+        if (epoch + 1) % options.eval_every == 0 or epoch + 1 == options.epochs:
+            with averaged_weights(self.model):
+                self._evaluate(logs or {})
+        folder.save_checkpoint(self.model, training.state, threads())
+        if options.patience and training.workers.first_says(is_over(folder.history, options)):
+            self.model.stop_training = True
+
+    def _evaluate(self, logs: Mapping[str, Any]) -> None:
+        run, objective, state = self.run, self.run.objective, self.training.state
+        row = {"epoch": state.epoch, "step": state.step, "train/seconds": round(state.seconds, 3)}
+        names = objective.log_names
+        row |= {f"train/{names.get(name, name)}": float(value) for name, value in logs.items()}
+        # The rate of the last step. The optimizer has the rate of the next step.
+        row["train/learning_rate"] = objective.rate_after(
+            self.phase.rate, state.step - self.phase.first_step
+        )
+        embeddings = self._embeddings(f"evaluating epoch {state.epoch}")
+        if not run.folder.writes:
+            return
+        for evaluator in run.evaluators:
+            row |= evaluator.measure(run, self.model, embeddings)
+        history = [*run.folder.history, row]
+        if run.options.patience:
+            row["test/evaluations_without_gain"] = waited(history, run.options)
+        if kept(history, run.options) is row:
+            for name, encoder in self.training.encoders.items():
+                exported(encoder).save(run.folder.new_best(name))
+        run.folder.write_history(history)
+        self._summarize(row)
+
+    def _embeddings(self, description: str) -> dict[str, np.ndarray]:
+        """Embed the tables that the evaluators need. Each worker embeds its share."""
+        data = self.run.data
+        wanted = {"test", *(side for each in self.run.evaluators for side in each.sides(data))}
+        return {
+            side: self.feed.embeddings(
+                side, description if side == "test" else f"{description}, {side}"
+            )
+            for side in data.tables
+            if side in wanted
+        }
+
+    def _summarize(self, row: Mapping[str, float]) -> None:
+        with self.writer.as_default(step=row["step"]):
+            for name, value in row.items():
+                if name not in ("epoch", "step"):
+                    tf.summary.scalar(name, value)
+            self.writer.flush()
 
 
-def untrained_embeddings(
-    run: RunPlan, learner: Learner, workers: Workers, feed: ImageFeed | FeatureFeed | None
-) -> dict[str, np.ndarray]:
-    """Embed all images to evaluate by the backbone and its pooling, without the head.
+def note_other_threads(options: RunOptions, before: int | None) -> None:
+    """Warn if a deterministic run resumes with another number of threads.
 
-    Call it on every worker before the first step. It computes in float32, like the evaluation of
-    the trained embedding, and takes cached features if the feed has them.
+    Args:
+        options: The options of the run.
+        before: Number of threads that computed the checkpoint. None without a checkpoint.
     """
-    model = float32_copy(exported(learner.without_head()))
-    known = {} if feed is None else feed.embeddings_by(model)
-    embedder = TableEmbedder(workers.share(model), run.preprocessing, run.options.eval_batch_size)
-    return {
-        side: known[side] if side in known else embedder(table, f"untrained backbone, {side}")
-        for side, table in run.data.tables.items()
-        if side != "training"
-    }
-
-
-def restored(run: RunPlan, learner: Learner, workers: Workers) -> State:
-    """Restore the checkpoint into the models, and return its state.
-
-    Raises:
-        ValueError: As `RunFolder.restore_checkpoint`.
-    """
-
-    def model_at(state: State) -> keras.Model:
-        # A checkpoint at the end of a phase holds the optimizer of that phase.
-        learner.begin(next(each for each in run.phases if state.epoch <= each.last_epoch))
-        return learner.model
-
-    state = run.folder.restore_checkpoint(model_at, workers)
-    before, now = run.folder.threads, threads()
-    if run.options.deterministic and before not in (None, now):
+    now = threads()
+    if options.deterministic and before not in (None, now):
         _LOGGER.warning(
             "deterministic needs one number of threads: the run began with %d and resumes with %d, "
             "so its numbers can differ in the last bits",
             before,
             now,
         )
-    return state
-
-
-def fit(
-    run: RunPlan,
-    learner: Learner,
-    workers: Workers,
-    state: State,
-    feed: ImageFeed | FeatureFeed | None,
-) -> None:
-    """Train from `state` to the end, evaluating and saving after each epoch.
-
-    The training ends with the last phase, or when the run's patience is over.
-
-    Args:
-        run: The run.
-        learner: The models.
-        workers: All workers.
-        state: Current state of the training.
-        feed: Input from `feed_of`. None to train nothing.
-    """
-    for number, phase in enumerate(run.phases):
-        if state.epoch > phase.last_epoch:
-            continue
-        if state.epoch < phase.last_epoch and feed is not None:
-            state = _fit_phase(run, learner, workers, state, phase, feed)
-        # The checkpoint of a finished phase predates weight averaging, so average again.
-        learner.average()
-        if number + 1 < len(run.phases):
-            learner.begin(run.phases[number + 1])
-    why = stopped(run.folder.history, run.options)
-    if why:
-        print(f"stopped {why}", flush=True)
-
-
-def _fit_phase(
-    run: RunPlan,
-    learner: Learner,
-    workers: Workers,
-    state: State,
-    phase: Phase,
-    feed: ImageFeed | FeatureFeed,
-) -> State:
-    def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return run.objective.targets(feed.batches(state.step, context), run.data.train)
-
-    options, steps = run.options, run.steps_per_epoch
-    saving = EvaluateAndSave(run, phase, learner.encoders, feed, state, workers)
-
-    total = options.epochs * steps
-    others = [
-        *run.objective.callbacks(
-            lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
-        ),
-        StopAtNaN(state, steps),
-        Progress(options.batch_size, total, options.epochs, state.step),
-    ]
-    learner.model.fit(
-        workers.strategy.distribute_datasets_from_function(batches),
-        epochs=phase.last_epoch,
-        initial_epoch=state.epoch,
-        steps_per_epoch=steps,
-        callbacks=[*others, saving],
-        shuffle=False,
-        verbose=0,
-    )
-    return saving.state

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -12,18 +12,16 @@ import numpy as np
 from experiments.evaluation.evaluators import Finished
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.result import Findings, Result
-from experiments.evaluation.scores import PAPER, Rows, percent, rows_of, score_table
-from experiments.evaluation.table_embedder import TableEmbedder
+from experiments.evaluation.scores import PAPER, percent, rows_of, score_table
 from experiments.options import RunOptions, resolved
 from experiments.options import data as described
-from experiments.training.callbacks import exported
-from experiments.training.encoders import Encoders, candidate_weights, encoder_of
-from experiments.training.features import FeatureFeed, ImageFeed, remove_own_features
+from experiments.training.encoders import candidate_weights, exported
+from experiments.training.features import remove_own_features
+from experiments.training.fit import Training
 from experiments.training.plan import RunPlan
 from experiments.training.refit import measured, origin_of
 from experiments.training.run_files import LAST, RESULT, SERVED
 from experiments.training.selection import kept, kept_by, kept_in_words, stopped
-from experiments.training.workers import Workers
 from keras_dml._files.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
 from keras_dml.models import load_keras_file
@@ -33,44 +31,30 @@ from keras_dml.models.backbones import brings_weights
 WritePages: TypeAlias = Callable[[RunPlan, Result], None]
 
 
-def leave(
-    run: RunPlan,
-    model: keras.Model,
-    encoders: Encoders,
-    workers: Workers,
-    began: float,
-    feed: ImageFeed | FeatureFeed | None,
-    write_pages: WritePages,
-) -> str | None:
+def leave(training: Training, began: float, write_pages: WritePages) -> str | None:
     """Evaluate the kept models, export them, write the pages, and write `result.json` last.
 
     Args:
-        run: The run.
-        model: The fitted model.
-        encoders: The embedding models in it.
-        workers: The workers. Each calls this function and helps to embed.
+        training: The finished training. Each worker calls this function and helps to embed.
         began: `time.perf_counter()` at the start of the run.
-        feed: The input of the training. None if this process did not train.
         write_pages: Writes the pages.
 
     Returns:
         The table of scores; None on every worker but the first.
     """
-    models_kept = {name: _kept_model(run, name, exported(each)) for name, each in encoders.items()}
-    known: dict[str, np.ndarray] = {}
-    # Several workers embed together, and only the first one has the kept model.
-    if feed is not None and not workers.several:
-        for name, each in models_kept.items():
-            known |= feed.embeddings_by(each, name)
-    shared = {name: workers.share(each) for name, each in models_kept.items()}
-    embeddings = _embed(run, shared, known)
+    run, workers = training.run, training.workers
+    models_kept = {
+        name: _kept_model(run, name, exported(encoder))
+        for name, encoder in training.encoders.items()
+    }
+    embeddings = training.embed(models_kept, "embedding")
     remove_own_features(run)
     if not run.folder.writes:
         workers.meet()
         return None
     _write_embeddings(run, embeddings)
     history = run.folder.history
-    end = Finished(model, embeddings, history, kept(history, run.options))
+    end = Finished(training.model, embeddings, history, kept(history, run.options))
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
     # A SavedModel maps the bytes of image files to embeddings.
     for name, each in models_kept.items():
@@ -97,23 +81,6 @@ def _kept_model(run: RunPlan, name: str, encoder: keras.Model) -> keras.Model:
     return float32_copy(load_keras_file(folder.best_model(name), run.options.trust_code))
 
 
-def _embed(
-    run: RunPlan, encoders: Encoders, known: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Return the embeddings `[n, d]` of each table to evaluate. The workers share the images."""
-    embedders = {
-        name: TableEmbedder(encoder, run.preprocessing, run.options.eval_batch_size)
-        for name, encoder in encoders.items()
-    }
-    return {
-        side: known[side]
-        if side in known
-        else embedders[encoder_of(side, encoders)](table, f"embedding, {side}")
-        for side, table in run.data.tables.items()
-        if side != "training"
-    }
-
-
 def _write_embeddings(run: RunPlan, embeddings: Mapping[str, np.ndarray]) -> None:
     """Write `test_embeddings.npz`."""
     arrays: dict[str, Any] = {}
@@ -125,51 +92,30 @@ def _write_embeddings(run: RunPlan, embeddings: Mapping[str, np.ndarray]) -> Non
         np.savez(stream, **arrays)
 
 
-class _Scored(NamedTuple):
-    """The scores that the pages show.
-
-    Attributes:
-        rows: Rows of the table.
-        lines: Lines below the table.
-        details: Entries of `result.json`.
-        whose: Which model or images the scores belong to, if not this model and unseen images.
-        note: The same in sentences.
-    """
-
-    rows: Rows
-    lines: Sequence[str]
-    details: Mapping[str, Any]
-    whose: str = ""
-    note: str = ""
-
-
-def _scored(
-    run: RunPlan, end: Finished, findings: Findings, before: Mapping[str, Any] | None
-) -> _Scored:
-    """Return the scores of this run, or of the run before if this run held out no images."""
-    if before is not None:
-        rows, origin = before["rows"], origin_of(before)
-        details = {"measured": origin, "scores": before.get("scores", {})}
-        lines = str(before.get("table", "")).splitlines()[len(rows) + 1 :]
-        return _Scored(rows, lines, details, "of the previous model", origin)
+def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
+    """Return the result: of this run, or of the run before if this run held out no images."""
+    options, data, history, best = run.options, run.data, end.history, end.best
+    before = measured(options)
+    # Otherwise all images of this run are training images.
+    own = before is None and not options.keeps_nothing_back
+    rows, whose, note = findings.rows, "", ""
     lines = [*(f"{name}: {text}" for name, text in findings.lines), *findings.printed]
     details = dict(findings.result)
     if findings.baselines:
         details["baselines"] = findings.baselines
-    if not run.options.keeps_nothing_back:
-        why = kept_in_words(end.best, run.options)
-        lines.append(f"kept from epoch {end.best['epoch']:g}, {why}")
-        return _Scored(findings.rows, lines, details)
-    whose = "of training images"
-    note = f"Nothing was measured: the model trained on every class, and its scores are {whose}."
-    return _Scored(findings.rows, lines, {"measured": note, **details}, whose, note)
-
-
-def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
-    options, data, history, best = run.options, run.data, end.history, end.best
-    scored = _scored(run, end, findings, measured(options))
+    if before is not None:
+        rows, whose, note = before["rows"], "of the previous model", origin_of(before)
+        lines = str(before.get("table", "")).splitlines()[len(rows) + 1 :]
+        details = {"measured": note, "scores": before.get("scores", {})}
+    elif own:
+        lines.append(f"kept from epoch {best['epoch']:g}, {kept_in_words(best, options)}")
+    else:
+        whose = "of training images"
+        note = (
+            f"Nothing was measured: the model trained on every class, and its scores are {whose}."
+        )
+        details = {"measured": note, **details}
     trained_on, tested_on = _sides(run)
-    own = not scored.whose  # otherwise all images of this run are training images
     why = stopped(history, options)
     kept_back = "Test" if options.fold is None else "Validation"
     steps, seconds = history[-1]["step"], history[-1]["train/seconds"]
@@ -194,13 +140,12 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         "Finished": time.strftime("%Y-%m-%d %H:%M"),
         **dict(findings.summary if own else ()),
     }
-    table = "\n".join(filter(None, [score_table(scored.rows), *scored.lines, scored.note]))
     return Result(
-        title=f"{run.name} · {options.loss}",
-        rows={**scored.rows, **rows_of(run.paper, PAPER)},
-        table=table,
+        title=f"{options.name} · {options.loss}",
+        rows={**rows, **rows_of(run.paper, PAPER)},
+        table="\n".join(filter(None, [score_table(rows), *lines, note])),
         details={
-            **scored.details,
+            **details,
             "best_epoch": best["epoch"],
             "keep": kept_by(options),
             **({"stopped": {"after_epoch": history[-1]["epoch"], "why": why}} if why else {}),
@@ -209,8 +154,8 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
             "tested_on": tested_on,
             "train_seconds": seconds,
         },
-        whose=scored.whose,
-        note=scored.note + ("" if own else " The pictures show training images."),
+        whose=whose,
+        note=note if own else f"{note} The pictures show training images.",
         summary=[(name, text) for name, text in facts.items() if text],
         history=history if own else [_of_training(row) for row in history],
         best=best if own else {},

@@ -13,15 +13,34 @@ from experiments.evaluation.evaluators import Evaluator, RetrievalScores
 from experiments.evaluation.pairs import pair_rows
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
-from experiments.training.fine_tuning import Phase
 from experiments.training.made_of import Record, record_of
 from experiments.training.objectives import objective_of
 from experiments.training.objectives.base import Objective
 from experiments.training.run_files import BAD_IMAGES
 from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
+from keras_dml.optimizers import Rate
 from pipelines import EvaluationTransform, Split, TrainTransform
 from pipelines.samplers import Sampler
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of a training with a separate optimizer and schedule.
+
+    Attributes:
+        last_epoch: Epochs that are finished when the phase ends.
+        first_step: Steps that are finished when the phase begins.
+        steps: Number of steps.
+        rate: Learning rate, from `Objective.learning_rate`.
+        head_alone: Whether the backbone is frozen.
+    """
+
+    last_epoch: int
+    first_step: int
+    steps: int
+    rate: Rate
+    head_alone: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +48,6 @@ class RunPlan:
     """The data and settings that training, evaluation, and report of a run share.
 
     Attributes:
-        name: Name of the run: its recipe or its dataset.
         options: Options of the run.
         folder: Folder of the run.
         data: Training, test, gallery, and catalog images.
@@ -46,7 +64,6 @@ class RunPlan:
         paper: Scores in the recipe's paper, from `recipes.paper_scores`.
     """
 
-    name: str
     options: RunOptions
     folder: RunFolder
     data: Split
@@ -77,14 +94,16 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         OSError: Files of the dataset cannot be read.
     """
     workers.check_same("flags", folder.flags.encode())
-    data, bad_images = described.data(options)
+    data, bad_images = described.data(options, folder.bad_images)
     labels = data.train.labels.tobytes() + data.test.labels.tobytes()
     workers.check_same("images of data_dir", labels)
     check_can_be_measured(data)
     check_validated(options, data)
     made_of = record_of(data)
     if options.measured_in is not None:
-        data = with_some_to_show(data)
+        # A refit has no test images. Its pages show some training images.
+        rows = pair_rows({"test": data.test.labels})["test"]
+        data = dataclasses.replace(data, test=data.test.select(rows))
     options = with_fitting_batch(options, data, workers)
     if line := described.crop_line(options):
         print(line)
@@ -92,12 +111,12 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     ks = described.recall_at(
         options, len(data.test), None if data.gallery is None else len(data.gallery)
     )
+    recipe = recipes.find_recipe(options.flagfile[-1]) if options.flagfile else None
     steps_per_epoch = options.steps_per_epoch or sampler.steps_per_epoch
     objective = objective_of(options)
     objective.check_steps(options.epochs * steps_per_epoch)
     objective.check_data(data)
     return RunPlan(
-        name=options.name,
         options=options,
         folder=folder,
         data=data,
@@ -112,7 +131,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         phases=_phases(options, objective, steps_per_epoch),
         # A refit is not evaluated: its page needs only retrieval.
         evaluators=[RetrievalScores()] if options.measured_in else objective.evaluators(),
-        paper=_paper(options),
+        paper={} if recipe is None else recipes.paper_scores(recipe),
     )
 
 
@@ -134,18 +153,6 @@ def check_validated(options: RunOptions, data: Split) -> None:
             f"patience must be 0 for fold={options.fold}, but got {options.patience}. No class of "
             "the fold has two images to validate on."
         )
-
-
-def with_some_to_show(data: Split) -> Split:
-    """Replace the test images by the training images that the pages of a refit show."""
-    rows = pair_rows({"test": data.test.labels})["test"]
-    return dataclasses.replace(data, test=data.test.select(rows))
-
-
-def _paper(options: RunOptions) -> dict[str, float]:
-    if not options.flagfile:
-        return {}
-    return recipes.paper_scores(recipes.find_recipe(options.flagfile[-1]))
 
 
 def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> RunOptions:
@@ -184,7 +191,6 @@ def _phases(options: RunOptions, objective: Objective, steps_per_epoch: int) -> 
     ends = [0, *([head_epochs] if head_epochs else []), options.epochs]
     return [
         Phase(
-            first_epoch=first,
             last_epoch=last,
             first_step=first * steps_per_epoch,
             steps=(last - first) * steps_per_epoch,

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,16 +15,18 @@ import numpy as np
 from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
 from experiments.options.parsing import differences
-from experiments.training.checkpoint import State, read_checkpoint, write_checkpoint
-from experiments.training.manifest import MANIFEST, Manifest
 from experiments.training.run_files import (
+    BAD_IMAGES,
     BEST,
     CANDIDATE,
     CHECKPOINT,
     FLAGS_FILE,
     LOG,
+    MANIFEST,
     QUERY,
     RESULT,
+    DamagedError,
+    Manifest,
     has_checkpoint,
     read_json,
 )
@@ -37,6 +39,15 @@ if TYPE_CHECKING:
 
 
 _BEST_MODELS = (f"{QUERY}{BEST}", f"{CANDIDATE}{BEST}")
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Progress of a run: finished epochs and steps, and seconds of training steps."""
+
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
 
 
 class RunFolder:
@@ -82,21 +93,18 @@ class RunFolder:
         if not self.path.is_dir():  # `open` creates it, or reports what is there
             return
         # Without a checkpoint nothing is lost if a run with other flags takes the folder.
-        if has_checkpoint(self.path) or self.file(RESULT).is_file():
-            self._check_same()
+        begun = has_checkpoint(self.path) or self.file(RESULT).is_file()
+        if begun and not self.file(FLAGS_FILE).is_file():
+            raise self._refused(f"lacks the run's {FLAGS_FILE}")
+        if begun:
+            text = self._manifest.check(FLAGS_FILE, self._advice).read_text()
+            there, here = (sorted(flags.splitlines()) for flags in (text, self.flags))
+            if changes := differences(there, here):
+                raise self._refused(f"has a run with other flags ({changes})")
         elif not self.file(FLAGS_FILE).is_file() and any(
             not each.name.startswith(".") and each.name != MANIFEST for each in self.path.iterdir()
         ):
             raise self._refused("has other files")
-
-    def _check_same(self) -> None:
-        saved = self.file(FLAGS_FILE)
-        if not saved.is_file():
-            raise self._refused(f"lacks the run's {FLAGS_FILE}")
-        text = self._manifest.check(FLAGS_FILE, self._advice).read_text()
-        there, here = (sorted(flags.splitlines()) for flags in (text, self.flags))
-        if changes := differences(there, here):
-            raise self._refused(f"has a run with other flags ({changes})")
 
     def _refused(self, why: str) -> UsageError:
         return UsageError(
@@ -128,6 +136,13 @@ class RunFolder:
         )
 
     @property
+    def bad_images(self) -> list[str] | None:
+        """The lines about images that the run has left out. None if it has no checkpoint."""
+        if not has_checkpoint(self.path) or self._manifest.problem_of(BAD_IMAGES):
+            return None
+        return self.file(BAD_IMAGES).read_text().splitlines()
+
+    @property
     def finished_text(self) -> str:
         """The message about a finished run."""
         result = self.result or {}
@@ -142,19 +157,17 @@ class RunFolder:
         """
         if not self.writes:
             return self
-        try:
-            self._lock.enter_context(held(self.path, "output_dir"))
-        except OSError as error:
-            raise UsageError(
-                f"output_dir must be a writable folder, but got {str(self.path)!r} "
-                f"({error.strerror})."
-            ) from error
-        try:
+        with contextlib.ExitStack() as lock:
+            try:
+                lock.enter_context(held(self.path, "output_dir"))
+            except OSError as error:
+                raise UsageError(
+                    f"output_dir must be a writable folder, but got {str(self.path)!r} "
+                    f"({error.strerror})."
+                ) from error
             self._manifest.recover()
             self._check()
-        except Exception:
-            self.close()
-            raise
+            self._lock = lock.pop_all()
         if not has_checkpoint(self.path) and not self.file(RESULT).is_file():
             saved = self.file(FLAGS_FILE)
             if saved.is_file() and saved.read_text(errors="replace") != self.flags:
@@ -205,8 +218,11 @@ class RunFolder:
             threads: Number of threads that compute the model.
         """
         if self.writes:
-            arrays = [variable.numpy() for variable in _variables(model)]
-            write_checkpoint(self._manifest.staged(CHECKPOINT), arrays, state, threads)
+            variables = enumerate(_variables(model))
+            arrays: dict[str, Any] = {f"variable_{i}": each.numpy() for i, each in variables}
+            arrays |= {f"state_{name}": value for name, value in dataclasses.asdict(state).items()}
+            with self._manifest.staged(CHECKPOINT).open("wb") as stream:
+                np.savez(stream, **arrays, threads=threads or 0)
             self._manifest.commit([LOG, *_BEST_MODELS, CHECKPOINT])
 
     def restore_checkpoint(
@@ -231,8 +247,12 @@ class RunFolder:
         model = model_at(state)
         if state.step:
             variables = _variables(model)
-            if self.writes:
-                self._check_fits(arrays, variables)
+            if self.writes and [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
+                raise UsageError(
+                    f"{self.file(CHECKPOINT)} does not fit this model: the file has {len(arrays)} "
+                    f"variables, and the model {len(variables)}. It is of another version: give "
+                    "another --output_dir"
+                )
             for number, variable in enumerate(variables):
                 array = arrays[number] if self.writes else variable.numpy()
                 variable.assign(workers.from_first(array))
@@ -253,20 +273,21 @@ class RunFolder:
         names = [name for name in written if name in self._manifest.checksums()]
         for name in dict.fromkeys([CHECKPOINT, *names]):
             self._manifest.check(name, self._advice)
-        state, arrays, self.threads = read_checkpoint(self.file(CHECKPOINT))
         lines = self.file(LOG).read_text().splitlines() if LOG in names else []
         self.history = [json.loads(line) for line in lines]
-        return state, arrays
-
-    def _check_fits(
-        self, arrays: Sequence[np.ndarray], variables: Sequence[keras.Variable]
-    ) -> None:
-        if [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
-            raise UsageError(
-                f"{self.file(CHECKPOINT)} does not fit this model: the file has {len(arrays)} "
-                f"variables, and the model {len(variables)}. It is of another version: give "
-                "another --output_dir"
-            )
+        try:
+            with np.load(self.file(CHECKPOINT), allow_pickle=False) as saved:
+                self.threads = int(saved["threads"]) or None
+                fields = [field.name for field in dataclasses.fields(State)]
+                state = State(**{name: saved[f"state_{name}"].item() for name in fields})
+                count = sum(name.startswith("variable_") for name in saved.files)
+                return state, [saved[f"variable_{i}"] for i in range(count)]
+        except PermissionError:
+            raise
+        except Exception as error:  # zipfile and NumPy raise any exception
+            raise DamagedError(
+                f"{self.file(CHECKPOINT)} must be a checkpoint of this version"
+            ) from error
 
     def best_model(self, encoder: str = QUERY) -> pathlib.Path:
         """Return the path of an encoder's best model.

@@ -39,11 +39,8 @@ class MLflow:
         self._client = mlflow.MlflowClient(target or None)
         if id is None:
             found = self._client.get_experiment_by_name(_EXPERIMENT)
-            experiment = (
-                self._client.create_experiment(_EXPERIMENT)
-                if found is None
-                else found.experiment_id
-            )
+            create = self._client.create_experiment
+            experiment = found.experiment_id if found else create(_EXPERIMENT)
             tags = {"mlflow.runName": run.path.name}
             id = self._client.create_run(experiment, tags=tags).info.run_id
             for name, value in flags.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -41,10 +40,11 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     # These modules import TensorFlow, which takes seconds. A finished run does not need it.
     from experiments.evaluation.evaluators import Start
     from experiments.evaluation.table_embedder import TableEmbedder
-    from experiments.training import fit, outcome
     from experiments.training.devices import devices
     from experiments.training.failures import explained
+    from experiments.training.fit import Training
     from experiments.training.made_of import settle_images
+    from experiments.training.outcome import leave
     from experiments.training.plan import describe, plan_run
     from experiments.training.run_files import QUERY
     from experiments.training.tracking import tracked
@@ -55,12 +55,10 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     if for_loss:
         given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
         print(f"to loss {options.loss}: {given}", flush=True)
-    strategy = devices(options)
-    workers = Workers(strategy, cluster)
+    workers = Workers(devices(options), cluster)
     run = plan_run(options, folder, workers)
-    learner = fit.Learner(run, strategy)
-    model = learner.model
-    for encoder in learner.encoders.values():
+    training = Training(run, workers)
+    for encoder in training.encoders.values():
         # Find out now, not after hours of training.
         check_export(encoder, run.preprocessing)
     folder.open()
@@ -69,21 +67,20 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
         return folder.finished_text if cluster.first else ""
     settle_images(folder, run.made_of)
     run.list_bad_images()
-    state = fit.restored(run, learner, workers)
+    training.restore()
 
-    print(f"{run.name}: {describe(run, model, state)}", flush=True)
+    print(f"{run.options.name}: {describe(run, training.model, training.state)}", flush=True)
     tracking = tracked(options.log_to, folder)
     with tracking, explained(folder, run.data, options.max_pixels):
-        feed = fit.feed_of(run, learner, workers, state)
-        untrained = functools.partial(fit.untrained_embeddings, run, learner, workers, feed)
+        training.open_feed()
         embedder = TableEmbedder(
-            learner.encoders[QUERY], run.preprocessing, options.eval_batch_size
+            training.encoders[QUERY], run.preprocessing, options.eval_batch_size
         )
-        start = Start(state.step, embedder, untrained)
+        start = Start(training.state.step, embedder, training.untrained_embeddings)
         for evaluator in run.evaluators:
             evaluator.before(run, start)
-        fit.fit(run, learner, workers, state, feed)
-        table = outcome.leave(run, model, learner.encoders, workers, began, feed, write_pages)
+        training.fit()
+        table = leave(training, began, write_pages)
     if table is None:
         return ""
     return f"\n{table}\n\nreport: {folder.file(REPORT)}\nserving: {folder.file('saved_model')}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +16,26 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from experiments.evaluation.held_folder import waiting_for
-from experiments.options import RunError, RunOptions, UsageError, data, parse, resolved
+from experiments.evaluation.scores import compared, label_of
+from experiments.options import (
+    RunError,
+    RunOptions,
+    UsageError,
+    command_line_only_words,
+    data,
+    parse,
+    resolved,
+)
+from experiments.options.child import run_module
 from experiments.options.together import check_together
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
 from experiments.training.run_files import BEST, CHECKPOINT, DIVERGED, read_finished
 from experiments.training.selection import check_selection, epochs_of_all_classes
-from experiments.tuning.folds import Scores, scores_on_test_classes
 from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial
-from keras_dml import losses
+from keras_dml import losses, metrics
+from keras_dml._common.rows import normalized
+from keras_dml._files.atomic import replacing
 from pipelines.split import Split
 
 if TYPE_CHECKING:
@@ -31,14 +43,17 @@ if TYPE_CHECKING:
 
 # Trains a recipe in a folder with further flags, if it is not trained yet.
 Run = Callable[[pathlib.Path, pathlib.Path, Sequence[str]], None]
+Scores = dict[str, dict[str, float]]
+"""For each score, "separate", the mean over the models, and "concatenated", the score of their
+concatenated normalized embeddings."""
 _OBJECTIVE = "map@r/cosine"
 # Large files, which only the best trial needs.
 _LARGE = (BEST, CHECKPOINT, "last.keras", "test_embeddings.npz")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class RecipeSearch:
-    """The search of one recipe.
+    """The search of one recipe, and after `do` its result.
 
     Attributes:
         recipe: Flag file of the recipe.
@@ -50,6 +65,9 @@ class RecipeSearch:
         trials: Number of trials.
         storage: URL of the storage. None for a file in the folder.
         run: Trains a run.
+        done: All trials.
+        best: The best trial.
+        scores: Values of MAP@R of the best trial's folds.
     """
 
     recipe: pathlib.Path
@@ -61,6 +79,9 @@ class RecipeSearch:
     trials: int
     storage: str | None
     run: Run
+    done: Sequence[Trial] = ()
+    best: Trial = dataclasses.field(default_factory=lambda: Trial(0, {}))
+    scores: Sequence[float] = ()
 
     def check(self) -> None:
         """Refuse a search that cannot end well, before anything is written.
@@ -123,8 +144,8 @@ class RecipeSearch:
             own_values(self.space, self.options),
         )
 
-    def do(self, search: Search) -> SearchResult:
-        """Run the trials that are missing, and return the best one."""
+    def do(self, search: Search) -> None:
+        """Run the trials that are missing, and set the result."""
 
         def score(trial: Trial) -> float:
             words = " ".join(words_of_trial(trial.values))
@@ -137,19 +158,18 @@ class RecipeSearch:
             return float(np.mean(of_folds))
 
         search.do(self.trials, score)
-        trials, best = search.trials(), search.best()
-        if not best.score:
+        self.done, self.best = search.trials(), search.best()
+        if not self.best.score:
             raise UsageError(
                 f"search must have values with which {self.recipe.stem} trains, but got "
                 f"{' '.join(parameter.text for parameter in self.space)}. Every training broke."
             )
-        for trial in trials:
-            if trial.number != best.number:
+        for trial in self.done:
+            if trial.number != self.best.number:
                 self._lighten(trial)
         with self._locked():
             # Trains again if the best trial's runs are on another machine.
-            of_folds = self._train(best) or []
-        return SearchResult(self, trials, best, of_folds)
+            self.scores = self._train(self.best) or ()
 
     def _locked(self) -> contextlib.AbstractContextManager[object]:
         return waiting_for(self.folder / ".best.lock")
@@ -193,39 +213,41 @@ class RecipeSearch:
         folds = range(1, self.folds + 1)
         return [self._trial_folder(trial) / f"fold-{fold}-of-{self.folds}" for fold in folds]
 
-    def best_epochs(self, trial: Trial) -> list[int]:
-        """Return the epoch of each fold's kept model."""
-        return [read_finished(folder)[0]["best_epoch"] for folder in self._runs_of(trial)]
+    def best_epochs(self) -> list[int]:
+        """Return the epochs of the best trial's kept models, fold by fold."""
+        return [read_finished(folder)[0]["best_epoch"] for folder in self._runs_of(self.best)]
 
-    def on_test_classes(self, best: Trial) -> Scores:
+    def on_test_classes(self) -> Scores:
         """Evaluate the best trial's models on the test classes."""
-        words = [f"--flagfile={self.recipe}", *self._words(best.values)]
+        words = [f"--flagfile={self.recipe}", *self._words(self.best.values)]
+        folder, runs = self._trial_folder(self.best), self._runs_of(self.best)
         with self._locked():
-            return scores_on_test_classes(self._trial_folder(best), self._runs_of(best), words)
+            return scores_on_test_classes(folder, runs, words)
 
-    def final_words(self, best: Trial) -> list[str]:
+    def final_words(self) -> list[str]:
         """Return the flags of a run with the best settings on all training classes.
 
         The run is evaluated only at its end, because choosing an epoch by the test classes would
         flatter the score. With patience, it is as long as the trainings of the folds' kept models.
         """
-        words = [*self.forwarded, *words_of_trial(best.values)]
+        words = [*self.forwarded, *words_of_trial(self.best.values)]
         if self.options.keep is not None:
             words.append("--keep=last")
-        if not self.is_patient(best):
-            epochs = best.values.get("epochs", self.options.epochs)
+        if not self._is_patient:
+            epochs = self.best.values.get("epochs", self.options.epochs)
             return [*words, f"--eval_every={epochs}"]
-        head_epochs = best.values.get("head_epochs", self.options.head_epochs)
-        epochs = epochs_of_all_classes(self.best_epochs(best), cast(int | None, head_epochs))
+        head_epochs = self.best.values.get("head_epochs", self.options.head_epochs)
+        epochs = epochs_of_all_classes(self.best_epochs(), cast(int | None, head_epochs))
         return [*words, f"--epochs={epochs}", f"--eval_every={epochs}", "--patience=0"]
 
-    def is_patient(self, trial: Trial) -> bool:
-        """Return whether a trial's runs can stop before their last epoch."""
-        return bool(trial.values.get("patience", self.options.patience))
+    @property
+    def _is_patient(self) -> bool:
+        """Whether the best trial's runs can stop before their last epoch."""
+        return bool(self.best.values.get("patience", self.options.patience))
 
-    def final_folder(self, best: Trial, seed: int) -> pathlib.Path:
+    def final_folder(self, seed: int) -> pathlib.Path:
         """Return the folder of a run with the best settings."""
-        return self.folder / f"best-trial-{best.number}" / f"seed-{seed}"
+        return self.folder / f"best-trial-{self.best.number}" / f"seed-{seed}"
 
     def classes_of_folds(self) -> list[int]:
         """Return the number of held-out classes of each fold."""
@@ -233,50 +255,33 @@ class RecipeSearch:
         count = fold.train.num_classes + fold.test.num_classes
         return [len(part) for part in np.array_split(np.arange(count), self.folds)]
 
-
-@dataclasses.dataclass(frozen=True)
-class SearchResult:
-    """The result of a search.
-
-    Attributes:
-        of: The search.
-        trials: All trials.
-        best: The best trial.
-        folds: Values of MAP@R of the best trial's folds.
-    """
-
-    of: RecipeSearch
-    trials: Sequence[Trial]
-    best: Trial
-    folds: Sequence[float]
-
     @property
     def sentence(self) -> str:
         """The best settings, for the terminal."""
         return (
-            f"{self.of.recipe.stem}: best of {len(self.trials)} trials "
+            f"{self.recipe.stem}: best of {len(self.done)} trials "
             f"{' '.join(words_of_trial(self.best.values))}, "
-            f"MAP@R {percents(self.folds)}{self.epochs and ', '}{self.epochs}"
+            f"MAP@R {percents(self.scores)}{self.epochs and ', '}{self.epochs}"
         )
 
     @property
     def epochs(self) -> str:
         """The best epoch of each fold, or "" without patience."""
-        if not self.of.is_patient(self.best):
+        if not self._is_patient:
             return ""
-        each = " ".join(map(str, self.of.best_epochs(self.best)))
+        each = " ".join(map(str, self.best_epochs()))
         return f"each fold after epoch {each}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the result for `study.json`."""
         return {
-            "space": [parameter.text for parameter in self.of.space],
+            "space": [parameter.text for parameter in self.space],
             "best": {
                 "trial": self.best.number,
                 "values": dict(self.best.values),
-                "map@r of the folds": list(self.folds),
+                "map@r of the folds": list(self.scores),
             },
-            "trials": [dataclasses.asdict(trial) for trial in self.trials],
+            "trials": [dataclasses.asdict(trial) for trial in self.done],
         }
 
 
@@ -284,3 +289,68 @@ def percents(fractions: Sequence[float]) -> str:
     """Format the mean and the values in percent."""
     each = " ".join(f"{100 * fraction:.1f}" for fraction in fractions)
     return f"{100 * float(np.mean(fractions)):.1f} (folds {each})"
+
+
+def scores_on_test_classes(
+    folder: pathlib.Path, runs: Sequence[pathlib.Path], words: Sequence[str]
+) -> Scores:
+    """Evaluate a trial's models on the test classes.
+
+    Args:
+        folder: Folder of the trial.
+        runs: Folders of its runs.
+        words: Flags of its runs.
+
+    Raises:
+        UsageError, RunError: As an evaluation.
+    """
+    flags = folder / "test.flags"
+    options = parse(RunOptions, ["study", *words])
+    with replacing(flags) as unfinished:
+        unfinished.write_text(resolved(options))
+    given = [f"--flagfile={flags}", *command_line_only_words(options)]
+    outputs = [_evaluated(run, given) for run in runs]
+    of_models = [
+        json.loads((output / "evaluation.json").read_text())["scores"] for output in outputs
+    ]
+    together = _concatenated(outputs, flags)
+    found: Scores = {}
+    for score in compared():
+        each = [scores[score.key] for scores in of_models if score.of_distance]
+        if each and None not in each:
+            found[label_of(score.at_1)] = {
+                "separate": float(np.mean(each)),
+                "concatenated": float(together[score.key]),
+            }
+    return found
+
+
+def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
+    """Evaluate a fold's model on the test classes, and return the folder of the results."""
+    output = run / "test"
+    if not (output / "evaluation.json").is_file():
+        words = [f"--model={run / BEST}", *flags, "--noclustering", f"--output_dir={output}"]
+        # An evaluation uses the devices of its process.
+        run_module("experiments.evaluate", *words, name=f"the evaluation of {run}")
+    return output
+
+
+def _concatenated(outputs: Sequence[pathlib.Path], flags: pathlib.Path) -> dict[str, float]:
+    """Compute the scores of the concatenated normalized embeddings."""
+
+    def concatenated(name: str) -> np.ndarray:
+        rows = [normalized(np.load(output / f"{name}.npy")) for output in outputs]
+        return np.concatenate(rows, axis=1)
+
+    tested, _ = data.data(parse(RunOptions, ["study", f"--flagfile={flags}"]))
+    gallery = tested.gallery
+    return dict(
+        metrics.evaluate(
+            concatenated("evaluation"),
+            tested.test.labels,
+            [1],
+            clustering=False,
+            gallery=None if gallery is None else concatenated("evaluation_gallery"),
+            gallery_labels=None if gallery is None else gallery.labels,
+        )
+    )

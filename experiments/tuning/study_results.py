@@ -14,7 +14,7 @@ from experiments.evaluation.scores import Rows, Score, compared, label_of
 from experiments.evaluation.tables import markdown_table, write_table
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
-from experiments.tuning.protocol import SearchResult
+from experiments.tuning.protocol import RecipeSearch
 from experiments.tuning.space import words_of_trial
 from keras_dml._files.atomic import replacing
 
@@ -24,31 +24,32 @@ OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
 def write_results(
     output: pathlib.Path,
     results: Mapping[str, Sequence[Mapping[str, Any]]],
-    searches: Mapping[str, SearchResult],
+    searches: Mapping[str, RecipeSearch],
     seeds: Sequence[int],
     forwarded: Sequence[str],
-    printed: list[list[str]] | None = None,
-    in_order: bool = False,
+    printed: list[list[str]],
+    in_order: bool,
 ) -> str:
     """Write `study.json`, the table `study.md`, `.csv`, `.tex`, and `study.html`.
 
     Args:
         output: Folder of the study.
         results: Results of the runs of each recipe, seed by seed.
-        searches: Results of the searches by recipe.
+        searches: Searches that are done, by recipe.
         seeds: The seeds.
         forwarded: Flags of every run.
-        printed: The table of printed scores next to ours, from `experiments.tuning.grid`.
+        printed: The table of printed scores next to ours, from `experiments.tuning.grid`. Empty
+            without printed scores.
         in_order: Whether lines stay in the order of `results`. If not, the best is first.
 
     Returns:
         The text of `study.md`.
     """
-    scores = _scores(results)
+    by_label = {label_of(score.at_1): score for score in compared()}
+    scores = _scores(results, by_label)
     # The seed does not change a baseline.
     baselines = distinct_baselines({recipe: of_one[0] for recipe, of_one in results.items()})
-    of_folds = {stem: found.of.on_test_classes(found.best) for stem, found in searches.items()}
-    by_label = _by_label()
+    of_folds = {stem: search.on_test_classes() for stem, search in searches.items()}
     verdicts = [
         f"{name}: {difference.text(by_label[name].digits)}"
         for name, of_one in scores.items()
@@ -58,12 +59,13 @@ def write_results(
     if baselines:
         written["baselines"] = baselines
     if searches:
-        written["search"] = {stem: found.as_json() for stem, found in searches.items()}
+        written["search"] = {stem: search.as_json() for stem, search in searches.items()}
         written["models of the folds"] = of_folds
     with replacing(output / "study.json") as path:
         path.write_text(json.dumps(written, indent=1) + "\n")
-    tables = [_rows(scores, baselines, in_order), *([_fold_rows(of_folds)] if of_folds else [])]
-    sentences = [*(found.sentence for found in searches.values()), *verdicts]
+    shown = {label: of_one if in_order else _best_first(of_one) for label, of_one in scores.items()}
+    tables = [_rows(shown, by_label, baselines), *([_fold_rows(of_folds)] if of_folds else [])]
+    sentences = [*(search.sentence for search in searches.values()), *verdicts]
     below = [*map(markdown_table, tables[1:]), markdown_table(printed) if printed else ""]
     below.append("\n".join(sentences))
     text = write_table(output / "study", tables[0], "\n\n".join(filter(None, below)))
@@ -82,26 +84,24 @@ def write_results(
         tables=tables,
         note=note,
         pictures=svgs(
-            {name: _means(by_label[name], of_one, in_order) for name, of_one in scores.items()}
+            {
+                label: Means(of_one, by_label[label].axis, by_label[label].digits)
+                for label, of_one in shown.items()
+            }
         ),
-        printed=printed or [],
+        printed=printed,
         verdicts=verdicts,
-        searches=[_search(found) for found in searches.values()],
+        searches=[_search(search) for search in searches.values()],
     )
     return text
 
 
-def _means(score: Score, of_one: Mapping[str, Sequence[float]], in_order: bool) -> Means:
-    order = list(of_one) if in_order else _best_first(of_one)
-    return Means({recipe: of_one[recipe] for recipe in order}, score.axis, score.digits)
-
-
 def _scores(
-    results: Mapping[str, Sequence[Mapping[str, Any]]],
+    results: Mapping[str, Sequence[Mapping[str, Any]]], by_label: Mapping[str, Score]
 ) -> dict[str, dict[str, list[float]]]:
     """Return the percentages of each score and recipe. A score that a run lacks is left out."""
     found: dict[str, dict[str, list[float]]] = {}
-    for label, score in _by_label().items():
+    for label, score in by_label.items():
         values = {
             recipe: [result["scores"].get(score.key) for result in of_one]
             for recipe, of_one in results.items()
@@ -114,36 +114,24 @@ def _scores(
     return found
 
 
-def _by_label() -> dict[str, Score]:
-    return {label_of(score.at_1): score for score in compared()}
-
-
-def _best_first(of_one: Mapping[str, Sequence[float]]) -> list[str]:
-    return sorted(of_one, key=lambda line: -mean_interval(of_one[line]).mean)
+def _best_first(of_one: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    return dict(sorted(of_one.items(), key=lambda item: -mean_interval(item[1]).mean))
 
 
 def _rows(
-    scores: Mapping[str, Mapping[str, Sequence[float]]],
+    shown: Mapping[str, Mapping[str, Sequence[float]]],
+    by_label: Mapping[str, Score],
     baselines: Mapping[str, Rows],
-    in_order: bool,
 ) -> list[list[str]]:
-    """Return the head, a row for each recipe, the best in R@1 first, and the baselines."""
-    shown = {label: score for label, score in _by_label().items() if label in scores}
-    first = next(iter(scores.values()))
-    rows = [
-        [
-            recipe,
-            *(
-                mean_interval(scores[label][recipe]).text(score.digits)
-                for label, score in shown.items()
-            ),
-        ]
-        for recipe in (first if in_order else _best_first(first))
-    ]
-    for label, found in baselines.items():
-        of_one = found.get("cosine", {})
-        rows.append([label, *(score.text(of_one.get(score.at_1)) for score in shown.values())])
-    return [["recipe", *shown], *rows]
+    """Return the head, a row for each recipe in the order of the first score, and the baselines."""
+    rows = [["recipe", *shown]]
+    for recipe in next(iter(shown.values())):
+        means = {label: mean_interval(of_one[recipe]) for label, of_one in shown.items()}
+        rows.append([recipe, *(mean.text(by_label[label].digits) for label, mean in means.items())])
+    for name, found in baselines.items():
+        of_one, scores = found.get("cosine", {}), [by_label[label] for label in shown]
+        rows.append([name, *(score.text(of_one.get(score.at_1)) for score in scores)])
+    return rows
 
 
 def _fold_rows(of_folds: OfFolds) -> list[list[str]]:
@@ -163,30 +151,29 @@ def _percent(fraction: float | None) -> str:
     return "–" if fraction is None else f"{100 * fraction:.1f}"
 
 
-def _search(result: SearchResult) -> dict[str, Any]:
+def _search(search: RecipeSearch) -> dict[str, Any]:
     """Return the values of a search on the page."""
-    search, best = result.of, result.best
-    trials = sorted(result.trials, key=lambda trial: trial.number)
+    trials = sorted(search.done, key=lambda trial: trial.number)
     scores = [100 * each.score if each.score else None for each in trials]
     figure = Trials(
         [each.values for each in trials],
         scores,
-        trials.index(best),
+        trials.index(search.best),
         [parameter.name for parameter in search.space if parameter.log],
         "MAP@R, %, mean of the folds",
     )
     classes = search.classes_of_folds()
     rows = [
         (str(fold), [f"{count} classes", f"{sum(classes) - count} classes", f"{100 * score:.1f}"])
-        for fold, (count, score) in enumerate(zip(classes, result.folds), start=1)
+        for fold, (count, score) in enumerate(zip(classes, search.scores), start=1)
     ]
     return {
         "recipe": search.recipe.stem,
         "trials": len(trials),
         "folds": search.folds,
-        "best": best.number + 1,
-        "words": words_of_trial(best.values),
-        "epochs": result.epochs,
+        "best": search.best.number + 1,
+        "words": words_of_trial(search.best.values),
+        "epochs": search.epochs,
         "any_diverged": None in scores,
         "pictures": svgs({f"Trials of {search.recipe.stem}": figure}),
         "rows": rows,

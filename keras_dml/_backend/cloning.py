@@ -10,10 +10,10 @@ from typing import Any
 import keras
 
 from keras_dml._backend.private import Functional, flat_layers, lambda_output_shape
-from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 
 
-def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+def all_layers(layer: keras.Layer) -> list[keras.Layer]:
     """Return a layer or model and all layers within it, at any depth, each once and outer first.
 
     `Model.layers` contains only the first level, and layers have no such attribute, so wrapped and
@@ -22,7 +22,7 @@ def all_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return flat_layers(layer)
 
 
-def freeze(layer: keras.layers.Layer) -> None:
+def freeze(layer: keras.Layer) -> None:
     """Freeze all of a layer or model, at any depth.
 
     Setting `layer.trainable = False` does not reach the inner layers of a layer that is already
@@ -41,9 +41,20 @@ def ends_of(model: keras.Model) -> tuple[Any, Any]:
     return model.input, model.output
 
 
+def check_symbolic_model(name: str, model: object) -> None:
+    """Raise an error unless `model` has inputs and outputs, so that layers can follow it.
+
+    Raises:
+        TypeError: The model is not a Keras model, or is not built.
+    """
+    if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
+        wanted = "a built functional or sequential keras.Model"
+        raise argument_error(name, wanted, model, ArgumentTypeError)
+
+
 def copied(
     model: keras.Model,
-    copy_layer: Callable[[keras.layers.Layer], keras.layers.Layer],
+    copy_layer: Callable[[keras.Layer], keras.Layer],
     change_input: Callable[[keras.KerasTensor], keras.KerasTensor] | None = None,
 ) -> keras.Model:
     """Copy a functional or sequential model with new layers, weights, and state.
@@ -71,7 +82,7 @@ def copied(
         if id(operation) not in copies:
             if isinstance(operation, (Functional, keras.Sequential)):
                 new = copy_of_part(operation)
-            elif isinstance(operation, keras.layers.Layer):
+            elif isinstance(operation, keras.Layer):
                 new = copy_layer(operation)
             else:
                 new = operation  # a keras.ops operation has no state
@@ -79,12 +90,12 @@ def copied(
         return copies[id(operation)][1]
 
     def copy_of_part(part: keras.Model) -> keras.Model:
-        if not _has_own_config(part):
-            return copy_of_model(_without_compilation(part))
         before = dict(copies)
         try:
             return copy_of_model(_without_compilation(part))
         except ArgumentError as of_a_layer:
+            if not has_own_config(part):
+                raise
             # One of its layers needs more than its configuration. The configuration of the model
             # has it.
             copies.clear()
@@ -101,14 +112,14 @@ def copied(
             inputs = keras.tree.map_structure(change_input, ends_of(part)[0])
         return keras.models.clone_model(part, input_tensors=inputs, clone_function=copy_of)
 
-    copy = copy_of_part(model) if _has_own_config(model) else copy_of_model(model)
+    copy = copy_of_part(model) if has_own_config(model) else copy_of_model(model)
     copies[id(model)] = model, copy
     # Models come after their parts, and setting their `trainable` changes all parts.
     for old, new in reversed(copies.values()):
         if isinstance(old, (Functional, keras.Sequential)):
             _copy_trainable(old, new)
     for old, new in copies.values():
-        if isinstance(old, keras.layers.Layer) and (
+        if isinstance(old, keras.Layer) and (
             id(old) in wholes or not isinstance(old, (Functional, keras.Sequential))
         ):
             copy_state(old, new)
@@ -121,7 +132,7 @@ def copied(
     return copy
 
 
-def _has_own_config(model: keras.Model) -> bool:
+def has_own_config(model: keras.Model) -> bool:
     """Return whether the class of a functional model defines its configuration, as in KerasHub."""
     owner = next(one for one in type(model).__mro__ if "get_config" in vars(one))
     return owner.__module__.partition(".")[0] != "keras"
@@ -146,9 +157,9 @@ def _without_compilation(model: keras.Model) -> keras.Model:
 
 
 def same_layer(
-    layer: keras.layers.Layer,
+    layer: keras.Layer,
     change: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
-) -> keras.layers.Layer:
+) -> keras.Layer:
     """Create a new layer of the same class from its configuration.
 
     `change` replaces each dictionary in the configuration, see `changed_config`.
@@ -203,7 +214,7 @@ def _same_lambda(
     )
 
 
-def copy_state(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
+def copy_state(source: keras.Layer, target: keras.Layer) -> None:
     """Copy all state that a file would contain to a layer or model of the same structure.
 
     `set_weights(get_weights())` is not enough: a `Normalization` computes with constants that it
@@ -251,12 +262,12 @@ class _Arrays(dict):
         super().__setitem__(key, keras.ops.convert_to_numpy(value))
 
 
-def _copy_trainable(source: keras.layers.Layer, target: keras.layers.Layer) -> None:
+def _copy_trainable(source: keras.Layer, target: keras.Layer) -> None:
     if source.trainable != target.trainable:
         target.trainable = source.trainable
 
 
-def _described(layer: keras.layers.Layer) -> str:
+def _described(layer: keras.Layer) -> str:
     return f"{layer.name!r} ({type(layer).__name__})"
 
 

@@ -40,7 +40,7 @@ def iterator_function(model: keras.Model, step_function: Callable[..., Any]) -> 
     return keras.Model._make_function(model, step_function)
 
 
-def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> int:
+def variable_index(optimizer: keras.Optimizer, variable: keras.Variable) -> int:
     """Return the index of a variable among the variables of `optimizer.build`.
 
     Calls `Optimizer._get_variable_index`, because `update_step` receives only the variable.
@@ -48,20 +48,20 @@ def variable_index(optimizer: keras.optimizers.Optimizer, variable: keras.Variab
     return optimizer._get_variable_index(variable)
 
 
-def clipped(optimizer: keras.optimizers.Optimizer, gradients: list[Any]) -> list[Any]:
+def clipped(optimizer: keras.Optimizer, gradients: list[Any]) -> list[Any]:
     """Clip the gradients as the optimizer's class does: `Optimizer._clip_gradients`."""
     return type(optimizer)._clip_gradients(optimizer, gradients)
 
 
 def summed_over_replicas(
-    optimizer: keras.optimizers.Optimizer, gradients_and_variables: list[tuple[Any, Any]]
+    optimizer: keras.Optimizer, gradients_and_variables: list[tuple[Any, Any]]
 ) -> list[tuple[Any, Any]]:
     """Sum the gradients over replicas: `_all_reduce_sum_gradients` of TensorFlow's optimizer."""
     return type(optimizer)._all_reduce_sum_gradients(optimizer, gradients_and_variables)
 
 
 def replace_clipping(
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: keras.Optimizer,
     clip: Callable[..., list[Any]],
     summed: Callable[..., list[tuple[Any, Any]]],
 ) -> None:
@@ -70,7 +70,7 @@ def replace_clipping(
     optimizer._all_reduce_sum_gradients = types.MethodType(summed, optimizer)
 
 
-def flat_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+def flat_layers(layer: keras.Layer) -> list[keras.Layer]:
     """Return a layer and all layers within it: `Layer._flatten_layers`."""
     return layer._flatten_layers()
 
@@ -80,7 +80,7 @@ def lambda_output_shape(layer: keras.layers.Lambda) -> Any:
     return layer._output_shape
 
 
-def rematerialize(layer: keras.layers.Layer) -> None:
+def rematerialize(layer: keras.Layer) -> None:
     """Make an existing layer compute as if it were created in a `keras.RematScope`.
 
     Sets its `_remat_mode`. A scope sets it for all layers that are created within it: for a block

@@ -8,7 +8,7 @@ step, in one `keras.StatelessScope` for all variables that the step uses.
 import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import keras
 from keras import ops
@@ -16,14 +16,16 @@ from keras import ops
 from keras_dml._common.types import Tensor
 
 _T = TypeVar("_T")
-_Variables = Sequence[keras.Variable]
+_Variables: TypeAlias = Sequence[keras.Variable]
+_Tensors: TypeAlias = Sequence[Tensor]
+_Function: TypeAlias = Callable[..., Any]
 
 
 def gradients(
     function: Callable[..., tuple[Any, _T]],
     variables: _Variables = (),
-    tensors: Sequence[Tensor] = (),
-    upstream: Sequence[Tensor] | None = None,
+    tensors: _Tensors = (),
+    upstream: _Tensors | None = None,
     states: _Variables = (),
 ) -> tuple[Any, _T, list[Tensor | None], list[Tensor | None]]:
     """Compute a function's outputs, and the gradients of their sum at variables and arguments.
@@ -50,10 +52,7 @@ def gradients(
 
 
 def _by_tape(
-    function: Callable[..., Any],
-    variables: _Variables,
-    tensors: Sequence[Tensor],
-    upstream: Sequence[Tensor] | None,
+    function: _Function, variables: _Variables, tensors: _Tensors, upstream: _Tensors | None
 ) -> Any:
     import tensorflow as tf
 
@@ -71,10 +70,10 @@ def _dense(values: Sequence[Any]) -> list[Any]:
 
 
 def _by_vjp(
-    function: Callable[..., Any],
+    function: _Function,
     variables: _Variables,
-    tensors: Sequence[Tensor],
-    upstream: Sequence[Tensor] | None,
+    tensors: _Tensors,
+    upstream: _Tensors | None,
     states: _Variables,
 ) -> Any:
     import jax
@@ -98,10 +97,7 @@ def _by_vjp(
 
 
 def _by_autograd(
-    function: Callable[..., Any],
-    variables: _Variables,
-    tensors: Sequence[Tensor],
-    upstream: Sequence[Tensor] | None,
+    function: _Function, variables: _Variables, tensors: _Tensors, upstream: _Tensors | None
 ) -> Any:
     import torch
 
@@ -149,9 +145,7 @@ def applied(
     _assign([*variables, *states], [*after, *new_states], [*before, *of_states])
 
 
-def compiled(
-    step: Callable[..., Any], variables: _Variables, assigns: bool = True
-) -> Callable[..., Any]:
+def compiled(step: _Function, variables: _Variables, assigns: bool = True) -> _Function:
     """Compile a step of tensors if the backend supports it.
 
     Args:

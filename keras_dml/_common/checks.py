@@ -10,6 +10,7 @@ import operator
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -108,6 +109,16 @@ def check_wholes(
     if not wholes:
         raise argument_error(name, wanted, values)
     return wholes
+
+
+def items_of(value: Any) -> list[Any] | None:
+    """Return the items of a collection that is not a string. None for any other value."""
+    if isinstance(value, str | bytes):
+        return None
+    try:
+        return list(value)
+    except TypeError:
+        return None
 
 
 def check_seed(name: str, value: object) -> int:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.errors import ArgumentError, argument_error, as_array, shape_error, shown
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.types import METRICS, Float32Array, Float64Array, Metric
 
 _NAMED = 5
 # Number of values to convert to float64 at once: 2^22 are 32 MiB.
@@ -18,13 +19,12 @@ def first_few(values: np.ndarray) -> str:
     return ", ".join(map(repr, values[:_NAMED].tolist())) + ", …" * (len(values) > _NAMED)
 
 
-def row_blocks(rows: np.ndarray, numbers: int = BLOCK) -> Iterator[slice]:
-    """Return slices of `rows` with about `numbers` values each."""
-    step = max(1, numbers // rows.shape[1])
-    return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))
+def row_blocks(rows: np.ndarray) -> Iterator[slice]:
+    """Return slices of `rows` with about `BLOCK` values each."""
+    return slices(len(rows), BLOCK // rows.shape[1])
 
 
-def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
+def finite_rows(array: npt.ArrayLike, name: str) -> Float32Array:
     """Convert `array` to float32 rows of finite numbers.
 
     Args:
@@ -63,7 +63,7 @@ def finite_rows(array: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:
 
 def rows_of_sets(
     embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None, metric: Metric
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+) -> tuple[Float32Array, Float32Array]:
     """Return queries and items as finite float32 rows: the same array without a gallery."""
     if not isinstance(metric, str) or metric not in METRICS:
         raise argument_error("metric", f"one of {', '.join(map(repr, METRICS))}", metric)
@@ -80,9 +80,7 @@ def rows_of_sets(
     return queries, items
 
 
-def normalized(
-    rows: npt.NDArray[np.float32], out: npt.NDArray[np.float32] | None = None
-) -> npt.NDArray[np.float32]:
+def normalized(rows: Float32Array, out: Float32Array | None = None) -> Float32Array:
     """Scale rows to length 1, float32 `[n, d]`, into `out` if set. Rows of zeros stay zero."""
     out = np.empty_like(rows) if out is None else out
     for block in row_blocks(rows):
@@ -92,13 +90,13 @@ def normalized(
     return out
 
 
-def prepared_rows(array: npt.ArrayLike, name: str, metric: Metric) -> npt.NDArray[np.float32]:
+def prepared_rows(array: npt.ArrayLike, name: str, metric: Metric) -> Float32Array:
     """Return `finite_rows`, normalized for "cosine", with one copy of the caller's array."""
     rows = finite_rows(array, name)
     return normalized(rows, out=rows) if metric == "cosine" else rows
 
 
-def center(rows: np.ndarray, metric: Metric) -> npt.NDArray[np.float64]:
+def center(rows: np.ndarray, metric: Metric) -> Float64Array:
     """Return the vector to subtract from rows before products, float64 `[d]`.
 
     Distances do not change if all vectors move by -center, and |x|² - 2x·y + |y|² loses fewer
@@ -109,9 +107,7 @@ def center(rows: np.ndarray, metric: Metric) -> npt.NDArray[np.float64]:
     return rows.mean(axis=0, dtype=np.float64)
 
 
-def centered(
-    rows: npt.NDArray[np.float32], middle: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float32]:
+def centered(rows: Float32Array, middle: Float64Array) -> Float32Array:
     """Return `rows` - `middle`, float32. Returns `rows` unchanged if `middle` is 0."""
     if not middle.any():
         return rows

@@ -1,9 +1,19 @@
 """The types in the annotations of this package."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+# NumPy arrays of any shape, by dtype.
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Tensor(Protocol):

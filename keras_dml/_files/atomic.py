@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from keras_dml._common.checks import check_path
 from keras_dml._common.errors import argument_error
+from keras_dml._common.types import StrPath
 
 try:
     import fcntl
@@ -20,7 +21,7 @@ _Read = TypeVar("_Read")
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+def replacing(path: StrPath) -> Iterator[pathlib.Path]:
     """Yield a temporary path next to `path`, which replaces `path` if the block succeeds.
 
     Threads and processes that replace the same file take turns, and the last one wins.
@@ -45,7 +46,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def naming(path: StrPath) -> Iterator[None]:
     """Add this path to an OSError without a file name, such as an error of a full disk."""
     try:
         yield
@@ -58,9 +59,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing_folder(
-    path: str | os.PathLike[str], marker: str, what: str
-) -> Iterator[pathlib.Path]:
+def replacing_folder(path: StrPath, marker: str, what: str) -> Iterator[pathlib.Path]:
     """Yield a new folder next to `path`, which replaces `path` if the block succeeds.
 
     An existing folder is first moved aside, and removed last. After an error, or after a repeat of
@@ -97,7 +96,7 @@ def replacing_folder(
             shutil.rmtree(written, ignore_errors=True)
 
 
-def read_folder(path: str | os.PathLike[str], read: Callable[[pathlib.Path], _Read]) -> _Read:
+def read_folder(path: StrPath, read: Callable[[pathlib.Path], _Read]) -> _Read:
     """Call `read` on a folder of `replacing_folder`, and return a result from one state of it.
 
     Readers and writers of the folder take turns, if the system has locks.
@@ -158,7 +157,7 @@ def _locked(path: pathlib.Path) -> int | None:
                 os.close(lock)
 
 
-def _names(path: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
+def _names(path: StrPath) -> tuple[pathlib.Path, pathlib.Path, pathlib.Path]:
     """Return the folder, its name during writing, and the name of the old folder set aside."""
     target = pathlib.Path(os.path.realpath(check_path("path", path)))
     if not target.name:

@@ -6,19 +6,20 @@ from typing import Any
 
 import keras
 
-from keras_dml._backend.cloning import all_layers, copied, ends_of, same_layer
-from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._backend.cloning import (
+    all_layers,
+    check_symbolic_model,
+    copied,
+    ends_of,
+    has_own_config,
+    same_layer,
+)
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import TensorFlow
 
 tf = TensorFlow("export_saved_model or float32_copy")
 
 _OTHER_FLOATS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
-
-
-def check_static_graph(model: object) -> None:
-    """Raise `ValueError` unless `model` is a built functional or sequential model."""
-    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        raise argument_error("model", "a built functional or sequential Keras model", model)
 
 
 def _in_float32(config: dict[str, Any]) -> Any:
@@ -32,10 +33,6 @@ def _in_float32(config: dict[str, Any]) -> Any:
     return config
 
 
-def _float32_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
-    return same_layer(layer, _in_float32)
-
-
 def _float32_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
     """Create a float32 input. Nested models have inputs with the outer model's precision."""
     dtype = "float32" if tensor.dtype in _OTHER_FLOATS else tensor.dtype
@@ -44,7 +41,7 @@ def _float32_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
     )
 
 
-def _other_float(layer: keras.layers.Layer) -> str | None:
+def _other_float(layer: keras.Layer) -> str | None:
     """Return a float dtype of the layer other than float32, or None."""
     dtypes = [layer.compute_dtype, layer.variable_dtype, layer.dtype]
     dtypes += [variable.dtype for variable in layer.weights]
@@ -53,13 +50,11 @@ def _other_float(layer: keras.layers.Layer) -> str | None:
 
 def is_float32(model: keras.Model) -> bool:
     """Return whether every layer of `model` computes in float32, and no strategy is in use."""
-    if keras.backend.backend() == "tensorflow" and _is_distributed(model):
+    if keras.backend.backend() == "tensorflow" and any(
+        isinstance(weight.value, tf.distribute.DistributedValues) for weight in model.weights
+    ):
         return False
     return all(_other_float(layer) is None for layer in all_layers(model))
-
-
-def _is_distributed(model: keras.Model) -> bool:
-    return any(isinstance(one.value, tf.distribute.DistributedValues) for one in model.weights)
 
 
 def float32_copy(model: keras.Model) -> keras.Model:
@@ -88,14 +83,16 @@ def float32_copy(model: keras.Model) -> keras.Model:
             cannot be recreated from its configuration, or computes in another precision regardless
             of the configuration (the message names it).
     """
-    check_static_graph(model)
-    # clone_model would also copy the compilation, and fail for losses that are not registered.
-    source = keras.Model(*ends_of(model), name=model.name)
+    check_symbolic_model("model", model)
+    source = model
+    if not has_own_config(model):
+        # clone_model would also copy the compilation, and fail for losses that are not registered.
+        source = keras.Model(*ends_of(model), name=model.name)
     # Layers that create layers in __init__ or build use the global policy for them.
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("float32")
     try:
-        copy = copied(source, _float32_layer, _float32_input)
+        copy = copied(source, lambda layer: same_layer(layer, _in_float32), _float32_input)
     finally:
         keras.config.set_dtype_policy(policy)
     for layer in all_layers(copy):

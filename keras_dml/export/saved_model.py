@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections.abc import Callable
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from keras_dml._backend.cloning import all_layers, ends_of
+from keras_dml._backend.cloning import all_layers, check_symbolic_model, ends_of
 from keras_dml._common.checks import check_number, check_whole
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.extras import TensorFlow, check_installed
+from keras_dml._common.types import StrPath
 from keras_dml._files.atomic import replacing_folder
 from keras_dml._files.checksums import write_checksums
 from keras_dml.export.by_tensorflow import export_by_tensorflow
-from keras_dml.export.float32 import check_static_graph, float32_copy, is_float32
+from keras_dml.export.float32 import float32_copy, is_float32
 
 # Valid TensorFlow scope names. The first character of an outermost scope is more restricted.
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
@@ -38,7 +38,7 @@ else:
 @renamed_arguments(neighbours="neighbors")
 def export_saved_model(
     model: keras.Model,
-    path: str | os.PathLike[str],
+    path: StrPath,
     preprocessing: Callable[[tf.Tensor], tf.Tensor],
     index: Index | None = None,
     neighbors: int = 10,
@@ -178,7 +178,7 @@ def _check_model(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
     if not callable(preprocessing):
         wanted = "a function from image bytes to an image"
         raise argument_error("preprocessing", wanted, preprocessing, ArgumentTypeError)
-    check_static_graph(model)
+    check_symbolic_model("model", model)
     for name, shape, rank in (("in", model.input_shape, 4), ("out", model.output_shape, 2)):
         if not isinstance(shape, tuple) or len(shape) != rank:
             raise ArgumentError(

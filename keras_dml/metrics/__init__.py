@@ -31,11 +31,11 @@ from keras_dml.metrics.pair_verification import OperatingPoint as OperatingPoint
 from keras_dml.metrics.pair_verification import Verification as Verification
 from keras_dml.metrics.pair_verification import verification as verification
 from keras_dml.metrics.positives_per_anchor import PositivesPerAnchor as PositivesPerAnchor
-from keras_dml.metrics.precision import PrecisionAtR as PrecisionAtR
-from keras_dml.metrics.precision import precision_at_r as precision_at_r
-from keras_dml.metrics.ranking import ranking_scores as ranking_scores
 from keras_dml.metrics.rates import pairs_needed as pairs_needed
-from keras_dml.metrics.recall import recall_at_k as recall_at_k
+from keras_dml.metrics.retrieval_scores import PrecisionAtR as PrecisionAtR
+from keras_dml.metrics.retrieval_scores import precision_at_r as precision_at_r
+from keras_dml.metrics.retrieval_scores import ranking_scores as ranking_scores
+from keras_dml.metrics.retrieval_scores import recall_at_k as recall_at_k
 from keras_dml.metrics.trec import write_trec as write_trec
 
 

@@ -6,6 +6,7 @@ import numpy.typing as npt
 from keras_dml._common.errors import ArgumentError, as_array, shape_error
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.rows import finite_rows
+from keras_dml._common.types import Float64Array
 from keras_dml.metrics.relevance import checked_labels
 
 
@@ -62,7 +63,7 @@ def class_mean_accuracy(
 
 def _checked(
     side: str, given: npt.ArrayLike, given_labels: npt.ArrayLike
-) -> tuple[npt.NDArray[np.float64], np.ndarray]:
+) -> tuple[Float64Array, np.ndarray]:
     name = f"{side}embeddings"
     rows = finite_rows(given, name)
     if not len(rows):

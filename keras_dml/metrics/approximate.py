@@ -14,10 +14,10 @@ import numpy.typing as npt
 from keras_dml import relations
 from keras_dml._common.checks import check_choice
 from keras_dml._common.errors import as_array
-from keras_dml._common.types import NEIGHBORS, Metric, Neighbors
+from keras_dml._common.types import NEIGHBORS, Float64Array, Metric, Neighbors
 from keras_dml.metrics.distances import DistanceHistograms, distance_histograms
-from keras_dml.metrics.precision import PrecisionAtR, mean_precision
-from keras_dml.metrics.retrieval_task import Floats, RetrievalTask, known_mean, retrieval_task
+from keras_dml.metrics.retrieval_scores import PrecisionAtR, mean_precision
+from keras_dml.metrics.retrieval_task import RetrievalTask, known_mean, retrieval_task
 
 #: Number of images from which on "auto" selects ScaNN.
 MANY = 200_000
@@ -187,14 +187,14 @@ def approximate_scores(
 def _means(
     task: RetrievalTask,
     ks: Iterable[int],
-    scores: dict[str, Floats],
+    scores: dict[str, Float64Array],
     certificates: dict[str, Certificate],
 ) -> ApproximateScores:
     recall = {k: float(scores[f"recall@{k}"].mean()) for k in ks}
     return ApproximateScores(recall, mean_precision(task, scores), certificates)
 
 
-def _certificate(exact: Floats, approximate: Floats) -> Certificate:
+def _certificate(exact: Float64Array, approximate: Float64Array) -> Certificate:
     number = int(np.count_nonzero(~np.isnan(exact)))
     if not number:
         return Certificate(math.nan, math.nan, math.nan, math.nan, 0)

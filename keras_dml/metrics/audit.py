@@ -5,9 +5,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_number, check_whole
 from keras_dml._common.errors import ArgumentError, as_array
 from keras_dml._common.extras import needing
+from keras_dml._common.types import Float64Array, Int64Array
 from keras_dml.metrics.relevance import checked_labels, class_numbers
 
 # Number of rows whose neighbors are compared with each other at once: k² booleans per row.
@@ -32,10 +34,10 @@ class LabelVotes(NamedTuple):
         suggested_confidence: float64 `[n]`, fraction of the votes for `suggested`.
     """
 
-    self_confidence: npt.NDArray[np.float64]
-    class_confidence: npt.NDArray[np.float64]
+    self_confidence: Float64Array
+    class_confidence: Float64Array
     suggested: np.ndarray
-    suggested_confidence: npt.NDArray[np.float64]
+    suggested_confidence: Float64Array
 
 
 class ConfusedClasses(NamedTuple):
@@ -93,8 +95,7 @@ def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
     # Rows whose label is suggested.
     suggested = np.arange(len(rows))
     weights = _rank_weights(rows.shape[1])
-    for start in range(0, len(rows) if len(weights) else 0, _BLOCK):
-        block = slice(start, start + _BLOCK)
+    for block in slices(len(rows) if len(weights) else 0, _BLOCK):
         votes_of = codes[rows[block]]
         # The fraction of all votes for the label of each neighbor.
         shares = (votes_of[:, :, None] == votes_of[:, None, :]) @ weights
@@ -110,7 +111,7 @@ def label_votes(labels: npt.ArrayLike, neighbors: npt.ArrayLike) -> LabelVotes:
     return LabelVotes(own, means[codes], given[suggested], best)
 
 
-def label_errors(votes: LabelVotes, ratio: float = 0.1) -> npt.NDArray[np.int64]:
+def label_errors(votes: LabelVotes, ratio: float = 0.1) -> Int64Array:
     """Find the rows whose label is probably wrong, most probable first.
 
     A row i is returned if p_i(y_i) < ratio · mean of p_j(y_j) over the rows j with the same label:
@@ -187,7 +188,7 @@ def confused_classes(
     ]
 
 
-def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def outlier_scores(similarities: npt.ArrayLike) -> Float64Array:
     """Compute how much farther each row is from its neighbors than most rows are.
 
     With d_i = 1 - the mean similarity of row i to its k nearest other rows, and Q1, Q3 the
@@ -230,7 +231,7 @@ def outlier_scores(similarities: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return (distances - high) / max(high - low, 1e-6)
 
 
-def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
+def duplicate_groups(pairs: npt.ArrayLike, count: int) -> Int64Array:
     """Find the groups of `count` rows that pairs connect, directly or indirectly.
 
     Examples:
@@ -266,12 +267,12 @@ def duplicate_groups(pairs: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
     return first[places]
 
 
-def _rank_weights(k: int) -> npt.NDArray[np.float64]:
+def _rank_weights(k: int) -> Float64Array:
     weights = 1 / np.arange(1, k + 1)
     return weights / max(weights.sum(), 1)
 
 
-def _checked_neighbors(neighbors: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def _checked_neighbors(neighbors: npt.ArrayLike) -> Int64Array:
     rows = as_array("neighbors", neighbors)
     if rows.ndim != 2 or (rows.size and rows.dtype.kind not in "iu"):
         raise ArgumentError(

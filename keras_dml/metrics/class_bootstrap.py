@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from keras_dml._common.types import Float32Array, Float64Array, Int64Array
 from keras_dml.metrics.pair_counts import SampledPairs, between
-
-_Floats64 = npt.NDArray[np.float64]
 
 
 class Resampled(NamedTuple):
@@ -21,19 +19,19 @@ class Resampled(NamedTuple):
         equal_error_rates: Equal error rate of the resampling.
     """
 
-    thresholds: _Floats64
-    true_match_rates: _Floats64
-    false_match_rates: _Floats64
-    equal_error_rates: _Floats64
+    thresholds: Float64Array
+    true_match_rates: Float64Array
+    false_match_rates: Float64Array
+    equal_error_rates: Float64Array
 
 
 def resampled(
     negative: SampledPairs,
     positive: SampledPairs,
-    sizes: npt.NDArray[np.int64],
+    sizes: Int64Array,
     farthest: float,
     rates: Sequence[float],
-    thresholds: npt.NDArray[np.float32],
+    thresholds: Float32Array,
     replicates: int,
     seed: int,
 ) -> Resampled:
@@ -92,9 +90,7 @@ def resampled(
     return Resampled(chosen, true_rates, false_rates, equal)
 
 
-def _next_above(
-    scores: npt.NDArray[np.float32], falling: npt.NDArray[np.float32], drawn: _Floats64
-) -> npt.NDArray[np.float32]:
+def _next_above(scores: Float32Array, falling: Float32Array, drawn: Float64Array) -> Float32Array:
     """Return the next higher score among the drawn pairs, or infinity if the score is the highest.
 
     Args:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.rows import normalized
+from keras_dml._common.types import Float64Array, Int64Array
 from keras_dml.metrics.pair_scores import PairScores, pair_blocks
 from keras_dml.metrics.relevance import checked_sets
 
@@ -28,11 +29,11 @@ class DistanceHistograms:
         negative: int64 `[bins]`, unordered pairs of different classes.
     """
 
-    positive: npt.NDArray[np.int64]
-    negative: npt.NDArray[np.int64]
+    positive: Int64Array
+    negative: Int64Array
 
     @property
-    def edges(self) -> npt.NDArray[np.float64]:
+    def edges(self) -> Float64Array:
         """Bounds of the bins, `[bins + 1]`."""
         return np.linspace(0.0, 2.0, len(self.positive) + 1)
 
@@ -50,7 +51,7 @@ class DistanceHistograms:
         shares = counts / counts.sum(axis=1, keepdims=True)
         return float((shares * self.divergence_of_bins()).sum())
 
-    def divergence_of_bins(self) -> npt.NDArray[np.float64]:
+    def divergence_of_bins(self) -> Float64Array:
         """Return `½ log(p/m)` and `½ log(q/m)` of each bin, `[2, bins]`; 0 for an empty bin."""
         counts = np.stack([self.positive, self.negative])
         shares = counts / counts.sum(axis=1, keepdims=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
-from keras_dml._common.checks import check_bool, check_seed
+from keras_dml._common.checks import check_bool, check_seed, items_of
 from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import argument_error, as_array
 from keras_dml._common.labels import joined_labels
@@ -84,10 +84,7 @@ def evaluate(
             unknown, or only one of gallery and gallery_labels is set.
         MissingExtraError: scikit-learn is not installed, with `clustering`.
     """
-    try:
-        chosen = [metric] if isinstance(metric, str) else list(metric)
-    except TypeError:
-        chosen = []
+    chosen = [metric] if isinstance(metric, str) else items_of(metric)
     if not chosen or any(not isinstance(name, str) or name not in METRICS for name in chosen):
         raise argument_error("metric", f"one of {METRICS}, or a list of them", metric)
     seed = check_seed("seed", seed)
@@ -95,7 +92,7 @@ def evaluate(
     clustering = check_bool("clustering", clustering) and by_class
     # Imported here, so that chains of imports stay short.
     from keras_dml.metrics.approximate import approximate_scores, sampled_divergence, takes_scann
-    from keras_dml.metrics.ranking import ranking_scores
+    from keras_dml.metrics.retrieval_scores import ranking_scores
 
     by_scann = takes_scann(neighbors, embeddings, gallery)
     if clustering:

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from keras_dml._common.checks import as_array, check_number, check_seed, check_whole, shown
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import finite_rows
+from keras_dml._common.types import Float32Array, Float64Array, Int64Array
 from keras_dml.metrics.distances import distance_histograms
 from keras_dml.metrics.linear_probe import information_probe
 from keras_dml.metrics.mutual_information import mutual_information_bound, random_halves
 from keras_dml.metrics.pairwise_information import (
     Estimate,
-    Floats,
     PairStatistics,
     ball_volume_term,
     pair_influence,
@@ -233,11 +233,7 @@ def _estimates(
 
 
 def _of_network(
-    float32: npt.NDArray[np.float32],
-    unit: Floats,
-    codes: npt.NDArray[np.int64],
-    seed: int,
-    influences: bool,
+    float32: Float32Array, unit: Float64Array, codes: Int64Array, seed: int, influences: bool
 ) -> Estimate:
     """Return the bound of a fitted network, whose weights do not change with the classes."""
     _, scored = random_halves(len(codes), seed)
@@ -259,11 +255,7 @@ def _of_network(
 
 
 def _of_pairs(
-    z: Floats,
-    codes: npt.NDArray[np.int64],
-    several: npt.NDArray[np.int64],
-    metric: str,
-    neighbors: int,
+    z: Float64Array, codes: Int64Array, several: Int64Array, metric: str, neighbors: int
 ) -> dict[str, Estimate]:
     """Return the estimates of one metric that come from distances of pairs."""
     d = z.shape[1]
@@ -292,12 +284,12 @@ def _of_pairs(
     return found
 
 
-def _unit(z: Floats) -> Floats:
+def _unit(z: Float64Array) -> Float64Array:
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
     return z / np.where(lengths > 0, lengths, 1.0)
 
 
-def whole_classes(codes: npt.NDArray[np.int64], most: int, seed: int) -> npt.NDArray[np.int64]:
+def whole_classes(codes: Int64Array, most: int, seed: int) -> Int64Array:
     """Return the rows of whole classes, chosen by the seed: at most `most`, of two classes or more.
 
     Args:

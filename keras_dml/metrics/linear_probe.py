@@ -6,17 +6,15 @@ import logging
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from keras_dml._common.extras import needing
-from keras_dml.metrics.pairwise_information import Estimate, Floats
+from keras_dml._common.types import BoolArray, Float64Array, Int64Array
+from keras_dml.metrics.pairwise_information import Estimate
 
 _LOGGER = logging.getLogger("keras_dml")
 # From the strongest to the weakest, so that each fit starts near the next one.
 WEIGHT_DECAYS = tuple(10.0**power for power in range(1, -5, -1))
 MOST_CLASSES = 1000
-
-Codes = npt.NDArray[np.int64]
 
 
 class Probe(NamedTuple):
@@ -29,21 +27,21 @@ class Probe(NamedTuple):
         converged: Whether the largest entry of the gradient is below 1e-5.
     """
 
-    weights: Floats
-    bias: Floats
-    mean: Floats
-    scale: Floats
+    weights: Float64Array
+    bias: Float64Array
+    mean: Float64Array
+    scale: Float64Array
     converged: bool
 
-    def log_probabilities(self, rows: Floats, codes: Codes) -> Floats:
+    def log_probabilities(self, rows: Float64Array, codes: Int64Array) -> Float64Array:
         """Return log q(class | row) of the class of each row, `[n]`."""
         logits = (rows - self.mean) / self.scale @ self.weights + self.bias
         return _log_softmax(logits)[np.arange(len(codes)), codes]
 
 
 def fit_probe(
-    rows: Floats,
-    codes: Codes,
+    rows: Float64Array,
+    codes: Int64Array,
     weight_decay: float,
     start: Probe | None = None,
     standardize: bool = True,
@@ -71,7 +69,7 @@ def fit_probe(
     x, count, classes = (rows - mean) / scale, len(rows), int(codes.max()) + 1
     shape = x.shape[1] + 1, classes
 
-    def loss(flat: Floats) -> tuple[float, Floats]:
+    def loss(flat: Float64Array) -> tuple[float, Float64Array]:
         theta = flat.reshape(shape)
         log_p = _log_softmax(x @ theta[:-1] + theta[-1])
         value = -log_p[np.arange(count), codes].mean() + weight_decay / 2 * (theta[:-1] ** 2).sum()
@@ -89,7 +87,7 @@ def fit_probe(
     return Probe(theta[:-1], theta[-1], mean, scale, converged)
 
 
-def information_probe(rows: Floats, codes: Codes, seed: int) -> Estimate:
+def information_probe(rows: Float64Array, codes: Int64Array, seed: int) -> Estimate:
     """Estimate H(Y) − E[−log q(Y|Z)], where q is fitted on one half of each class.
 
     Each half is scored by the classifier of the other half. Two halves of the fitting half choose
@@ -128,7 +126,7 @@ def information_probe(rows: Floats, codes: Codes, seed: int) -> Estimate:
     return Estimate.of(value, values, codes)
 
 
-def halves(codes: Codes, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+def halves(codes: Int64Array, rng: np.random.Generator) -> BoolArray:
     """Return which rows are in the second half of their class, `[n]`."""
     order = rng.permutation(len(codes))
     order = order[np.argsort(codes[order], kind="stable")]
@@ -139,7 +137,7 @@ def halves(codes: Codes, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     return second
 
 
-def _chosen_probe(rows: Floats, codes: Codes, seed: int) -> Probe:
+def _chosen_probe(rows: Float64Array, codes: Int64Array, seed: int) -> Probe:
     """Return the probe whose weight decay is best between two halves of the rows."""
     second = halves(codes, np.random.default_rng([seed, 2]))
     scores = np.zeros(len(WEIGHT_DECAYS))
@@ -155,6 +153,6 @@ def _chosen_probe(rows: Floats, codes: Codes, seed: int) -> Probe:
     return probe
 
 
-def _log_softmax(logits: Floats) -> Floats:
+def _log_softmax(logits: Float64Array) -> Float64Array:
     logits = logits - logits.max(axis=1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import keras
 
+from keras_dml._backend.configured import Configured
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class LossPart(keras.metrics.Mean):
+class LossPart(Configured, keras.metrics.Mean):
     """A metric of one part of a loss: its mean over the images, recorded during `fit`.
 
     `model.compile(loss=loss, metrics=[LossPart(loss, "tightness"), LossPart(loss, "contrastive")])`
@@ -68,17 +68,3 @@ class LossPart(keras.metrics.Mean):
         tightness, contrastive = self.loss.parts(y_true, y_pred)
         values = tightness if self.part == "tightness" else contrastive
         return super().update_state(values, sample_weight=sample_weight)
-
-    def get_config(self) -> dict[str, object]:
-        """Return the constructor's arguments."""
-        return {
-            **super().get_config(),
-            "loss": keras.saving.serialize_keras_object(self.loss),
-            "part": self.part,
-        }
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, object]) -> LossPart:
-        """Create a metric from its configuration."""
-        loss = keras.saving.deserialize_keras_object(config["loss"])
-        return cls(**cast(dict, {**config, "loss": loss}))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_seed, check_whole
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import Float32Array, Int64Array
 from keras_dml.metrics.relevance import unit_embeddings
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ class MutualInformationBound:
 
     nats: float
     beta: float | None
-    network: keras.layers.Layer
+    network: keras.Layer
 
 
 def mutual_information_bound(
     embeddings: npt.ArrayLike,
     labels: npt.ArrayLike,
-    network: keras.layers.Layer | None = None,
+    network: keras.Layer | None = None,
     steps: int = 1000,
     seed: int = 0,
 ) -> MutualInformationBound:
@@ -141,7 +142,7 @@ def mutual_information_bound(
     )
 
 
-def random_halves(rows: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def random_halves(rows: int, seed: int) -> tuple[Int64Array, Int64Array]:
     """Return the numbers of the rows that fit V, and of the rows that score it."""
     order = np.random.default_rng([seed, 0]).permutation(rows)
     return order[::2], order[1::2]
@@ -150,7 +151,7 @@ def random_halves(rows: int, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDAr
 class _Pairs:
     """Distances of pairs drawn at random from a set of l2-normalized embeddings."""
 
-    def __init__(self, z: npt.NDArray[np.float32], labels: np.ndarray) -> None:
+    def __init__(self, z: Float32Array, labels: np.ndarray) -> None:
         self.z = z
         # Rows in the order of their classes, so that a class is a contiguous range.
         self.order = np.argsort(labels, kind="stable")

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
+from keras_dml._common.checks import items_of
 from keras_dml._common.errors import argument_error
 from keras_dml._common.rows import rows_of_sets
-from keras_dml._common.types import Metric
+from keras_dml._common.types import Float32Array, Int64Array, Metric
 from keras_dml.metrics.bar import long_work_bar
 
 if TYPE_CHECKING:
     from keras_dml.retrieval import Index
 
-Rows = npt.NDArray[np.float32]
 
 # Queries per block, and neighbors of a block: about 65 bytes each.
 _BLOCK, _PAIRS = 4096, 2**22
@@ -31,17 +32,14 @@ def make_index(embeddings: npt.ArrayLike, metric: Metric) -> Index:
     return build_index(embeddings, metric)
 
 
-def check_ks(name: str, ks: Iterable[int], items: Rows, own_rows: bool) -> list[int]:
+def check_ks(name: str, ks: Iterable[int], items: Float32Array, own_rows: bool) -> list[int]:
     """Return whole numbers from 1 to the number of items as a list, or raise `ValueError`."""
-    try:
-        values = list(ks)
-    except TypeError:  # one number
-        values = []
+    values = items_of(ks)
     if not values:
         raise argument_error(name, "a list of at least one K", ks)
     most = len(items) - own_rows
     for k in values:
-        if isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 1 <= k <= most:
+        if isinstance(k, bool) or not isinstance(k, numbers.Integral) or not 1 <= int(k) <= most:
             what = "other items" if own_rows else "items in gallery"
             wanted = f"whole numbers from 1 to {most}, the number of {what}"
             raise argument_error(name, wanted, k)
@@ -63,9 +61,7 @@ def neighbor_blocks(
         (slice of the queries, rows int64 `[b, k]`, scores float32 `[b, k]`).
     """
     with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as advance:
-        step = max(1, min(_BLOCK, _PAIRS // (k + 1)))
-        for start in range(0, len(queries), step):
-            block = slice(start, min(start + step, len(queries)))
+        for block in slices(len(queries), min(_BLOCK, _PAIRS // (k + 1))):
             rows, scores = index.search(queries[block], k + (own_rows is not None))
             if own_rows is not None:
                 left_out = rows == own_rows[block, None]
@@ -82,7 +78,7 @@ def nearest_neighbors(
     k: int,
     metric: Metric = "cosine",
     gallery: npt.ArrayLike | None = None,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+) -> tuple[Int64Array, Float32Array]:
     """Find the k nearest other rows of every row, nearest first, and ties in row order.
 
     Examples:

@@ -10,13 +10,11 @@ import numpy.typing as npt
 
 from keras_dml._common.checks import check_choice, check_number
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.types import METRICS, BoolArray, Float32Array, Int64Array, Metric
 from keras_dml.metrics.pair_counts import between
 from keras_dml.metrics.pair_scores import PairScores, pair_blocks
 from keras_dml.metrics.rates import allowed, checked_rates, pairs_needed
 from keras_dml.metrics.relevance import checked_sets
-
-_Floats = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +65,9 @@ class Identification:
     unknown: int
     points: tuple[IdentificationPoint, ...]
     # Nearness of the nearest item (greater is nearer), and whether the item has the query's class.
-    _known: _Floats = dataclasses.field(repr=False)
-    _right: npt.NDArray[np.bool_] = dataclasses.field(repr=False)
-    _unknown: _Floats = dataclasses.field(repr=False)
+    _known: Float32Array = dataclasses.field(repr=False)
+    _right: BoolArray = dataclasses.field(repr=False)
+    _unknown: Float32Array = dataclasses.field(repr=False)
     _farthest: float = dataclasses.field(repr=False)
 
     def at(self, threshold: float) -> IdentificationPoint:
@@ -199,11 +197,8 @@ def identification(
 
 
 def _nearest(
-    scores: PairScores,
-    codes: npt.NDArray[np.int64],
-    item_codes: npt.NDArray[np.int64],
-    own_rows: bool,
-) -> tuple[_Floats, _Floats]:
+    scores: PairScores, codes: Int64Array, item_codes: Int64Array, own_rows: bool
+) -> tuple[Float32Array, Float32Array]:
     """Return the scores of each query's nearest item of its class and of other classes, or -inf."""
     best = np.full((2, len(codes)), -np.inf, np.float32)
     nothing = np.float32(-np.inf)

@@ -10,15 +10,16 @@ The scores are not stored. The passes store, for the pairs of one class and of t
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.types import BoolArray, Float32Array, Float64Array, Int64Array
 from keras_dml.metrics.pair_scores import PairScores, pair_blocks
 
-_Floats: TypeAlias = npt.NDArray[np.float32]
-_Numbers: TypeAlias = npt.NDArray[np.int64]
+# A block of pairs: its rows, its columns, and the places of pairs of a kind. None: all.
+_Block: TypeAlias = tuple[slice, slice, npt.NDArray[np.intp] | None]
 
 # The two kinds of pairs, as indices into every array with an axis of length 2.
 NEGATIVE, POSITIVE = 0, 1
@@ -26,8 +27,6 @@ NEGATIVE, POSITIVE = 0, 1
 # The bits of a float64 above this shift are the bin: the exponent and ten bits of the mantissa.
 _SHIFT = 42
 _BINS = 16 * 1024
-# Number of blocks whose counts by value are added at once.
-_PARTS = 16
 # Up to this number of pairs of each kind, the sample contains all pairs.
 _FEW = 2**20
 # Sample sizes: at most the negative pairs with the highest scores, and about as many of the other
@@ -48,8 +47,8 @@ class LabeledRows:
         scores: Pair scores of the rows in that order.
     """
 
-    codes: _Numbers
-    sizes: _Numbers
+    codes: Int64Array
+    sizes: Int64Array
     scores: PairScores
 
     @property
@@ -70,10 +69,10 @@ class SampledPairs:
         weights: float64 `[p]`, the number of pairs that each pair represents.
     """
 
-    scores: _Floats
-    first: _Numbers
-    second: _Numbers
-    weights: npt.NDArray[np.float64]
+    scores: Float32Array
+    first: Int64Array
+    second: Int64Array
+    weights: Float64Array
 
 
 class Histogram:
@@ -93,7 +92,7 @@ class Histogram:
         self._first = (int(farthest.view(np.int64)[0]) >> _SHIFT) - _BINS + 1
         self._nearest = np.array([self._first << _SHIFT]).view(np.float64)[0]
 
-    def bins_of(self, scores: _Floats) -> npt.NDArray[np.int64]:
+    def bins_of(self, scores: Float32Array) -> Int64Array:
         """Return the bin of each score."""
         distances = np.subtract(1.0 if self._of_similarity else 0.0, scores, dtype=np.float64)
         np.maximum(distances, self._nearest, out=distances)
@@ -103,12 +102,12 @@ class Histogram:
         return cells
 
     @functools.cached_property
-    def matching(self) -> npt.NDArray[np.int64]:
+    def matching(self) -> Int64Array:
         """Number of pairs of each kind in each bin and all nearer bins, int64 `[2, bins]`."""
         return np.cumsum(self.counts, axis=1)
 
     @functools.cached_property
-    def lowest(self) -> _Floats:
+    def lowest(self) -> Float32Array:
         """Lowest score in each bin, float32 `[bins]`. The last is -inf."""
         edges = ((np.arange(1, _BINS + 1) + self._first) << _SHIFT).view(np.float64)
         beyond = 1.0 - edges if self._of_similarity else -edges
@@ -118,7 +117,7 @@ class Histogram:
         lowest[-1] = -np.inf
         return lowest
 
-    def with_previous(self, places: Iterable[int]) -> npt.NDArray[np.bool_]:
+    def with_previous(self, places: Iterable[int]) -> BoolArray:
         """Select bins, and for each the next nearer bin with pairs, bool `[bins]`."""
         selected = np.zeros(_BINS, bool)
         occupied = np.flatnonzero(self.counts.any(axis=0))
@@ -135,22 +134,9 @@ def count_bins(rows: LabeledRows) -> Histogram:
     return histogram
 
 
-@dataclasses.dataclass(frozen=True)
-class ValueCounts:
-    """The scores in some bins.
-
-    Attributes:
-        values: The scores that occur, float32 `[v]`, highest first.
-        matching: Number of pairs of each kind with at least this score, int64 `[2, v]`.
-    """
-
-    values: _Floats
-    matching: npt.NDArray[np.int64]
-
-
 def count_values(
     rows: LabeledRows, places: Iterable[int], histogram: Histogram, seed: int
-) -> tuple[ValueCounts, tuple[SampledPairs, SampledPairs]]:
+) -> tuple[Float32Array, Int64Array, tuple[SampledPairs, SampledPairs]]:
     """Count the pairs by score in some bins, and draw a sample of all pairs.
 
     Args:
@@ -161,48 +147,64 @@ def count_values(
         seed: Seed of the sample.
 
     Returns:
-        The counts, and samples of the negative and of the positive pairs.
+        The scores that occur in the bins, float32 `[v]`, highest first. The number of pairs of each
+        kind with at least this score, int64 `[2, v]`. Samples of the negative and of the positive
+        pairs.
     """
     selected = histogram.with_previous(places)
     floor = histogram.lowest[np.flatnonzero(selected)[-1]]
-    tally, sample = _Tally(), _Sample(rows, histogram, seed)
+    values, counts = np.empty(0, np.float32), np.zeros((2, 0), np.int64)
+    sample = _Sample(rows, histogram, seed)
     for kind, scores, block in _pairs_of_a_kind("counting pairs at the thresholds", rows):
         high = scores[scores >= floor]
-        tally.add(kind, high[selected[histogram.bins_of(high)]])
+        values, counts = _added(values, counts, kind, high[selected[histogram.bins_of(high)]])
         sample.add(kind, scores, block)
-    return tally.counts(histogram), (sample.pairs(NEGATIVE), sample.pairs(POSITIVE))
+    values, counts = values[::-1], counts[:, ::-1]
+    cells = histogram.bins_of(values)
+    so_far = np.cumsum(counts, axis=1)
+    # The pairs in nearer bins, and the pairs with higher scores in the same bin.
+    first = np.searchsorted(cells, cells)
+    nearer = (histogram.matching - histogram.counts)[:, cells]
+    matching = nearer + so_far - (so_far - counts)[:, first]
+    return values, matching, (sample.pairs(NEGATIVE), sample.pairs(POSITIVE))
 
 
-class _Block(NamedTuple):
-    """A block of pairs: its rows, its columns, and the places of pairs of a kind. None: all."""
+def _added(
+    values: Float32Array, counts: Int64Array, kind: int, scores: Float32Array
+) -> tuple[Float32Array, Int64Array]:
+    """Add the scores of pairs of a kind to different scores, ascending, and their counts."""
+    found, numbers = np.unique(scores, return_counts=True)
+    every = np.union1d(values, found)
+    grown = np.zeros((2, len(every)), np.int64)
+    grown[:, np.searchsorted(every, values)] = counts
+    grown[kind, np.searchsorted(every, found)] += numbers
+    return every, grown
 
-    left: slice
-    right: slice
-    places: npt.NDArray[np.intp] | None
 
-
-def _pairs_of_a_kind(description: str, rows: LabeledRows) -> Iterator[tuple[int, _Floats, _Block]]:
+def _pairs_of_a_kind(
+    description: str, rows: LabeledRows
+) -> Iterator[tuple[int, Float32Array, _Block]]:
     """Yield the kind, the scores `[p]`, and the block of every unordered pair once."""
     codes = rows.codes
     for left, right in pair_blocks(description, len(codes), len(codes), True):
         scores = rows.scores.block(left, right).ravel()
         if codes[left.stop - 1] < codes[right.start]:  # rows are in the order of the classes
-            yield NEGATIVE, scores, _Block(left, right, None)
+            yield NEGATIVE, scores, (left, right, None)
             continue
         same = codes[left, None] == codes[right]
         for kind, mask in ((NEGATIVE, ~same), (POSITIVE, same)):
             places = np.flatnonzero(np.triu(mask, 1) if left == right else mask)
-            yield kind, scores[places], _Block(left, right, places)
+            yield kind, scores[places], (left, right, places)
 
 
-def above(scores: _Floats | np.float32) -> _Floats:
+def above(scores: Float32Array | np.float32) -> Float32Array:
     """Return the next float32 above each score."""
     return np.nextafter(scores, np.float32(np.inf), dtype=np.float32)
 
 
 def between(
-    rejected: _Floats | np.float32, accepted: _Floats | np.float32, farthest: float
-) -> _Floats:
+    rejected: Float32Array | np.float32, accepted: Float32Array | np.float32, farthest: float
+) -> Float32Array:
     """Return thresholds halfway between neighboring scores and above the lower score, float32.
 
     A pair then stays on its side of the threshold if its score changes slightly, for example in
@@ -219,38 +221,6 @@ def between(
     return np.maximum(halfway.astype(np.float32), above(rejected))
 
 
-class _Tally:
-    """Counts of pairs by score."""
-
-    def __init__(self) -> None:
-        self._parts: tuple[list[tuple[_Floats, _Numbers]], ...] = ([], [])
-
-    def add(self, kind: int, scores: _Floats) -> None:
-        parts = self._parts[kind]
-        parts.append(np.unique(scores, return_counts=True))
-        if len(parts) == _PARTS:
-            parts[:] = [_joined(parts)]
-
-    def counts(self, histogram: Histogram) -> ValueCounts:
-        found = [_joined(parts) for parts in self._parts]
-        values = np.union1d(found[0][0], found[1][0])[::-1]
-        counts = np.zeros((2, len(values)), np.int64)
-        for kind, (scores, numbers) in enumerate(found):
-            counts[kind, np.searchsorted(-values, -scores)] = numbers
-        cells = histogram.bins_of(values)
-        so_far = np.cumsum(counts, axis=1)
-        # The pairs in nearer bins, and the pairs with higher scores in the same bin.
-        first = np.searchsorted(cells, cells)
-        nearer = (histogram.matching - histogram.counts)[:, cells]
-        return ValueCounts(values, nearer + so_far - (so_far - counts)[:, first])
-
-
-def _joined(parts: list[tuple[_Floats, _Numbers]]) -> tuple[_Floats, _Numbers]:
-    scores, counts = (np.concatenate(each) for each in zip(*parts))
-    values, places = np.unique(scores, return_inverse=True)
-    return values, np.bincount(places, counts, len(values)).astype(np.int64)
-
-
 class _Sample:
     """A random sample of pairs, with all negative pairs of the highest scores."""
 
@@ -264,7 +234,7 @@ class _Sample:
             self._high = histogram.lowest[place - 1] if place else self._high
         self._kept: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
 
-    def add(self, kind: int, scores: _Floats, block: _Block) -> None:
+    def add(self, kind: int, scores: Float32Array, block: _Block) -> None:
         left, right, places = block
         rng = np.random.default_rng((self._seed, kind, left.start, right.start))
         share = self._shares[kind]

@@ -4,13 +4,11 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Metric
+from keras_dml._common.types import Float32Array, Float64Array, Int64Array, Metric
 from keras_dml.metrics.bar import long_work_bar
-
-_Rows = npt.NDArray[np.float32]
 
 # Rows and columns of a block of scores: 4 MiB, which stay in the cache.
 _BLOCK = 1024
@@ -36,11 +34,11 @@ def pair_blocks(
             yielded.
     """
     with long_work_bar(description, rows) as advance:
-        for start in range(0, rows, _BLOCK):
-            block = slice(start, min(start + _BLOCK, rows))
-            for column in range(start if own_rows else 0, columns, _BLOCK):
-                yield block, slice(column, min(column + _BLOCK, columns))
-            advance(block.stop - start)
+        for block in slices(rows, _BLOCK):
+            for others in slices(columns, _BLOCK):
+                if not own_rows or others.start >= block.start:
+                    yield block, others
+            advance(block.stop - block.start)
 
 
 class PairScores:
@@ -58,7 +56,9 @@ class PairScores:
         ValueError: Distances exceed the range of float32.
     """
 
-    def __init__(self, rows: _Rows, metric: Metric, items: _Rows | None = None) -> None:
+    def __init__(
+        self, rows: Float32Array, metric: Metric, items: Float32Array | None = None
+    ) -> None:
         self.metric = metric
         self._rows = rows
         self._items = rows if items is None else items
@@ -86,16 +86,14 @@ class PairScores:
                 f"got embeddings {max(longest):.3g} from their mean."
             )
 
-    def block(self, rows: slice, items: slice) -> _Rows:
+    def block(self, rows: slice, items: slice) -> Float32Array:
         """Return the scores of a slice of rows against a slice of items, float32 `[b, c]`."""
         products = self._left[rows] @ self._right[items].T
         if self.metric == "cosine":
             return _on_grid(products).astype(np.float32)
         return self._distances(products, rows, items).astype(np.float32)
 
-    def _distances(
-        self, squares: npt.NDArray[np.float64], rows: slice, items: slice
-    ) -> npt.NDArray[np.float64]:
+    def _distances(self, squares: Float64Array, rows: slice, items: slice) -> Float64Array:
         """Convert products to minus the distances, in place."""
         of_rows, of_items = self._row_squares[rows, None], self._item_squares[items]
         squares *= -2
@@ -115,20 +113,16 @@ class PairScores:
         np.sqrt(squares, out=squares)
         return np.negative(squares, out=squares)
 
-    def _differences(
-        self, rows: npt.NDArray[np.int64], items: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
+    def _differences(self, rows: Int64Array, items: Int64Array) -> Float64Array:
         """Compute the squared distances of these pairs with all digits."""
         squares = np.empty(len(rows))
-        step = max(1, _AT_ONCE // self._rows.shape[1])
-        for start in range(0, len(rows), step):
-            some = slice(start, start + step)
+        for some in slices(len(rows), _AT_ONCE // self._rows.shape[1]):
             difference = self._rows[rows[some]].astype(np.float64) - self._items[items[some]]
             squares[some] = np.einsum("nd,nd->n", difference, difference)
         return squares
 
 
-def _directions(rows: _Rows) -> npt.NDArray[np.float64]:
+def _directions(rows: Float32Array) -> Float64Array:
     """Scale the rows to length 1. Rows of zeros stay zero."""
     directions = rows.astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", directions, directions))
@@ -137,7 +131,7 @@ def _directions(rows: _Rows) -> npt.NDArray[np.float64]:
     return directions
 
 
-def _on_grid(similarities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _on_grid(similarities: Float64Array) -> Float64Array:
     similarities += _GRID
     similarities -= _GRID
     return similarities

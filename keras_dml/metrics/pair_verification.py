@@ -12,7 +12,7 @@ import numpy.typing as npt
 from keras_dml._common.checks import check_choice, check_seed, check_whole
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import finite_rows
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.types import METRICS, Float64Array, Int64Array, Metric
 from keras_dml.metrics.class_bootstrap import resampled
 from keras_dml.metrics.pair_counts import (
     NEGATIVE,
@@ -105,9 +105,9 @@ class Verification:
     equal_error_rate_interval: Interval
     equal_error_threshold: float
     points: tuple[OperatingPoint, ...]
-    thresholds: npt.NDArray[np.float64]
-    false_match_rates: npt.NDArray[np.float64]
-    true_match_rates: npt.NDArray[np.float64]
+    thresholds: Float64Array
+    false_match_rates: Float64Array
+    true_match_rates: Float64Array
 
 
 def verification(
@@ -173,7 +173,8 @@ def verification(
     rates = checked_rates("false_match_rates", false_match_rates)
     finite = finite_rows(embeddings, "embeddings")
     codes = class_numbers(checked_labels("labels", labels, len(finite)))
-    rows = _labeled_rows(finite, codes, metric)
+    order = np.argsort(codes, kind="stable")
+    rows = LabeledRows(codes[order], np.bincount(codes), PairScores(finite[order], metric))
     negative, positive = rows.totals
     _check_pairs(negative, positive, rates)
     found = _Targets(rows, rates, seed)
@@ -213,13 +214,6 @@ def verification(
     )
 
 
-def _labeled_rows(
-    rows: npt.NDArray[np.float32], codes: npt.NDArray[np.int64], metric: Metric
-) -> LabeledRows:
-    order = np.argsort(codes, kind="stable")
-    return LabeledRows(codes[order], np.bincount(codes), PairScores(rows[order], metric))
-
-
 def _check_pairs(negative: int, positive: int, rates: Sequence[float]) -> None:
     if not negative:
         raise ArgumentError(
@@ -251,14 +245,16 @@ class _Targets:
         false, missed = self._errors(matching)
         targets = [matching[NEGATIVE] > self._allowed(rate) for rate in rates]
         places = [int(np.argmax(beyond)) for beyond in (*targets, false >= missed)]
-        self._found, self.sample = count_values(rows, places, self._histogram, seed)
+        self._values, self._matching, self.sample = count_values(
+            rows, places, self._histogram, seed
+        )
 
     def _allowed(self, rate: float) -> int:
         return allowed(rate, int(self._totals[NEGATIVE]))
 
-    def threshold(self, rate: float) -> tuple[np.float32, npt.NDArray[np.int64]]:
+    def threshold(self, rate: float) -> tuple[np.float32, Int64Array]:
         """Return the threshold of a rate, and the number of pairs of each kind at or above it."""
-        values, matching = self._found.values, self._found.matching
+        values, matching = self._values, self._matching
         place = int(np.argmax(matching[NEGATIVE] > self._allowed(rate)))
         accepted = values[place - 1] if place else np.float32(np.inf)
         threshold = np.float32(between(values[place], accepted, self._farthest))
@@ -266,14 +262,14 @@ class _Targets:
 
     def equal_error(self) -> tuple[float, float]:
         """Return the rate and the score at which the errors are equal."""
-        false, missed = self._errors(np.pad(self._found.matching, ((0, 0), (1, 0))))
+        false, missed = self._errors(np.pad(self._matching, ((0, 0), (1, 0))))
         place = int(np.argmax(false >= missed))
         before, after = np.abs(false - missed)[place - 1 : place + 1]
         part = before / (before + after)
         rate = false[place - 1] + part * (false[place] - false[place - 1])
-        return float(rate), float(self._found.values[place - 1])
+        return float(rate), float(self._values[place - 1])
 
-    def curve(self) -> tuple[npt.NDArray[np.float64], ...]:
+    def curve(self) -> tuple[Float64Array, ...]:
         """Return points of the curve: scores, false match rates, and true match rates."""
         false, true = self._histogram.matching / self._totals[:, None]
         last = np.array([len(false) - 1])
@@ -289,14 +285,14 @@ class _Targets:
         new = np.append(True, np.any(np.diff(points, axis=1) > 0, axis=0))
         return scores[new], points[0, new], points[1, new]
 
-    def _errors(self, matching: npt.NDArray[np.int64]) -> tuple[np.ndarray, np.ndarray]:
+    def _errors(self, matching: Int64Array) -> tuple[np.ndarray, np.ndarray]:
         """Return the false match rate and the false non-match rate of counts `[2, v]`."""
         false, true = matching[NEGATIVE], matching[POSITIVE]
         positive = self._totals[POSITIVE]
         return false / self._totals[NEGATIVE], (positive - true) / positive
 
 
-def _interval(values: npt.NDArray[np.float64]) -> Interval:
+def _interval(values: Float64Array) -> Interval:
     """Return the central 95 % of the resampled values. NaN if all of them are NaN."""
     values = values[~np.isnan(values)]
     if not len(values):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.extras import needing
+from keras_dml._common.types import Float64Array, Int64Array
 from keras_dml.metrics.bar import long_work_bar
-
-Floats = npt.NDArray[np.float64]
 
 # Numbers in a block of squared distances, 32 MiB.
 _BLOCK = 2**22
@@ -33,12 +32,12 @@ class Estimate:
     """
 
     value: float
-    influence: Floats
-    codes: npt.NDArray[np.int64]
+    influence: Float64Array
+    codes: Int64Array
 
     @classmethod
     def of(
-        cls, value: float, rows: Floats, codes: npt.NDArray[np.int64], factor: float = 1.0
+        cls, value: float, rows: Float64Array, codes: Int64Array, factor: float = 1.0
     ) -> Estimate:
         """Create an estimate from the values of rows. A mean over pairs has the factor 2."""
         finite = np.isfinite(rows).all()
@@ -58,14 +57,14 @@ class PairStatistics:
         floored: Number of ordered pairs whose distance was floored.
     """
 
-    log_distance: Floats
-    distance: Floats
-    class_log_distance: Floats
-    neighbors: Floats
+    log_distance: Float64Array
+    distance: Float64Array
+    class_log_distance: Float64Array
+    neighbors: Float64Array
     floored: int
 
 
-def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairStatistics:
+def pair_statistics(rows: Float64Array, codes: Int64Array, k: int) -> PairStatistics:
     """Compute the statistics in one pass over all pairs: n²d time, memory for one block.
 
     Args:
@@ -84,10 +83,9 @@ def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairS
     stops = np.r_[starts[1:], n]
     log_distance, distance, class_log, neighbors = (np.full(n, np.nan) for _ in range(4))
     floored = 0
-    step = max(1, _BLOCK // n)
     with long_work_bar("distances of pairs", n) as advance:
-        for first in range(0, n, step):
-            block = slice(first, min(first + step, n))
+        for block in slices(n, _BLOCK // n):
+            first = block.start
             squared = _squared_distances(rows, squares, block, _CLOSE**2 * mean_square)
             floored += int((squared <= _FLOOR * mean_square).sum()) - len(squared)
             log_distance[block] = _mean_log(squared, _FLOOR * mean_square)
@@ -110,7 +108,7 @@ def pair_statistics(rows: Floats, codes: npt.NDArray[np.int64], k: int) -> PairS
     return PairStatistics(log_distance, distance, class_log, neighbors, floored)
 
 
-def pair_influence(rows: Floats, codes: npt.NDArray[np.int64], tables: Floats) -> Floats:
+def pair_influence(rows: Float64Array, codes: Int64Array, tables: Float64Array) -> Float64Array:
     """Return the influence of each row on `E⁺[t⁺(D)] + E⁻[t⁻(D)]`, as in `Estimate`, `[n]`.
 
     Args:
@@ -120,14 +118,12 @@ def pair_influence(rows: Floats, codes: npt.NDArray[np.int64], tables: Floats) -
     """
     n, bins = len(rows), tables.shape[1]
     sums = np.zeros((2, n))
-    step = max(1, _BLOCK // n)
-    for first in range(0, n, step):
-        block = slice(first, first + step)
+    for block in slices(n, _BLOCK // n):
         distances = np.sqrt(np.maximum(2 - 2 * rows[block] @ rows.T, 0))
         cells = np.minimum((distances * (bins / 2)).astype(np.int64), bins - 1)
         same = codes[block, None] == codes
         values = tables[1 - same.astype(np.int64), cells]
-        np.fill_diagonal(values[:, first:], 0)
+        np.fill_diagonal(values[:, block], 0)
         sums[:, block] = (values * same).sum(axis=1), (values * ~same).sum(axis=1)
     sizes = np.bincount(codes)[codes]
     counts = np.stack([sizes - 1, n - sizes])
@@ -137,7 +133,9 @@ def pair_influence(rows: Floats, codes: npt.NDArray[np.int64], tables: Floats) -
     return influences[0] + 2 * influences[1]
 
 
-def _squared_distances(rows: Floats, squares: Floats, block: slice, close: float) -> Floats:
+def _squared_distances(
+    rows: Float64Array, squares: Float64Array, block: slice, close: float
+) -> Float64Array:
     """Return squared distances `[b, n]`, exact also for close pairs, 0 on the diagonal."""
     squared = squares[block, None] + squares - 2 * rows[block] @ rows.T
     for row, distances in enumerate(squared):
@@ -146,7 +144,7 @@ def _squared_distances(rows: Floats, squares: Floats, block: slice, close: float
     return squared
 
 
-def _mean_log(squared: Floats, floor: float) -> Floats:
+def _mean_log(squared: Float64Array, floor: float) -> Float64Array:
     """Return the mean of log D over all columns but the diagonal; −inf if all rows coincide."""
     others = squared.shape[1] - 1
     if others == 0:
@@ -187,8 +185,8 @@ class WithinClassEntropy:
         unit_variance: v/2 + (d/2) log 2π, the form of the paper, at least `pooled`.
     """
 
-    per_class: Floats
-    sizes: npt.NDArray[np.int64]
+    per_class: Float64Array
+    sizes: Int64Array
     pooled: float
     unit_variance: float
 
@@ -198,7 +196,7 @@ class WithinClassEntropy:
         return float(np.average(self.per_class, weights=self.sizes))
 
 
-def within_class_entropy(rows: Floats, codes: npt.NDArray[np.int64]) -> WithinClassEntropy:
+def within_class_entropy(rows: Float64Array, codes: Int64Array) -> WithinClassEntropy:
     """Compute the bounds in nd time.
 
     Args:

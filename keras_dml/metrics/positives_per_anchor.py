@@ -9,9 +9,9 @@ import keras
 from keras import ops
 
 from keras_dml import relations
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.private import in_stateless_scope
 from keras_dml._backend.replicas import gather_candidates
-from keras_dml._common.types import Config
 from keras_dml._pairwise.arrays import known_numbers
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class PositivesPerAnchor(keras.metrics.Mean):
+class PositivesPerAnchor(Configured, keras.metrics.Mean):
     """A metric: the mean number of positives of an anchor in its batch, during `fit`.
 
     `(1/n) Σ_i |{j ≠ i : y_j = y_i}|`, over the batches of an epoch, and over all replicas of each.
@@ -73,11 +73,6 @@ class PositivesPerAnchor(keras.metrics.Mean):
         self._negatives.assign_add(ops.sum(ops.cast(negative, self.dtype)))
         positives = ops.cast(ops.logical_and(positive, others), self.dtype)
         return super().update_state(ops.sum(positives, axis=-1))
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        relation = keras.saving.serialize_keras_object(self.relation)
-        return {**super().get_config(), "relation": relation}
 
     def reset_state(self) -> None:
         """Reset the metric, as Keras does at the start of each epoch."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from keras_dml._common.checks import check_number
+from keras_dml._common.checks import check_number, items_of
 from keras_dml._common.errors import argument_error
 
 # Pairs per requested false match (the rule of three): with 3/p pairs and no false match among them,
@@ -34,10 +34,7 @@ def pairs_needed(false_match_rate: float) -> int:
 
 def checked_rates(name: str, given: Iterable[float], least: int = 1) -> tuple[float, ...]:
     """Return the rates as a tuple, or raise `ValueError` unless each is above 0 and below 1."""
-    try:
-        rates = None if isinstance(given, str) else list(given)
-    except TypeError:
-        rates = None
+    rates = items_of(given)
     if rates is None or len(rates) < least:
         raise argument_error(name, "a list of at least one rate", given)
     return tuple(check_number(name, rate, above=0, below=1) for rate in rates)

@@ -9,15 +9,15 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.errors import ArgumentError, shape_error
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.rows import finite_rows, normalized, rows_of_sets
-from keras_dml._common.types import Metric
+from keras_dml._common.types import BoolArray, Float32Array, Int64Array, Metric
 
 if TYPE_CHECKING:
     from keras_dml import relations
 
-Rows = npt.NDArray[np.float32]
 # Numbers of one block of a relation's masks.
 _NUMBERS = 2**24
 
@@ -40,19 +40,19 @@ class SameClassRelevance:
         sizes = np.bincount(item_codes, minlength=codes.max() + 1)
         self.counts = sizes[codes] - own_rows
 
-    def mask(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
+    def mask(self, queries: np.ndarray) -> BoolArray:
         """Return whether all items `[b, m]` have the classes of queries `[b]` (row numbers)."""
         return self.item_codes == self.codes[queries, None]
 
-    def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
+    def hits(self, queries: np.ndarray, found: np.ndarray) -> BoolArray:
         """Return whether found items `[b, k]` have the classes of queries `[b]` (row numbers)."""
         return self.item_codes[found] == self.codes[queries, None]
 
-    def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
+    def gains(self, queries: np.ndarray, found: np.ndarray) -> Float32Array:
         """Return 1 for items of the query's class, else 0."""
         return self.hits(queries, found).astype(np.float32)
 
-    def best_gains(self, queries: np.ndarray, k: int) -> npt.NDArray[np.float32]:
+    def best_gains(self, queries: np.ndarray, k: int) -> Float32Array:
         """Return a 1 for each relevant item, and then 0."""
         return (np.arange(k) < self.counts[queries, None]).astype(np.float32)
 
@@ -87,15 +87,15 @@ class RelationRelevance:
         everyone = np.arange(len(self.labels))
         self.counts = self._by_blocks(everyone, lambda block: self.mask(block).sum(axis=1))
 
-    def hits(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.bool_]:
+    def hits(self, queries: np.ndarray, found: np.ndarray) -> BoolArray:
         """Return whether found items `[b, k]` are positives of queries `[b]`."""
         return self._by_blocks(queries, lambda *block: _taken(self.mask, *block), found)
 
-    def gains(self, queries: np.ndarray, found: np.ndarray) -> npt.NDArray[np.float32]:
+    def gains(self, queries: np.ndarray, found: np.ndarray) -> Float32Array:
         """Return the relation's gains of found items `[b, k]` for queries `[b]`."""
         return self._by_blocks(queries, lambda *block: _taken(self._gains, *block), found)
 
-    def best_gains(self, queries: np.ndarray, k: int) -> npt.NDArray[np.float32]:
+    def best_gains(self, queries: np.ndarray, k: int) -> Float32Array:
         """Return the k largest gains of each query `[b]`, largest first."""
         best = self._by_blocks(queries, lambda block: -np.sort(-self._gains(block), axis=1)[:, :k])
         return np.pad(best, ((0, 0), (0, k - best.shape[1])))
@@ -104,18 +104,20 @@ class RelationRelevance:
         self, queries: np.ndarray, compute: Callable[..., np.ndarray], *more: np.ndarray
     ) -> np.ndarray:
         """Return the rows that `compute` returns for blocks of the queries and of `more`."""
-        size = max(1, _NUMBERS // max(1, len(self.items)))  # type: ignore[arg-type]
-        blocks = [slice(start, start + size) for start in range(0, len(queries), size)]
+        size = _NUMBERS // max(1, len(self.items))  # type: ignore[arg-type]
         return np.concatenate(
-            [compute(queries[block], *(rows[block] for rows in more)) for block in blocks]
+            [
+                compute(queries[block], *(rows[block] for rows in more))
+                for block in slices(len(queries), size)
+            ]
         )
 
-    def mask(self, queries: np.ndarray) -> npt.NDArray[np.bool_]:
+    def mask(self, queries: np.ndarray) -> BoolArray:
         """Return whether all items `[b, m]` are positives of queries `[b]`."""
         labels = keras.ops.convert_to_tensor(self.labels[queries])
         return self._without_own(np.array(self.relation.compare(labels, self.items)[0]), queries)
 
-    def _gains(self, queries: np.ndarray) -> npt.NDArray[np.float32]:
+    def _gains(self, queries: np.ndarray) -> Float32Array:
         labels = keras.ops.convert_to_tensor(self.labels[queries])
         gains = np.array(keras.ops.cast(self.relation.gains(labels, self.items), "float32"))
         return self._without_own(gains, queries)
@@ -141,7 +143,7 @@ def checked_sets(
     gallery: npt.ArrayLike | None,
     gallery_labels: npt.ArrayLike | None,
     metric: Metric,
-) -> tuple[Rows, Rows, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+) -> tuple[Float32Array, Float32Array, Int64Array, Int64Array]:
     """Return queries and items as finite float32 rows, and their class numbers.
 
     Returns:
@@ -174,13 +176,13 @@ def checked_labels(name: str, given: npt.ArrayLike, rows: int) -> np.ndarray:
 
 def unit_embeddings(
     embeddings: npt.ArrayLike, labels: npt.ArrayLike
-) -> tuple[npt.NDArray[np.float32], np.ndarray]:
+) -> tuple[Float32Array, np.ndarray]:
     """Return l2-normalized embeddings float32 `[n, d]` and labels `[n]`, or raise `ValueError`."""
     rows = finite_rows(embeddings, "embeddings")
     return normalized(rows), checked_labels("labels", labels, len(rows))
 
 
-def class_numbers(labels: np.ndarray) -> npt.NDArray[np.int64]:
+def class_numbers(labels: np.ndarray) -> Int64Array:
     """Convert labels `[n]` of one kind to class numbers from 0, int64 `[n]`."""
     return np.unique(labels, return_inverse=True)[1]
 

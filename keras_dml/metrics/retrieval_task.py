@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
+from keras_dml._common.blocks import slices
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import prepared_rows, rows_of_sets
-from keras_dml._common.types import Metric
+from keras_dml._common.types import BoolArray, Float32Array, Float64Array, Int64Array, Metric
 from keras_dml.metrics.bar import long_work_bar
 from keras_dml.metrics.neighbors import check_ks, make_index, neighbor_blocks
 from keras_dml.metrics.relevance import (
     RelationRelevance,
     Relevance,
-    Rows,
     SameClassRelevance,
     check_together,
     checked_sets,
@@ -28,7 +28,6 @@ from keras_dml.metrics.relevance import (
 if TYPE_CHECKING:
     from keras_dml.retrieval import Index
 
-Floats = npt.NDArray[np.float64]
 # Neighbors of the first approximate search for the first match, and the factor to the next search.
 # Most queries have their first match among few neighbors.
 _FEW_NEIGHBORS, _DEEPER = 16, 8
@@ -45,8 +44,8 @@ class RetrievalTask:
         metric: "cosine" or "l2".
     """
 
-    queries: Rows
-    items: Rows
+    queries: Float32Array
+    items: Float32Array
     relevance: Relevance
     metric: Metric
 
@@ -56,7 +55,7 @@ class RetrievalTask:
         return self.items is self.queries
 
     @property
-    def matched(self) -> npt.NDArray[np.int64]:
+    def matched(self) -> Int64Array:
         """Row numbers of the queries with a relevant item."""
         return np.flatnonzero(self.relevance.counts > 0)
 
@@ -71,7 +70,7 @@ class RetrievalTask:
 
     def neighbors(
         self, rows: np.ndarray, k: int, index: Index | None = None
-    ) -> Iterator[tuple[slice, np.ndarray, npt.NDArray[np.bool_]]]:
+    ) -> Iterator[tuple[slice, np.ndarray, BoolArray]]:
         """Yield blocks of queries with their k nearest items, and which items are relevant.
 
         Args:
@@ -93,8 +92,8 @@ class RetrievalTask:
         *,
         ranked: bool = True,
         index: Index | None = None,
-        rows: npt.NDArray[np.int64] | None = None,
-    ) -> dict[str, Floats]:
+        rows: Int64Array | None = None,
+    ) -> dict[str, Float64Array]:
         """Return the value of each query for each score, `[len(rows)]`. NaN for no value.
 
         Args:
@@ -132,7 +131,7 @@ class RetrievalTask:
         values = {f"recall@{k}": (rank < k).astype(np.float64) for k in ks}
         return values | {"map@r": average, "r_precision": precision}
 
-    def _ranks(self, rows: npt.NDArray[np.int64], ks: Sequence[int]) -> Floats:
+    def _ranks(self, rows: Int64Array, ks: Sequence[int]) -> Float64Array:
         """Return the rank of the first match of each query with one, from 0, as far as K needs it.
 
         For any K, this takes one pass over the pairs without sorting. The exact index decides only
@@ -143,8 +142,7 @@ class RetrievalTask:
         products = ExactProducts(prepared_rows(self.items, "items", self.metric), self.metric)
         low, high = np.empty((2, len(rows)), np.int64)
         with long_work_bar("counting nearer items", len(rows)) as advance:
-            for start in range(0, len(rows), products.block):
-                block = slice(start, start + products.block)
+            for block in slices(len(rows), products.block):
                 some = rows[block]
                 queries = prepared_rows(self.queries[some], "queries", self.metric)
                 own = some if self.own_rows else None
@@ -196,20 +194,18 @@ def retrieval_task(
     return RetrievalTask(queries, items, relevance, metric)
 
 
-def known_mean(values: Floats) -> float:
+def known_mean(values: Float64Array) -> float:
     """Return the mean of the values that are not NaN, or NaN without any."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
-def _first(hits: npt.NDArray[np.bool_]) -> Floats:
+def _first(hits: BoolArray) -> Float64Array:
     """Return the rank of the first hit, from 0, or infinity."""
     return np.where(hits.any(axis=1), hits.argmax(axis=1), np.inf)
 
 
-def _by_depth(
-    rows: npt.NDArray[np.int64], relevant: npt.NDArray[np.int64]
-) -> list[npt.NDArray[np.int64]]:
+def _by_depth(rows: Int64Array, relevant: Int64Array) -> list[Int64Array]:
     """Group queries by their number of matches: up to 16, up to 32, up to 64, and so on.
 
     One large class then does not deepen every search.
@@ -219,9 +215,7 @@ def _by_depth(
     return np.split(rows, np.flatnonzero(np.diff(depths)) + 1) if len(rows) else []
 
 
-def _precisions(
-    hits: npt.NDArray[np.bool_], relevant: npt.NDArray[np.int64]
-) -> tuple[Floats, Floats]:
+def _precisions(hits: BoolArray, relevant: Int64Array) -> tuple[Float64Array, Float64Array]:
     """Return average precision at R and R-precision of each query, `[b]`.
 
     Args:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
 from keras_dml._common.errors import ArgumentError, argument_error
-from keras_dml._common.types import Metric
+from keras_dml._common.types import Metric, StrPath
 from keras_dml._files.atomic import replacing
 from keras_dml.metrics.retrieval_task import retrieval_task
 
 
 def write_trec(
-    run_path: str | os.PathLike[str],
-    qrels_path: str | os.PathLike[str],
+    run_path: StrPath,
+    qrels_path: StrPath,
     embeddings: npt.ArrayLike,
     labels: npt.ArrayLike,
     k: int = 100,

@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import importlib.resources
 import inspect
-import os
 import pathlib
 import re
 import sys
@@ -19,7 +18,7 @@ from keras_dml._backend.configured import Configured
 from keras_dml._common.checks import check_path, check_whole, check_wholes, shown
 from keras_dml._common.errors import ArgumentError, DownloadError, argument_error
 from keras_dml._common.extras import check_installed
-from keras_dml._common.types import Tensor
+from keras_dml._common.types import StrPath, Tensor
 from keras_dml.models import converters, hub, keras_files
 from keras_dml.models.bn_inception import BN_INCEPTION, bn_inception
 from keras_dml.models.efficientnet_lite import EFFICIENTNET_LITE0, efficientnet_lite0
@@ -36,13 +35,6 @@ PACKAGED_WEIGHTS, NO_WEIGHTS = "packaged", "none"
 _RESCALED = re.compile("EfficientNetB[0-7]")
 
 
-class Download(NamedTuple):
-    """A published weights file: its address and its SHA-256 in hexadecimal digits."""
-
-    url: str
-    sha256: str
-
-
 class Backbone(NamedTuple):
     """A backbone that this package builds.
 
@@ -52,17 +44,19 @@ class Backbone(NamedTuple):
             None if it has no such checkpoint.
         packaged: Path of the checkpoint in an installed package of the extra `packaged`,
             `"MODULE/…/FILE.pth"`. None if no package contains it.
-        download: The checkpoint on the web. None refuses `weights="imagenet"`.
+        url: Address of the checkpoint on the web. Empty refuses `weights="imagenet"`.
+        sha256: Its checksum in hexadecimal digits.
     """
 
     build: Callable[..., keras.Model]
     colors: str | None = None
     packaged: str | None = None
-    download: Download | None = None
+    url: str = ""
+    sha256: str = ""
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class InputScaling(Configured, keras.layers.Layer):
+class InputScaling(Configured, keras.Layer):
     """A layer that scales images in 0..255 to the training inputs of a `keras.applications` model.
 
     Examples:
@@ -97,7 +91,7 @@ def backbone_names() -> list[str]:
 def build_backbone(
     name: str,
     image_size: int,
-    weights: str | os.PathLike[str] | None = None,
+    weights: StrPath | None = None,
     frozen_batch_norm: bool | None = None,
     filters: Sequence[int] | None = None,
     trust_code: bool = False,
@@ -178,7 +172,7 @@ def build_backbone(
 def feature_extractor(
     backbone: str,
     image_size: int = 224,
-    weights: str | os.PathLike[str] | None = "imagenet",
+    weights: StrPath | None = "imagenet",
     *,
     pooling: str = "average",
     trust_code: bool = False,
@@ -217,10 +211,7 @@ def brings_weights(name: object) -> bool:
 
 
 def _with_own_weights(
-    name: str,
-    image_size: int,
-    weights: str | os.PathLike[str] | None,
-    trust_code: bool,
+    name: str, image_size: int, weights: StrPath | None, trust_code: bool
 ) -> keras.Model:
     """Build a preset or load a saved model."""
     from_hub = name.startswith(hub.PREFIX)
@@ -270,10 +261,8 @@ BACKBONES = {
     RESNET50_V1_5: Backbone(
         resnet50_v1_5,
         colors="rgb",
-        download=Download(
-            "https://download.pytorch.org/models/resnet50-0676ba61.pth",
-            "0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
-        ),
+        url="https://download.pytorch.org/models/resnet50-0676ba61.pth",
+        sha256="0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
     ),
     EFFICIENTNET_LITE0: Backbone(
         efficientnet_lite0, colors="rgb", packaged=EFFICIENTNET_LITE0_FILE
@@ -286,9 +275,7 @@ def _key(name: object) -> str:
     return str(name).lower().replace("_", "")
 
 
-def _application(
-    name: str, key: str, image_size: int, weights: str | os.PathLike[str] | None
-) -> keras.Model:
+def _application(name: str, key: str, image_size: int, weights: StrPath | None) -> keras.Model:
     applications = {application.lower(): application for application in _applications()}
     if key not in applications:
         near = difflib.get_close_matches(key, backbone_names(), 3)
@@ -338,18 +325,19 @@ def _downloading(name: str) -> Iterator[None]:
 
 def _downloaded_file(own: str) -> str:
     """Return the path of a backbone's checkpoint in the Keras cache. Download it on first use."""
-    download = BACKBONES[own].download
-    if download is None:
-        packaged = "'packaged', " if BACKBONES[own].packaged else ""
+    backbone = BACKBONES[own]
+    if not backbone.url:
+        packaged = "'packaged', " if backbone.packaged else ""
         wanted = f"{packaged}'none', or a file for {own}, which has no ImageNet weights to download"
         advice = "Pass the public PyTorch checkpoint, a .pth or .npz file."
-        colors = BACKBONES[own].colors
-        raise argument_error("weights", wanted, "imagenet", advice=advice if colors else "")
+        raise argument_error(
+            "weights", wanted, "imagenet", advice=advice if backbone.colors else ""
+        )
     with _downloading(own):
         return keras.utils.get_file(
-            origin=download.url,
+            origin=backbone.url,
             cache_subdir="models",
-            file_hash=download.sha256,
+            file_hash=backbone.sha256,
             hash_algorithm="sha256",
         )
 
@@ -368,7 +356,7 @@ def _packaged_file(name: str, own: str | None) -> pathlib.Path:
     return pathlib.Path(str(importlib.resources.files(package)), inside)
 
 
-def _load_weights(model: keras.Model, path: str | os.PathLike[str]) -> None:
+def _load_weights(model: keras.Model, path: StrPath) -> None:
     try:
         with warnings.catch_warnings():
             # Keras warns about containers that it may not find, and raises if it does not find
@@ -382,7 +370,7 @@ def _load_weights(model: keras.Model, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def _load_plain_or_frozen(model: keras.Model, path: str | os.PathLike[str]) -> None:
+def _load_plain_or_frozen(model: keras.Model, path: StrPath) -> None:
     if pathlib.Path(path).suffix.lower() in converters.ENDINGS:
         colors = {name: backbone.colors for name, backbone in BACKBONES.items() if backbone.colors}
         if model.name not in colors:

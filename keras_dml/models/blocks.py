@@ -12,7 +12,7 @@ from keras_dml._common.errors import ArgumentError, argument_error
 _NUMBERED = re.compile(r"\d+$")
 
 
-def transformer_blocks(backbone: keras.Model) -> list[keras.layers.Layer]:
+def transformer_blocks(backbone: keras.Model) -> list[keras.Layer]:
     """Find the blocks of a transformer, in order from first to last.
 
     A block is a layer whose name ends in a number and that contains an attention layer (a layer
@@ -29,7 +29,7 @@ def transformer_blocks(backbone: keras.Model) -> list[keras.layers.Layer]:
     Raises:
         ValueError: The backbone has no such blocks.
     """
-    kinds: dict[tuple[type, str], list[keras.layers.Layer]] = {}
+    kinds: dict[tuple[type, str], list[keras.Layer]] = {}
     for layer in all_layers(backbone):
         if isinstance(layer, keras.Model) or not _NUMBERED.search(layer.name):
             continue

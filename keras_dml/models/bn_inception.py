@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_dml._common.checks import check_whole
 from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Tensor
 
@@ -51,7 +50,6 @@ def bn_inception(image_size: int = 224, name: str = BN_INCEPTION) -> keras.Model
 
     Reference: Ioffe and Szegedy 2015, Batch Normalization; Wang et al. 2019, section 4.
     """
-    image_size = check_whole("image_size", image_size, least=1)
     if image_size < 31 or (image_size + 1) % 32 > 7:
         wanted = "between 32 k - 1 and 32 k + 6 for bn_inception, such as 224, 227, or 256"
         raise argument_error("image_size", wanted, image_size)

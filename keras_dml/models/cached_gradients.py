@@ -109,7 +109,7 @@ class CachedGradients(ModelAround):
             return self.model.compute_loss_with(self.loss, y, y_pred, sample_weight)
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
-    def get_layer(self, name: str | None = None, index: int | None = None) -> keras.layers.Layer:
+    def get_layer(self, name: str | None = None, index: int | None = None) -> keras.Layer:
         """Return a layer of the model."""
         return self.model.get_layer(name, index)
 
@@ -125,7 +125,10 @@ class CachedGradients(ModelAround):
                     f"model must have no activity regularizer, but got one in layer {layer.name}. "
                     "Its value is not a sum over chunks."
                 )
-            if not self.batch_statistics and _takes_batch_statistics(layer):
+            is_live = isinstance(layer, keras.layers.BatchNormalization) and not isinstance(
+                layer, FrozenStatisticsBatchNormalization
+            )
+            if is_live and layer.trainable and not self.batch_statistics:
                 raise ArgumentError(
                     f"model must have no batch norm with batch statistics, but got {layer.name}. "
                     "The statistics would be per chunk. Freeze the layer (with_frozen_statistics, "
@@ -255,9 +258,22 @@ class _Chunks:
         met: set[int] = set()
 
         def add(number: Tensor | int, states: Any, totals: Any) -> Any:
-            states, of_chunk = self._pulled(number, states, variables, at_outputs)
+            rows = self._rows_of(number)
+            shares = [ops.take(each, rows, axis=0) for each in at_outputs if each is not None]
+            upstream = [self._where_new(number, share, ops.zeros_like(share)) for share in shares]
+
+            def used_outputs() -> tuple[list[Tensor], list[Tensor]]:
+                outputs, behind = self._forward(number)
+                flat = zip(keras.tree.flatten(outputs), at_outputs)
+                return [output for output, gradient in flat if gradient is not None], behind
+
+            # Computed in the scope, because rematerialized layers read variables there.
+            with self._scope(states):
+                _, behind, of_chunk, _ = gradients(
+                    used_outputs, variables, upstream=upstream, states=self._read
+                )
             met.update(place for place, each in enumerate(of_chunk) if each is not None)
-            return states, [_sum(pair) for pair in zip(totals, of_chunk)]
+            return behind, [_sum(pair) for pair in zip(totals, of_chunk)]
 
         totals = [ops.zeros(variable.shape, dtype=variable.dtype) for variable in variables]
         _, totals = loop(self._number, add, (self._before, totals))
@@ -350,28 +366,6 @@ class _Chunks:
             outputs = self._model(chunk, training=True)
         return outputs, values_of(self._states)
 
-    def _pulled(
-        self,
-        number: Any,
-        states: Sequence[Tensor],
-        variables: Sequence[keras.Variable],
-        at_outputs: Sequence[Tensor | None],
-    ) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Compute the states after a chunk, and its share of the gradients."""
-        rows = self._rows_of(number)
-        shares = [ops.take(each, rows, axis=0) for each in at_outputs if each is not None]
-        upstream = [self._where_new(number, share, ops.zeros_like(share)) for share in shares]
-
-        def met() -> tuple[list[Tensor], list[Tensor]]:
-            outputs, behind = self._forward(number)
-            flat = zip(keras.tree.flatten(outputs), at_outputs)
-            return [output for output, gradient in flat if gradient is not None], behind
-
-        # The gradient is computed in the scope, because rematerialized layers read variables there.
-        with self._scope(states):
-            _, behind, of_chunk, _ = gradients(met, variables, upstream=upstream, states=self._read)
-        return behind, of_chunk
-
 
 def _outputs_like(function: Any, x: Any, size: Any) -> Any:
     """Return a function's outputs for the first `size` rows, or tensors with their specs."""
@@ -400,9 +394,3 @@ def _least(a: Any, b: Any) -> Any:
 def _sum(values: Sequence[Tensor | None]) -> Tensor | None:
     there = [value for value in values if value is not None]
     return sum(there[1:], start=there[0]) if there else None
-
-
-def _takes_batch_statistics(layer: keras.layers.Layer) -> bool:
-    batch_norm = isinstance(layer, keras.layers.BatchNormalization)
-    frozen = isinstance(layer, FrozenStatisticsBatchNormalization)
-    return batch_norm and not frozen and layer.trainable

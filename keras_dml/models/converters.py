@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_dml._common.checks import check_choice
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import StrPath
 from keras_dml.models.torch_files import read_tensors
 
 ENDINGS = (".pth", ".pt", ".npz")
@@ -18,9 +19,7 @@ _UNUSED = ("last_linear.weight", "last_linear.bias", "fc.weight", "fc.bias")
 _COUNTER = ".num_batches_tracked"
 
 
-def load_arrays(
-    model: keras.Model, path: str | os.PathLike[str], input_channels: str = "rgb"
-) -> None:
+def load_arrays(model: keras.Model, path: StrPath, input_channels: str = "rgb") -> None:
     """Set all variables of `model` from the arrays of a PyTorch checkpoint, by name.
 
     A layer `layer1_0_conv1` takes `layer1.0.conv1.weight`, or `_layer1.0._conv1.weight`. An array
@@ -41,11 +40,13 @@ def load_arrays(
 
     Raises:
         ValueError: The file cannot be read, `input_channels` is invalid, or arrays are missing,
-            left over, or have another shape. One message lists all such arrays, and no variable has
-            changed.
+            left over, have another shape, or have names for the same variable (`a.b` and `a_b`).
+            One message lists all such arrays, and no variable has changed.
     """
     check_choice("input_channels", input_channels, ("rgb", "bgr"))
-    arrays = {_key(name): (name, array) for name, array in _read(path).items()}
+    given = _read(path)
+    arrays = {_key(name): (name, array) for name, array in given.items()}
+    repeated = [name for name in given if arrays[_key(name)][0] != name]
     variables, missing, misfits = [], [], []
     for key, variable, axes in _variables(model):
         if key not in arrays:
@@ -73,6 +74,7 @@ def load_arrays(
             (missing, "missing"),
             (left_over, "left over"),
             (misfits, "of another shape"),
+            (repeated, "with the name of another array"),
         )
         if names
     ]
@@ -120,7 +122,7 @@ def _variables(model: keras.Model) -> Iterator[tuple[str, keras.Variable, tuple[
                 yield f"{layer.name}_{part}", variable, axes if len(variable.shape) == 4 else ()
 
 
-def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+def _read(path: StrPath) -> dict[str, np.ndarray]:
     """Read the arrays of a file: name -> array of numbers."""
     if not os.path.isfile(path):
         raise ArgumentError(f"No such file: {path}")
@@ -132,7 +134,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     return read_tensors(path)
 
 
-def _read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+def _read_npz(path: StrPath) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: np.asarray(file[name], "float32") for name in file.files}

@@ -139,7 +139,7 @@ class CrossBatchMemory(ModelAround):
 
     def compile(
         self,
-        optimizer: keras.optimizers.Optimizer | str = "rmsprop",
+        optimizer: keras.Optimizer | str = "rmsprop",
         loss: EmbeddingLoss | None = None,
         metrics: Sequence[Any] | Mapping[str, Any] | None = None,
         **kwargs: Any,

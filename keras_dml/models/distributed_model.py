@@ -131,7 +131,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
             refuse_accumulation(optimizer)
             as_on_one_device(optimizer)
 
-    def _optimizers(self) -> list[keras.optimizers.Optimizer]:
+    def _optimizers(self) -> list[keras.Optimizer]:
         return [] if self.optimizer is None else [self.optimizer]
 
     def step_on_replicas(self, data: Any) -> Logs:

@@ -128,7 +128,7 @@ class DualEncoder(Configured, DistributedModel):
 
     def compile(
         self,
-        optimizer: keras.optimizers.Optimizer | str = "rmsprop",
+        optimizer: keras.Optimizer | str = "rmsprop",
         loss: EmbeddingLoss | None = None,
         *,
         symmetric: bool | None = None,

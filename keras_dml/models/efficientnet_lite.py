@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Tensor
 from keras_dml.models.imagenet_scaling import imagenet_scaling
 
@@ -42,7 +41,6 @@ def efficientnet_lite0(image_size: int = 224, name: str = EFFICIENTNET_LITE0) ->
         >>> efficientnet_lite0(64).output_shape
         (None, 2, 2, 1280)
     """
-    image_size = check_whole("image_size", image_size, least=1)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = imagenet_scaling(inputs)
     x = keras.layers.Conv2D(32, 3, 2, "same", use_bias=False, name="conv_stem")(x)

@@ -1,21 +1,19 @@
 """Models from the Hugging Face Hub."""
 
-import os
 import pathlib
 
 import keras
 
 from keras_dml._common.errors import argument_error
 from keras_dml._common.extras import needing
+from keras_dml._common.types import StrPath
 from keras_dml.models.keras_files import load_keras_file
 
 MODEL_FILE = "model.keras"
 """Name of the model in a repository."""
 
 
-def from_hub(
-    name: str | os.PathLike[str], revision: str | None = None, trust_code: bool = False
-) -> keras.Model:
+def from_hub(name: StrPath, revision: str | None = None, trust_code: bool = False) -> keras.Model:
     """Load an embedding model that `experiments.export --to=hf:USER/NAME` published.
 
     The download is cached. A private repository needs the token of `hf auth login` or `HF_TOKEN`.
@@ -34,7 +32,7 @@ def from_hub(
             for `load_keras_file`.
 
     Examples:
-        >>> os.makedirs("a_model", exist_ok=True)
+        >>> pathlib.Path("a_model").mkdir(exist_ok=True)
         >>> inputs = keras.Input((4,))
         >>> keras.Model(inputs, keras.layers.Dense(2)(inputs)).save("a_model/model.keras")
         >>> from_hub("a_model").output_shape

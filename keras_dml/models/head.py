@@ -14,6 +14,7 @@ from keras_dml._common.checks import (
     check_number,
     check_seed,
     check_whole,
+    items_of,
     shown,
 )
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
@@ -55,7 +56,7 @@ class GlobalBatchDropout(keras.layers.Dropout):
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class UnitLength(keras.layers.Layer):
+class UnitLength(keras.Layer):
     """L2 normalization that keeps equal rows equal.
 
     `keras.layers.UnitNormalization` multiplies by `rsqrt`, which on TensorFlow rounds differently
@@ -186,10 +187,7 @@ def _levels(backbone: keras.Model, levels: Sequence[str]) -> dict[str, Tensor]:
     """Return the feature maps of each level."""
     maps = {layer.name: layer.output for layer in backbone.layers if layer.output is not None}
     maps = {name: output for name, output in maps.items() if len(output.shape) == 4}
-    try:
-        given = None if isinstance(levels, str) else list(levels)
-    except TypeError:
-        given = None
+    given = items_of(levels)
     if given is None or not all(isinstance(level, str) for level in given):
         wanted = "a list of names of layers of the backbone"
         raise argument_error("levels", wanted, levels, ArgumentTypeError)

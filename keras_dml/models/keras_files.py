@@ -1,7 +1,6 @@
 """Saved Keras models (`.keras` files) as backbones."""
 
 import json
-import os
 import pathlib
 import re
 import zipfile
@@ -13,6 +12,7 @@ import keras
 from keras_dml._backend.private import Functional
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
+from keras_dml._common.types import StrPath
 
 ENDING = ".keras"
 _HUB = "keras_hub"
@@ -20,7 +20,7 @@ _HUB = "keras_hub"
 _CODE = "__lambda__"
 
 
-def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> keras.Model:
+def load_keras_file(path: StrPath, trust_code: bool = False) -> keras.Model:
     """Load the model of a `.keras` file, uncompiled. Every failure is a one-line error.
 
     Args:
@@ -42,10 +42,13 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
     path = pathlib.Path(path).expanduser()
     config = _config(path)
     classes = set(_custom_classes(config))
-    if any(module.partition(".")[0] == _HUB for _, module in classes):
+    # KerasHub finds its classes by their modules.
+    of_hub = {name for name, module in classes if module.partition(".")[0] == _HUB}
+    if of_hub:
         with needing("hub", path.name):
             import keras_hub  # noqa: F401 registers its classes
-    unknown = sorted(name for name, module in classes if not _is_known(name, module))
+    others = {name for name, _ in classes} - of_hub
+    unknown = sorted(name for name in others if not keras.saving.get_registered_object(name))
     if unknown:
         raise ArgumentError(
             f"{path} must have only registered custom classes, but got {', '.join(unknown)}. "
@@ -65,9 +68,7 @@ def load_keras_file(path: str | os.PathLike[str], trust_code: bool = False) -> k
         raise ArgumentError(f"{path} cannot be loaded: {_first(error)}") from error
 
 
-def saved_backbone(
-    path: str | os.PathLike[str], image_size: int, trust_code: bool = False
-) -> keras.Model:
+def saved_backbone(path: StrPath, image_size: int, trust_code: bool = False) -> keras.Model:
     """Load a saved model as a backbone: images `[n, s, s, 3]` in 0..255 to maps, tokens or vectors.
 
     A functional model with inputs of exactly this size is returned unchanged. Any other model
@@ -150,12 +151,6 @@ def _custom_classes(config: Any) -> Iterator[tuple[str, str]]:
         own = module == "builtins" or str(module).partition(".")[0] == "keras"
         if registered and not (module and own) and one["class_name"] != "function":
             yield str(registered), str(module)
-
-
-def _is_known(registered: str, module: str) -> bool:
-    # KerasHub finds its classes by their modules.
-    hub = module.partition(".")[0] == _HUB
-    return hub or keras.saving.get_registered_object(registered) is not None
 
 
 def _lambdas(config: Any) -> Iterator[str]:

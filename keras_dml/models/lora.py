@@ -24,7 +24,7 @@ _OF_LORA = ("lora_rank", "lora_alpha")
 
 def enable_lora(
     backbone: keras.Model, rank: int, layers: Sequence[str] | None = None
-) -> list[keras.layers.Layer]:
+) -> list[keras.Layer]:
     """Freeze a backbone, and add trainable low-rank matrices to some of its kernels, in place.
 
     A kernel W `[i, o]` becomes W + A·B. A `[i, r]` is drawn at random and B `[r, o]` is zero, so
@@ -108,12 +108,12 @@ def has_lora(model: keras.Model) -> bool:
     return any(getattr(layer, "lora_enabled", False) for layer in all_layers(model))
 
 
-def _enabler(layer: keras.layers.Layer) -> Any:
+def _enabler(layer: keras.Layer) -> Any:
     # keras-hub models define `enable_lora` for all layers together.
     return None if isinstance(layer, keras.Model) else getattr(layer, "enable_lora", None)
 
 
-def _with_those_around(backbone: keras.Model, chosen: Sequence[keras.layers.Layer]) -> set[int]:
+def _with_those_around(backbone: keras.Model, chosen: Sequence[keras.Layer]) -> set[int]:
     """Return the ids of the chosen layers and of every layer or model that contains one."""
     ids = {id(layer) for layer in chosen}
     return {

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_dml._backend.cloning import ends_of
+from keras_dml._backend.cloning import check_symbolic_model, ends_of
 from keras_dml._backend.configured import Configured
 from keras_dml._backend.private import Functional
 from keras_dml._common.checks import check_positive, check_whole
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config, Tensor
 from keras_dml._pairwise.arithmetic import maximum
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class TokenLayout(Configured, keras.layers.Layer):
+class TokenLayout(Configured, keras.Layer):
     """A layer that describes a transformer's tokens `[n, t, c]` and returns them unchanged.
 
     It is the last layer of a backbone with tokens, so that poolings know which tokens are patches
@@ -50,7 +50,7 @@ class TokenLayout(Configured, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class TokenSlice(Configured, keras.layers.Layer):
+class TokenSlice(Configured, keras.Layer):
     """A layer that selects the tokens from `start` on, `[n, t − start, c]`, or the first, `[n, c]`.
 
     Args:
@@ -74,7 +74,7 @@ _SMALLEST_P = 0.001
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class GeneralizedMeanPooling(keras.layers.Layer):
+class GeneralizedMeanPooling(keras.Layer):
     """Generalized mean over positions: `(mean_i x_i^p)^(1/p)` of each channel, p learned.
 
     p = 1 is the average, p → ∞ the maximum. Negative activations count as 0, as after a ReLU. An
@@ -161,17 +161,6 @@ class Features(NamedTuple):
         return "tokens without a class token"
 
 
-def check_symbolic_model(name: str, model: object) -> None:
-    """Raise an error unless `model` has inputs and outputs, so that layers can follow it.
-
-    Raises:
-        TypeError: The model is not a Keras model, or is not built.
-    """
-    if not isinstance(model, keras.Model) or not getattr(model, "outputs", None):
-        wanted = "a built functional or sequential keras.Model"
-        raise argument_error(name, wanted, model, ArgumentTypeError)
-
-
 def symbolic_embedding(embedding: object) -> tuple[Any, Tensor]:
     """Return the inputs and the embeddings of an embedding model, for a head that follows it.
 
@@ -236,9 +225,17 @@ def pooled(features: Features, pooling: str, name: str) -> Tensor:
     Raises:
         ValueError: The backbone does not support this pooling.
     """
-    if len(features.values.shape) == 2:
-        if pooling != "average":
-            raise _refused(features, pooling)
+    rank = len(features.values.shape)
+    suited = list(POOLINGS)
+    if rank == 2:
+        suited = ["average"]
+    elif rank == 4 or features.class_token is False:
+        suited = [known for known in POOLINGS if not known.startswith("cls")]
+    if pooling not in suited:
+        known = ", ".join(map(repr, suited))
+        wanted = f"one of {known} for a backbone that gives {features.described}"
+        raise argument_error("pooling", wanted, pooling)
+    if rank == 2:
         return keras.layers.Identity(name=name)(features.values)
     return POOLINGS[pooling](features, name)
 
@@ -270,15 +267,11 @@ def gem_pooling(features: Features, name: str) -> Tensor:
 
 def cls_pooling(features: Features, name: str) -> Tensor:
     """Take a transformer's class token (Dosovitskiy et al. 2021, ViT)."""
-    if not _has_class_token(features):
-        raise _refused(features, "cls")
     return TokenSlice(name=name)(features.values)
 
 
 def cls_average_pooling(features: Features, name: str) -> Tensor:
     """Concatenate class token and mean of the patches (Oquab et al. 2024, DINOv2)."""
-    if not _has_class_token(features):
-        raise _refused(features, "cls_average")
     patches = features._replace(others=max(features.others, 1))
     parts = [cls_pooling(features, f"{name}_cls"), average_pooling(patches, f"{name}_average")]
     return keras.layers.Concatenate(name=name)(parts)
@@ -297,8 +290,8 @@ POOLINGS: dict[str, Callable[[Features, str], Tensor]] = {
 
 def _over_positions(
     features: Features,
-    of_maps: Callable[..., keras.layers.Layer],
-    of_tokens: Callable[..., keras.layers.Layer],
+    of_maps: Callable[..., keras.Layer],
+    of_tokens: Callable[..., keras.Layer],
     name: str,
 ) -> Tensor:
     if len(features.values.shape) == 4:
@@ -307,15 +300,3 @@ def _over_positions(
     if features.others:
         patches = TokenSlice(features.others, name=f"{name}_patches")(patches)
     return of_tokens(name=name)(patches)
-
-
-def _has_class_token(features: Features) -> bool:
-    return len(features.values.shape) == 3 and features.class_token is not False
-
-
-def _refused(features: Features, pooling: str) -> ArgumentError:
-    others = [name for name in POOLINGS if not name.startswith("cls")]
-    if len(features.values.shape) == 2:
-        others = ["average"]
-    wanted = f"one of {', '.join(map(repr, others))} for a backbone that gives {features.described}"
-    return argument_error("pooling", wanted, pooling)

@@ -18,7 +18,7 @@ from keras_dml.models.pooling import symbolic_embedding
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class ProxyHead(Configured, keras.layers.Layer):
+class ProxyHead(Configured, keras.Layer):
     """A head from embeddings `[n, d]` to the cosines `[n, K]` to learned proxies of K classes.
 
     The layer has one weight, `proxies` `[K·C, d]`. Class k has the rows `k C … k C + C − 1`.
@@ -114,7 +114,7 @@ class ProxyHead(Configured, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class Boundary(Configured, keras.layers.Layer):
+class Boundary(Configured, keras.Layer):
     """A layer that appends learned boundaries to embeddings `[n, d]`, for `MarginLoss`.
 
     The output is `[n, d + B]`. The layer has one weight, `boundaries` `[B]`: one boundary for all

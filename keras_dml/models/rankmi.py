@@ -113,7 +113,7 @@ class RankMI(Configured, DistributedModel):
         self,
         embedding: keras.Model,
         *,
-        statistics_network: keras.layers.Layer | None = None,
+        statistics_network: keras.Layer | None = None,
         k: int = 1,
         beta: float = 1.0,
         alpha: float = 0.2,
@@ -159,8 +159,8 @@ class RankMI(Configured, DistributedModel):
 
     def compile(
         self,
-        optimizer: keras.optimizers.Optimizer | str = "adam",
-        statistics_optimizer: keras.optimizers.Optimizer | str = "adam",
+        optimizer: keras.Optimizer | str = "adam",
+        statistics_optimizer: keras.Optimizer | str = "adam",
         steps_per_execution: int = 1,
         **kwargs: Any,
     ) -> None:
@@ -189,7 +189,7 @@ class RankMI(Configured, DistributedModel):
         self.statistics_optimizer.build(self.statistics_network.trainable_variables)
         self._fit_to_replicas()
 
-    def _optimizers(self) -> list[keras.optimizers.Optimizer]:
+    def _optimizers(self) -> list[keras.Optimizer]:
         # The second optimizer does not exist yet when `compile` of Keras sets the first.
         second = getattr(self, "statistics_optimizer", None)
         return [*super()._optimizers(), *([] if second is None else [second])]
@@ -298,7 +298,7 @@ class RankMI(Configured, DistributedModel):
         self,
         lowered: Callable[[], tuple[Tensor, Any]],
         network: keras.Layer,
-        optimizer: keras.optimizers.Optimizer,
+        optimizer: keras.Optimizer,
     ) -> Any:
         """Update a network with the gradient of the first output of `lowered`.
 

@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Tensor
 from keras_dml.models.imagenet_scaling import imagenet_scaling
 
@@ -24,7 +23,6 @@ def resnet50_v1_5(image_size: int = 224, name: str = RESNET50_V1_5) -> keras.Mod
 
     Reference: He et al. 2016; torchvision's `resnet50`, which Boudiaf et al. 2020 start from.
     """
-    image_size = check_whole("image_size", image_size, least=1)
     inputs = keras.Input((image_size, image_size, 3), name="images")
     x = imagenet_scaling(inputs)
     x = _convolution(x, "conv1", 64, 7, stride=2)

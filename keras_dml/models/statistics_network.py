@@ -21,7 +21,7 @@ _BISECTIONS = 25
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class StatisticsNetwork(Configured, keras.layers.Layer):
+class StatisticsNetwork(Configured, keras.Layer):
     """RankMI's statistics network: `V(x) = MLP(x) − x`, one number from one distance.
 
     The MLP is: dense 1 → hidden, leaky ReLU, `depth` times (dense hidden → hidden, leaky ReLU),
@@ -149,7 +149,7 @@ def estimate_beta(network: Callable[[Tensor], Tensor], beta: Tensor) -> tuple[Te
 
 def check_statistics_network(network: object) -> None:
     """Raise `ValueError` unless `estimate_beta` and RankMI can use `network` as V."""
-    if not isinstance(network, keras.layers.Layer) or not network.built:
+    if not isinstance(network, keras.Layer) or not network.built:
         wanted = "a built Keras layer, such as StatisticsNetwork()"
         raise argument_error("statistics_network", wanted, network)
     if network.compute_dtype not in ("float32", "float64"):

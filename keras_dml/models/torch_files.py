@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_dml._backend.private import PythonUnpickler
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.types import StrPath
 
 _MAGIC, _STREAM_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _BFLOAT16 = "BFloat16Storage"
@@ -52,7 +53,7 @@ class _Storage(NamedTuple):
         self.content[:] = np.frombuffer(stored, self.content.dtype)
 
 
-def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+def read_tensors(path: StrPath) -> dict[str, np.ndarray]:
     """Read the tensors of a saved `state_dict` by name, with their dtypes (bfloat16 as float32).
 
     The pickle can contain only tensors, their storages, ordered dictionaries, and plain values. Any

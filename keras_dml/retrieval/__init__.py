@@ -5,16 +5,15 @@ Search runs on ScaNN or NumPy. An index inside a SavedModel needs TensorFlow.
 
 import functools
 import logging
-import os
 import pathlib
 
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_path
-from keras_dml._common.types import METRICS, Metric
+from keras_dml._common.types import METRICS, Metric, StrPath
 from keras_dml._files.atomic import read_folder
 from keras_dml.retrieval.exact import ExactIndex
-from keras_dml.retrieval.files import read_index
+from keras_dml.retrieval.files import SEARCHER, damaged, read_index
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.prefix import PrefixIndex
 from keras_dml.retrieval.scann_index import ScannIndex, import_scann
@@ -75,7 +74,7 @@ def build_index(
     return ExactIndex(embeddings, metric, ids)
 
 
-def load_index(path: str | os.PathLike[str]) -> Index:
+def load_index(path: StrPath) -> Index:
     """Load the index that `Index.save` wrote. The folder can have been moved.
 
     A trained tree is loaded, not retrained. Without ScaNN, a `ScannIndex`, with or without a tree,
@@ -94,15 +93,18 @@ def load_index(path: str | os.PathLike[str]) -> Index:
     return read_folder(check_path("path", path), lambda folder: _load(folder, path))
 
 
-def _load(folder: pathlib.Path, path: str | os.PathLike[str]) -> Index:
-    saved = read_index(folder, path)
-    kind, metric = saved.description["kind"], saved.description["metric"]
+def _load(folder: pathlib.Path, path: StrPath) -> Index:
+    description, items = read_index(folder, path)
+    kind, metric = description["kind"], description["metric"]
     if kind == PrefixIndex.kind:
-        length, candidates = (saved.description[name] for name in ("length", "candidates"))
-        return PrefixIndex(saved.items, metric, length=length, candidates=candidates)
+        length, candidates = description["length"], description["candidates"]
+        return PrefixIndex(items, metric, length=length, candidates=candidates)
     if kind == ExactIndex.kind or not scann_loads():
-        return ExactIndex(saved.items, metric)
-    return ScannIndex.loaded(saved)
+        return ExactIndex(items, metric)
+    try:
+        return ScannIndex.loaded(items, description, folder / SEARCHER)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise damaged(path, f"ScaNN cannot read its part: {error}") from error
 
 
 __all__ = [

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import numpy.typing as npt
 
 from keras_dml._common.rows import center, centered, row_blocks
-from keras_dml._common.types import Metric
+from keras_dml._common.types import Float32Array, Float64Array, Metric
 
 # Largest squared length of the mean of unit rows that is not subtracted. Recall of codes for noise
 # in 32 dimensions, with all leaves searched: 0.999 at 0.5, 0.997 at 0.7, 0.985 at 0.8, 0.77 at 0.96
@@ -35,11 +34,11 @@ class CenteringTransform:
         lift: a, or None.
     """
 
-    center: npt.NDArray[np.float64]
+    center: Float64Array
     lift: float | None = None
 
     @classmethod
-    def chosen(cls, rows: npt.NDArray[np.float32], metric: Metric) -> CenteringTransform:
+    def chosen(cls, rows: Float32Array, metric: Metric) -> CenteringTransform:
         """Choose the centering of prepared rows: a lift if "cosine" has a long mean."""
         if metric != "cosine":
             return cls(center(rows, metric))
@@ -62,7 +61,7 @@ class CenteringTransform:
         """Whether the transform changes rows."""
         return bool(self.center.any())
 
-    def trained_on(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def trained_on(self, rows: Float32Array) -> Float32Array:
         """Return the rows for the training of leaves and codes: `items`, with zeros at the mean.
 
         Without re-scoring, a search then treats zeros as items of mean similarity.
@@ -72,7 +71,7 @@ class CenteringTransform:
             items[~rows.any(axis=1)] = 0
         return items
 
-    def items(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def items(self, rows: Float32Array) -> Float32Array:
         """Transform prepared rows `[n, d]`, float32. Returns `rows` unchanged without a center."""
         if self.lift is None:
             return centered(rows, self.center)
@@ -83,7 +82,7 @@ class CenteringTransform:
             out[block, -1] = self.lift * (moved @ self.center)
         return out
 
-    def queries(self, queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def queries(self, queries: Float32Array) -> Float32Array:
         """Transform prepared queries `[q, d]`, float32."""
         moved = centered(queries, self.center)
         if self.lift is None:
@@ -91,7 +90,7 @@ class CenteringTransform:
         return np.pad(moved, ((0, 0), (0, 1)), constant_values=1 / self.lift)
 
 
-def _mean_direction(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def _mean_direction(rows: Float32Array) -> Float64Array:
     """Compute the mean of the rows that are not zeros, float64 `[d]`."""
     count = sum(int(rows[block].any(axis=1).sum()) for block in row_blocks(rows))
     return rows.sum(axis=0, dtype=np.float64) / max(1, count)

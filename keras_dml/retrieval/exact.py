@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from keras_dml._common.types import Float32Array
 from keras_dml.retrieval.index import Index
 
 
@@ -27,9 +27,5 @@ class ExactIndex(Index):
     def _build(self) -> None:
         _ = self._products  # now, so that no search has to wait
 
-    @property
-    def _block(self) -> int:
-        return self._products.block
-
-    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _nearest(self, queries: Float32Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         return self._exactly(queries, k)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.types import StrPath
 from keras_dml._files.atomic import replacing_folder
 from keras_dml._files.checksums import check_same, folder_checksums
 from keras_dml.retrieval.items import EMBEDDINGS, Items
@@ -23,11 +23,12 @@ FORMAT = 2
 _FORMAT_WITHOUT_TREE = 1
 _DESCRIPTION = "index.json"
 SEARCHER = "searcher"
+_IDS = "ids.npy"
 _CHECKSUMS = "sha256"
 
 
 def save_index(
-    path: str | os.PathLike[str],
+    path: StrPath,
     items: Items,
     parameters: Mapping[str, object],
     write_searcher: Callable[[pathlib.Path], None],
@@ -44,7 +45,7 @@ def save_index(
         folder.mkdir()
         np.save(folder / EMBEDDINGS, items.rows)
         if items.has_ids:
-            np.save(folder / "ids.npy", items.ids)
+            np.save(folder / _IDS, items.ids)
         write_searcher(folder / SEARCHER)
         written = FORMAT if "asked" in parameters else _FORMAT_WITHOUT_TREE
         sizes = {"items": len(items), "dimensions": items.dimensions, "ids": items.has_ids}
@@ -54,26 +55,13 @@ def save_index(
         (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedIndex:
-    """The parts of an index that `save_index` wrote: JSON values and items.
-
-    `folder` is where the index is read, and `path` is its name in messages.
-    """
-
-    description: dict[str, Any]
-    items: Items
-    folder: pathlib.Path
-    path: str | os.PathLike[str]
-
-
-def damaged(path: str | os.PathLike[str], error: object) -> ArgumentError:
+def damaged(path: StrPath, error: object) -> ArgumentError:
     """Return the error for a damaged index."""
     return ArgumentError(f"path must be an undamaged index, but got {os.fspath(path)!r} ({error}).")
 
 
-def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex:
-    """Read the `SavedIndex` of a folder.
+def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Items]:
+    """Read the JSON values and the items that `save_index` wrote.
 
     Args:
         folder: The folder to read, see `keras_dml._files.atomic.read_folder`.
@@ -89,7 +77,11 @@ def read_index(folder: pathlib.Path, path: str | os.PathLike[str]) -> SavedIndex
     try:
         description = json.loads((folder / _DESCRIPTION).read_text())
         if description["format"] <= FORMAT:
-            return SavedIndex(description, _read_items(folder, description), folder, path)
+            # Before anything is loaded, because ScaNN's reader can crash on a flipped bit.
+            found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
+            check_same(found, description[_CHECKSUMS])
+            ids = np.load(folder / _IDS) if description["ids"] else None
+            return description, Items(np.load(folder / EMBEDDINGS), ids)
     except PermissionError as error:  # another user's file is not damaged
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
@@ -105,15 +97,3 @@ def _digest(description: Mapping[str, Any]) -> str:
     """Compute the SHA-256 of `index.json` without its checksums."""
     said = {name: value for name, value in description.items() if name != _CHECKSUMS}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-def _read_items(folder: pathlib.Path, description: Mapping[str, Any]) -> Items:
-    # Before anything is loaded, because ScaNN's reader can crash on a flipped bit.
-    found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
-    check_same(found, description[_CHECKSUMS])
-    rows = _array(folder / EMBEDDINGS)
-    return Items(rows, _array(folder / "ids.npy") if description["ids"] else None)
-
-
-def _array(path: pathlib.Path) -> np.ndarray:
-    return np.ascontiguousarray(np.load(path, allow_pickle=False))

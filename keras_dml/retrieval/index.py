@@ -6,7 +6,6 @@ import abc
 import concurrent.futures
 import contextlib
 import functools
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, as_array, shape_error
 from keras_dml._common.rows import center, centered, prepared_rows
-from keras_dml._common.types import METRICS, Metric
-from keras_dml.retrieval.changes import Change, Removal, Upsert
+from keras_dml._common.types import METRICS, Float32Array, Float64Array, Int64Array, Metric, StrPath
 from keras_dml.retrieval.files import save_index
-from keras_dml.retrieval.items import Items, checked_ids
+from keras_dml.retrieval.items import Change, Items, Removal, Upsert
 from keras_dml.retrieval.products import ExactProducts
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES
 from keras_dml.retrieval.tree_searcher import sample_of
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from keras_dml.retrieval.serving import SearchModule
 
 # From prepared queries `[q, d]` and k to row numbers and scores, `[q, k]` each.
-_Search: TypeAlias = Callable[[npt.NDArray[np.float32], int], tuple[np.ndarray, np.ndarray]]
+_Search: TypeAlias = Callable[[Float32Array, int], tuple[np.ndarray, np.ndarray]]
 # Maximum number of values in memory during re-scoring: 2^18 float64, 2 MiB, stay in the cache.
 _PAIR_BLOCK = 2**18
 
@@ -154,12 +153,9 @@ class Index(abc.ABC):
         if not len(rows) and np.shape(ids) == (0,):
             return
         with self._lock:
-            places = self._items.rows_or_new(ids, len(rows))
-            new = places < 0
-            self._renew(Upsert(places, rows))
-            self._items.replace(places[~new], rows[~new])
-            if new.any():
-                self._items.append(rows[new], checked_ids(ids, len(rows))[new])
+            change = Upsert(self._items.rows_or_new(ids, len(rows)), rows)
+            self._renew(change)
+            self._items.upsert(change, ids)
 
     def remove(self, ids: npt.ArrayLike) -> None:
         """Remove items, possibly all of them.
@@ -206,7 +202,7 @@ class Index(abc.ABC):
 
     def search(
         self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
-    ) -> tuple[np.ndarray, npt.NDArray[np.float32]]:
+    ) -> tuple[np.ndarray, Float32Array]:
         """Find the k nearest items of each query, nearest first.
 
         With `allowed`, the search is exact for every kind of index. Each query is compared with
@@ -242,10 +238,10 @@ class Index(abc.ABC):
             if among is not None:
                 rows, scores = self._exactly(prepared, min(k, len(among)), among)
             else:
-                rows, scores = _in_blocks(self._nearest, prepared, k, self._block)
+                rows, scores = self._nearest(prepared, k)
             return self._items.ids_of(rows), scores
 
-    def embeddings_of(self, ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    def embeddings_of(self, ids: npt.ArrayLike) -> Float32Array:
         """Return the stored embeddings of items: normalized for "cosine".
 
         Args:
@@ -260,7 +256,7 @@ class Index(abc.ABC):
         with self._lock:
             return self._items.rows[self._items.rows_of(ids, "ids")]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the index to a folder for `load_index`. The folder can be moved.
 
         The folder contains `index.json` (kind, metric, sizes, parameters), `embeddings.npy`
@@ -308,7 +304,7 @@ class Index(abc.ABC):
         """Write the state that was trained on the items into `folder`, a `pathlib.Path`."""
 
     @property
-    def _rows(self) -> npt.NDArray[np.float32]:
+    def _rows(self) -> Float32Array:
         """The rows of all items."""
         return self._items.rows
 
@@ -337,7 +333,7 @@ class Index(abc.ABC):
             wanted = f"rows of {self.dimensions} dimensions, as in the index"
             raise shape_error(name, wanted, rows)
 
-    def _among(self, allowed: npt.ArrayLike) -> npt.NDArray[np.int64] | None:
+    def _among(self, allowed: npt.ArrayLike) -> Int64Array | None:
         """Return the ascending numbers of the rows that can be found. None for all rows."""
         mask = as_array("allowed", allowed)
         if mask.dtype != bool:
@@ -356,27 +352,19 @@ class Index(abc.ABC):
         return ExactProducts(self._rows, self._metric)
 
     def _exactly(
-        self,
-        queries: npt.NDArray[np.float32],
-        k: int,
-        among: npt.NDArray[np.int64] | None = None,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        self, queries: Float32Array, k: int, among: Int64Array | None = None
+    ) -> tuple[Int64Array, Float32Array]:
         """Return row numbers and scores, `[q, k]` each, by products with all rows or `among`."""
-        search = functools.partial(self._exact_block, among=among)
-        return _in_blocks(search, queries, k, self._products.block if k else 1)
 
-    def _exact_block(
-        self,
-        queries: npt.NDArray[np.float32],
-        k: int,
-        among: npt.NDArray[np.int64] | None,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        nearest, wider = self._products.candidates(queries, k, among)
-        rows, scores = self._ranked(queries, nearest, k)
-        for query, candidates in wider:
-            own = slice(query, query + 1)
-            rows[own], scores[own] = self._ranked(queries[own], candidates[None], k)
-        return rows, scores
+        def search(block: Float32Array, k: int) -> tuple[Int64Array, Float32Array]:
+            nearest, wider = self._products.candidates(block, k, among)
+            rows, scores = self._ranked(block, nearest, k)
+            for query, candidates in wider:
+                own = slice(query, query + 1)
+                rows[own], scores[own] = self._ranked(block[own], candidates[None], k)
+            return rows, scores
+
+        return in_blocks(search, queries, k, self._products.block if k else 1)
 
     @abc.abstractmethod
     def _build(self) -> None:
@@ -389,18 +377,13 @@ class Index(abc.ABC):
         """
         return False
 
-    @property
     @abc.abstractmethod
-    def _block(self) -> int:
-        """Number of queries to search at once."""
-
-    @abc.abstractmethod
-    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return row numbers and scores, `[q, k]` each, of one block of prepared queries."""
+    def _nearest(self, queries: Float32Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return row numbers and scores, `[q, k]` each, of prepared queries."""
 
     def _ranked(
-        self, queries: npt.NDArray[np.float32], candidates: np.ndarray, k: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        self, queries: Float32Array, candidates: np.ndarray, k: int
+    ) -> tuple[Int64Array, Float32Array]:
         """Return the k best candidates of each query by (score, row).
 
         Args:
@@ -413,11 +396,10 @@ class Index(abc.ABC):
         candidates = candidates.astype(np.int64, copy=False)
         scores = np.empty(candidates.shape, np.float32)
         width = max(1, _PAIR_BLOCK // self.dimensions)
-        step = max(1, width // candidates.shape[1])
-        for start in range(0, len(queries), step):
-            for column in range(0, candidates.shape[1], width):
-                block = slice(start, start + step), slice(column, column + width)
-                scores[block] = self._scores(queries[block[0]], self._rows[candidates[block]])
+        for block in slices(len(queries), width // candidates.shape[1]):
+            for columns in slices(candidates.shape[1], width):
+                items = self._rows[candidates[block, columns]]
+                scores[block, columns] = self._scores(queries[block], items)
         order = np.lexsort((candidates, -self._nearness(scores)), axis=1)[:, :k]
         return np.take_along_axis(candidates, order, 1), np.take_along_axis(scores, order, 1)
 
@@ -435,18 +417,16 @@ class Index(abc.ABC):
         def recall(search: _Search) -> float:
             if not k:
                 return 1.0
-            rows, scores = _in_blocks(search, queries, k + 1, self._block)
+            rows, scores = search(queries, k + 1)
             found = (self._nearness(scores) >= exact[:, -1:]) & (rows != sample[:, None])
             return float(np.minimum(found.sum(axis=1), k).sum() / (k * len(sample)))
 
         return recall
 
-    def _nearness(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _nearness(self, scores: Float32Array) -> Float32Array:
         return scores if self._metric == "cosine" else -scores
 
-    def _scores(
-        self, queries: npt.NDArray[np.float32], items: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.float64]:
+    def _scores(self, queries: Float32Array, items: Float32Array) -> Float64Array:
         """Compute the scores `[q, c]` of queries `[q, d]` with items `[q, c, d]`."""
         # Products of two float32 are exact in float64, and their sum is accurate to about 1e-16.
         # After rounding to float32, equal pairs therefore have equal scores for any order of
@@ -459,14 +439,13 @@ class Index(abc.ABC):
         return np.sqrt(np.einsum("qcd,qcd->qc", exact, exact))
 
 
-def _in_blocks(
-    search: _Search, queries: npt.NDArray[np.float32], k: int, step: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def in_blocks(
+    search: _Search, queries: Float32Array, k: int, step: int
+) -> tuple[Int64Array, Float32Array]:
     """Search blocks of `step` queries, and join their row numbers and scores, `[q, k]` each."""
     rows = np.empty((len(queries), k), np.int64)
     scores = np.empty((len(queries), k), np.float32)
-    for start in range(0, len(queries) if k else 0, step):
-        block = slice(start, start + step)
+    for block in slices(len(queries) if k else 0, step):
         rows[block], scores[block] = search(queries[block], k)
     return rows, scores
 

@@ -2,12 +2,14 @@
 
 import numbers
 from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.errors import ArgumentError, argument_error, as_array, shown
 from keras_dml._common.rows import first_few
+from keras_dml._common.types import Float32Array, Int64Array
 
 # File name of the items in a saved index.
 EMBEDDINGS = "embeddings.npy"
@@ -43,13 +45,10 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
         raise _refused(ids, f"shape {array.shape} for {count} rows")
     kind = array.dtype.kind
     # NumPy converts the numbers to strings in a list of both.
-    if (kind in "TU" and isinstance(ids, np.ndarray)) or (
-        kind in "OU" and isinstance(ids, Iterable) and all(isinstance(one, str) for one in ids)
-    ):
+    each = ids if isinstance(ids, Iterable) else ()
+    if kind in "OTU" and all(isinstance(one, str) for one in each):
         # NumPy strings drop trailing null characters, which would change the id.
-        if not (isinstance(ids, np.ndarray) and kind == "U") and any(
-            str(one).endswith("\0") for one in ids
-        ):
+        if any(str(one).endswith("\0") for one in each):
             raise _refused(ids, "an id that ends in a null character")
         array = array.astype(str)
     elif kind not in "iu" or (count and array.max() > np.iinfo(np.int64).max):
@@ -61,7 +60,7 @@ def checked_ids(ids: npt.ArrayLike, count: int) -> np.ndarray:
     return array
 
 
-def places_after(count: int, removed: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def places_after(count: int, removed: Int64Array) -> Int64Array:
     """Return which row is at each place after the removal of rows, int64 `[count - r]`.
 
     Each removed row is replaced by the current last row, in order of descending row number. ScaNN
@@ -77,6 +76,27 @@ def places_after(count: int, removed: npt.NDArray[np.int64]) -> npt.NDArray[np.i
         last -= 1
         places[row] = places[last]
     return places[:last]
+
+
+class Removal(NamedTuple):
+    """Removal of rows as in `places_after`. `rows` are their numbers, descending."""
+
+    rows: Int64Array
+
+
+class Upsert(NamedTuple):
+    """Replacement of rows, and addition of new rows at the end.
+
+    `places` are the numbers of the replaced rows, int64 `[n]`, with -1 for each new row. `rows` are
+    the new values, prepared float32 `[n, d]`.
+    """
+
+    places: Int64Array
+    rows: Float32Array
+
+
+Change: TypeAlias = Removal | Upsert
+"""A change of an index's rows, which can be repeated on another searcher."""
 
 
 class _Column:
@@ -120,7 +140,7 @@ class Items:
         ids: None (row numbers), or ids as in `checked_ids`.
     """
 
-    def __init__(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None = None) -> None:
+    def __init__(self, rows: Float32Array, ids: npt.ArrayLike | None = None) -> None:
         self._rows = _Column(rows)
         self._ids = None if ids is None else _Column(checked_ids(ids, len(rows)))
         # Row of each id, for the first ids, filled on demand.
@@ -131,7 +151,7 @@ class Items:
         return len(self._rows)
 
     @property
-    def rows(self) -> npt.NDArray[np.float32]:
+    def rows(self) -> Float32Array:
         """The rows, float32 `[n, d]`."""
         return self._rows.array
 
@@ -145,11 +165,11 @@ class Items:
         """The ids, int64 or strings `[n]`."""
         return np.arange(len(self)) if self._ids is None else self._ids.array
 
-    def ids_of(self, rows: npt.NDArray[np.int64]) -> np.ndarray:
+    def ids_of(self, rows: Int64Array) -> np.ndarray:
         """Return the ids of row numbers of any shape."""
         return rows if self._ids is None else self.ids[rows]
 
-    def add(self, rows: npt.NDArray[np.float32], ids: npt.ArrayLike | None) -> None:
+    def add(self, rows: Float32Array, ids: npt.ArrayLike | None) -> None:
         """Append rows.
 
         Raises:
@@ -169,7 +189,7 @@ class Items:
             self._ids.append(added)
         self._rows.append(rows)
 
-    def rows_of(self, ids: npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
+    def rows_of(self, ids: npt.ArrayLike, name: str) -> Int64Array:
         """Return the row numbers of ids, in their order.
 
         Raises:
@@ -213,7 +233,7 @@ class Items:
         self._row_of.update(zip(ids[done:].tolist(), range(done, len(ids))))
         return self._row_of
 
-    def rows_or_new(self, ids: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
+    def rows_or_new(self, ids: npt.ArrayLike, count: int) -> Int64Array:
         """Return the row numbers of ids, int64 `[count]`, with -1 for new ids."""
         array = checked_ids(ids, count)
         self._check_kind(ids, array)
@@ -222,16 +242,18 @@ class Items:
         known = self._known()
         return np.array([known.get(one, -1) for one in array.tolist()], np.int64)
 
-    def replace(self, places: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> None:
-        """Replace the rows with these numbers."""
-        self.rows[places] = rows
+    def upsert(self, change: Upsert, ids: npt.ArrayLike) -> None:
+        """Replace and append rows. `ids` are the ids of all rows of the change.
 
-    def append(self, rows: npt.NDArray[np.float32], ids: np.ndarray) -> None:
-        """Append rows with new ids. Row numbers that served as ids become explicit ids."""
-        self._give_ids()
-        self.add(rows, ids)
+        Row numbers that served as ids become explicit ids if rows are appended.
+        """
+        new = change.places < 0
+        self.rows[change.places[~new]] = change.rows[~new]
+        if new.any():
+            self._give_ids()
+            self.add(change.rows[new], np.asarray(ids)[new])
 
-    def remove(self, removed: npt.NDArray[np.int64]) -> None:
+    def remove(self, removed: Int64Array) -> None:
         """Remove rows as in `places_after`. Row numbers that served as ids become explicit ids.
 
         Args:

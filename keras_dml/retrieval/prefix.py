@@ -10,8 +10,8 @@ import numpy.typing as npt
 from keras_dml._common.checks import check_whole
 from keras_dml._common.errors import argument_error
 from keras_dml._common.rows import normalized
-from keras_dml._common.types import Metric
-from keras_dml.retrieval.index import Index
+from keras_dml._common.types import Float32Array, Metric
+from keras_dml.retrieval.index import Index, in_blocks
 from keras_dml.retrieval.products import ExactProducts
 
 if TYPE_CHECKING:
@@ -86,16 +86,15 @@ class PrefixIndex(Index):
         self._recall = None
         self._short = ExactProducts(self._prefixes(self._rows), self._metric)
 
-    def _prefixes(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _prefixes(self, rows: Float32Array) -> Float32Array:
         # A copy, because `ascontiguousarray` of a single row would be a view, and change that row.
         prefixes = rows[:, : self.length].copy()
         return normalized(prefixes, out=prefixes) if self._metric == "cosine" else prefixes
 
-    @property
-    def _block(self) -> int:
-        return self._short.block
+    def _nearest(self, queries: Float32Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return in_blocks(self._by_prefixes, queries, k, self._short.block)
 
-    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _by_prefixes(self, queries: Float32Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         asked = min(max(k, self.candidates), self.num_items)
         nearest, _ = self._short.candidates(self._prefixes(queries), asked)
         nearest = nearest[:, :asked]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.rows import BLOCK, center, row_blocks
-from keras_dml._common.types import Metric
+from keras_dml._common.types import BoolArray, Float32Array, Float64Array, Int64Array, Metric
 
 # Candidates beyond k: few queries have more items that are as near as the k-th within rounding.
 _SPARE = 8
@@ -18,7 +19,7 @@ _SHORTEST, _LONGEST = 1e-12, 1e15
 _SCORE_BLOCK = 2**25
 
 
-def first_equal(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+def first_equal(rows: Float32Array) -> Int64Array:
     """Return for each row the number of the first equal row, int64 `[n]`. -0 equals 0."""
     factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64)
     hashes = np.empty(len(rows), np.uint64)
@@ -52,7 +53,7 @@ class ExactProducts:
         center: Vector to subtract from rows and queries before products, float64 `[d]`.
     """
 
-    def __init__(self, rows: npt.NDArray[np.float32], metric: Metric) -> None:
+    def __init__(self, rows: Float32Array, metric: Metric) -> None:
         self._rows = rows
         self._metric: Metric = metric
         # Equal rows share one product, and therefore one score for any rounding of the product.
@@ -70,11 +71,8 @@ class ExactProducts:
         self.block = max(1, min(_SCORE_BLOCK // len(rows), BLOCK // rows.shape[1]))
 
     def candidates(
-        self,
-        queries: npt.NDArray[np.float32],
-        k: int,
-        among: npt.NDArray[np.int64] | None = None,
-    ) -> tuple[npt.NDArray[np.int64], Iterator[tuple[int, npt.NDArray[np.int64]]]]:
+        self, queries: Float32Array, k: int, among: Int64Array | None = None
+    ) -> tuple[Int64Array, Iterator[tuple[int, Int64Array]]]:
         """Return rows that include the k nearest of each query.
 
         Args:
@@ -93,7 +91,7 @@ class ExactProducts:
         limits = self._limits(lengths, values[:, k - 1], dtype)
         unsure = np.flatnonzero((values[:, -1] >= limits) & (asked < count))
 
-        def wider() -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        def wider() -> Iterator[tuple[int, Int64Array]]:
             first_rows = None if copies is None else _FirstRows(copies, k)
             for query in unsure.tolist():
                 some = np.flatnonzero(nearness[query] >= limits[query])
@@ -102,12 +100,7 @@ class ExactProducts:
 
         return found if among is None else among[found], wider()
 
-    def are_clear(
-        self,
-        queries: npt.NDArray[np.float32],
-        kth: npt.NDArray[np.float32],
-        last: npt.NDArray[np.float32],
-    ) -> npt.NDArray[np.bool_]:
+    def are_clear(self, queries: Float32Array, kth: Float32Array, last: Float32Array) -> BoolArray:
         """Return whether all items beyond the last candidate are farther than the k-th, bool `[q]`.
 
         Args:
@@ -121,11 +114,8 @@ class ExactProducts:
         return in_range & (last < self._limits(lengths, kth, np.float32))
 
     def rank_bounds(
-        self,
-        queries: npt.NDArray[np.float32],
-        relevant: npt.NDArray[np.bool_],
-        own: npt.NDArray[np.int64] | None = None,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        self, queries: Float32Array, relevant: BoolArray, own: Int64Array | None = None
+    ) -> tuple[Int64Array, Int64Array]:
         """Bound the number of items that are nearer than the nearest relevant item, int64 `[q]`.
 
         Items whose nearness is within rounding error, and ties, count only in the upper bound.
@@ -151,10 +141,8 @@ class ExactProducts:
         return low, high - 1  # without the relevant item
 
     def _products(
-        self, queries: npt.NDArray[np.float32], among: npt.NDArray[np.int64] | None = None
-    ) -> tuple[
-        npt.NDArray[np.float32], np.ndarray | None, npt.NDArray[np.float64], type[np.floating]
-    ]:
+        self, queries: Float32Array, among: Int64Array | None = None
+    ) -> tuple[Float32Array, np.ndarray | None, Float64Array, type[np.floating]]:
         """Return the nearness of distinct rows, the distinct row of each row, and more.
 
         Returns:
@@ -168,8 +156,7 @@ class ExactProducts:
                 used, copies = np.unique(self._copies[among], return_inverse=True)
                 distinct = self._distinct[used]
         every = among is None and copies is None
-        step = max(1, BLOCK // self._rows.shape[1])
-        blocks = (slice(start, start + step) for start in range(0, len(distinct), step))
+        blocks = slices(len(distinct), BLOCK // self._rows.shape[1])
         items = (self._rows[block if every else distinct[block]] for block in blocks)
         moved = queries.astype(np.float64) - self.center
         lengths = _lengths(moved)
@@ -178,12 +165,8 @@ class ExactProducts:
         return nearness, copies, lengths, dtype
 
     def _limits(
-        self,
-        lengths: npt.NDArray[np.float64],
-        kth: npt.NDArray[np.float32],
-        dtype: type[np.floating],
-        sign: int = 1,
-    ) -> npt.NDArray[np.float64]:
+        self, lengths: Float64Array, kth: Float32Array, dtype: type[np.floating], sign: int = 1
+    ) -> Float64Array:
         """Return the least nearness of an item that can still be one of the k nearest, `[q]`.
 
         Args:
@@ -205,7 +188,7 @@ class ExactProducts:
         return -np.sqrt(np.maximum(squares, 0.0))
 
 
-def _lengths(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _lengths(rows: Float64Array) -> Float64Array:
     return np.sqrt(np.einsum("nd,nd->n", rows, rows))
 
 
@@ -223,7 +206,7 @@ class _FirstRows:
         self._starts = np.cumsum(times) - times
         self._times = np.minimum(times, k)
 
-    def of(self, distinct: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def of(self, distinct: Int64Array) -> Int64Array:
         """Return the row numbers of distinct rows, in any order."""
         times = self._times[distinct]
         ends = np.cumsum(times)
@@ -233,10 +216,10 @@ class _FirstRows:
 
 def _nearness(
     queries: npt.NDArray[np.floating],
-    blocks: Iterator[npt.NDArray[np.float32]],
-    middle: npt.NDArray[np.float64],
+    blocks: Iterator[Float32Array],
+    middle: Float64Array,
     metric: Metric,
-) -> npt.NDArray[np.float32]:
+) -> Float32Array:
     """Return similarities or negative distances, float32 `[q, n]`.
 
     Args:
@@ -264,9 +247,7 @@ def _nearness(
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def _largest(
-    nearness: npt.NDArray[np.float32], count: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def _largest(nearness: Float32Array, count: int) -> tuple[Int64Array, Float32Array]:
     """Return positions and values of the `count` largest numbers of each row, largest first.
 
     Equal numbers are in the order of their positions.

@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import pathlib
 import tempfile
+from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,9 @@ import numpy.typing as npt
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.extras import needing
 from keras_dml._common.rows import centered
-from keras_dml._common.types import Metric
-from keras_dml.retrieval.changes import Change
-from keras_dml.retrieval.files import SEARCHER, SavedIndex, damaged
-from keras_dml.retrieval.index import Index
-from keras_dml.retrieval.items import EMBEDDINGS, Items
+from keras_dml._common.types import Float32Array, Metric
+from keras_dml.retrieval.index import Index, in_blocks
+from keras_dml.retrieval.items import EMBEDDINGS, Change, Items
 from keras_dml.retrieval.tree import TreeAH
 from keras_dml.retrieval.tree_searcher import SCANN_MEASURES, TreeSearcher
 
@@ -91,7 +90,6 @@ class ScannIndex(Index):
     """
 
     kind = "scann"
-    _block = _QUERIES
 
     def __init__(
         self,
@@ -111,22 +109,21 @@ class ScannIndex(Index):
             tree.for_items(self.num_items, self.dimensions)  # raises the error for too few items
 
     @classmethod
-    def loaded(cls, saved: SavedIndex) -> ScannIndex:
-        """Load an index that `save` wrote.
+    def loaded(
+        cls, items: Items, description: Mapping[str, Any], folder: pathlib.Path
+    ) -> ScannIndex:
+        """Create an index from its items, the JSON values that `save` wrote, and ScaNN's files.
 
         Raises:
-            ValueError: ScaNN cannot read the tree, for example a tree of another version.
+            OSError, RuntimeError, ValueError: ScaNN cannot read the tree, for example a tree of
+                another version.
         """
-        description = saved.description
         tree: TreeAH | TreeSearcher | None = None
         if "tree" in description:
-            try:
-                tree = TreeSearcher.loaded(import_scann(), saved.folder / SEARCHER, description)
-            except (OSError, RuntimeError, ValueError) as error:
-                raise damaged(saved.path, f"ScaNN cannot read its part: {error}") from error
+            tree = TreeSearcher.loaded(import_scann(), folder, description)
         elif "asked" in description:
             tree = TreeAH(**description["asked"])
-        return cls(saved.items, description["metric"], tree=tree)
+        return cls(items, description["metric"], tree=tree)
 
     @property
     def tree(self) -> TreeAH | None:
@@ -231,13 +228,14 @@ class ScannIndex(Index):
         recall = self._recall_measure()
         searcher.tune(lambda: recall(functools.partial(self._through_tree, searcher)))
 
-    def _nearest(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._tree is None:
-            return self._by_brute_force(queries, k)
-        return self._through_tree(self._tree, queries, k)
+    def _nearest(self, queries: Float32Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        search = self._by_brute_force
+        if self._tree is not None:
+            search = functools.partial(self._through_tree, self._tree)
+        return in_blocks(search, queries, k, _QUERIES)
 
     def _through_tree(
-        self, searcher: TreeSearcher, queries: npt.NDArray[np.float32], k: int
+        self, searcher: TreeSearcher, queries: Float32Array, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         candidates, raw = searcher.search(queries, searcher.asked_for(k))
         # NaN if the leaves contain too few items, and infinity beyond the range of float32.
@@ -247,9 +245,7 @@ class ScannIndex(Index):
             rows[short], scores[short] = self._exactly(queries[short], k)
         return rows, scores
 
-    def _by_brute_force(
-        self, queries: npt.NDArray[np.float32], k: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _by_brute_force(self, queries: Float32Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         asked = min(k + _SPARE, self.num_items)
         moved = centered(queries, self._products.center)
         candidates, raw = self._brute_force.search_batched_parallel(moved, asked)

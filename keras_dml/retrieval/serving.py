@@ -3,12 +3,13 @@
 import math
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.extras import needing
-from keras_dml._common.types import Metric
+from keras_dml._common.types import Float32Array, Float64Array, Metric
 
 with needing("tensorflow", "an index inside a SavedModel"):
     import tensorflow as tf
@@ -41,10 +42,10 @@ class SearchModule(tf.Module):
 
     def __init__(
         self,
-        rows: "npt.NDArray[np.float32] | tf.Variable",
+        rows: "Float32Array | tf.Variable",
         ids: np.ndarray,
         metric: Metric,
-        middle: npt.NDArray[np.float64],
+        middle: Float64Array,
         lift: float | None = None,
     ) -> None:
         super().__init__(name="index")
@@ -52,12 +53,11 @@ class SearchModule(tf.Module):
         if not isinstance(rows, tf.Variable):
             rows = tf.Variable(rows, trainable=False, name="rows")
         self._rows = rows
-        # File names that are not valid UTF-8 keep their bytes.
+        values: Any = ids
         if ids.dtype.kind == "U":
-            names = [one.encode("utf-8", "surrogateescape") for one in ids.tolist()]
-        self._ids = tf.Variable(
-            names if ids.dtype.kind == "U" else ids, trainable=False, name="ids"
-        )
+            # File names that are not valid UTF-8 keep their bytes.
+            values = [one.encode("utf-8", "surrogateescape") for one in ids.tolist()]
+        self._ids = tf.Variable(values, trainable=False, name="ids")
         if metric == "l2":
             # Without a scale, squares of numbers below 1e-22 would all be 0. A power of two scales
             # exactly.
@@ -152,7 +152,7 @@ class ScannSearchModule(SearchModule):
         folder: pathlib.Path,
         ids: np.ndarray,
         metric: Metric,
-        middle: npt.NDArray[np.float64],
+        middle: Float64Array,
         lift: float | None,
         reorder: Callable[[int], int],
         leaves: int | None,

@@ -10,12 +10,11 @@ from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from keras_dml._common.errors import ArgumentError, argument_error
-from keras_dml._common.types import Metric
+from keras_dml._common.types import Float32Array, Int64Array, Metric
 from keras_dml.retrieval.centering import CenteringTransform
-from keras_dml.retrieval.changes import Change, Removal
+from keras_dml.retrieval.items import Change, Removal
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, TreeAH
 
 # ScaNN's names of the metrics.
@@ -60,7 +59,7 @@ class TreeSearcher:
 
     @classmethod
     def trained(
-        cls, scann: ModuleType, rows: npt.NDArray[np.float32], metric: Metric, asked: TreeAH
+        cls, scann: ModuleType, rows: Float32Array, metric: Metric, asked: TreeAH
     ) -> TreeSearcher | None:
         """Train on prepared rows float32 `[n, d]`. Returns None for brute force."""
         tree = asked.for_items(*rows.shape)
@@ -153,7 +152,10 @@ class TreeSearcher:
         fixed = self.tree.soar_lambda is not None or (
             self.tree.reorder_dtype == "int8" and self.metric == "l2"
         )
-        count = change.count_after(self.count)
+        if isinstance(change, Removal):
+            count = self.count - len(change.rows)
+        else:
+            count = self.count + int((change.places < 0).sum())
         if fixed or not 0 < count <= _MOST_GROWTH * self.trained_on:
             return False
         searcher = self.searcher.searcher
@@ -174,7 +176,7 @@ class TreeSearcher:
                 f"TensorFlow, but got {self.asked}."
             )
 
-    def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: Float32Array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return `(rows, raw scores)` `[q, k]` of prepared queries. A missing raw score is NaN."""
         leaves, queries = self.tree.leaves_to_search, self.centering.queries(queries)
         return self.searcher.search_batched_parallel(queries, k, self.reordered(k), leaves)
@@ -230,9 +232,7 @@ class TreeSearcher:
         measured(high, reorder)
 
 
-def _projected(
-    items: npt.NDArray[np.float32], dimensions: int, metric: Metric, tree: TreeAH
-) -> int:
+def _projected(items: Float32Array, dimensions: int, metric: Metric, tree: TreeAH) -> int:
     """Return the number of principal components, or `dimensions` for no projection."""
     given = tree.projected_dimensions
     if metric != "cosine":
@@ -252,6 +252,6 @@ def _projected(
     return enough if 2 * enough <= dimensions else dimensions
 
 
-def sample_of(count: int, size: int) -> npt.NDArray[np.int64]:
+def sample_of(count: int, size: int) -> Int64Array:
     """Return `size` of the row numbers below `count`, or all of them, ascending."""
     return np.sort(np.random.default_rng(0).choice(count, min(size, count), replace=False))

@@ -1,7 +1,6 @@
 """In-Shop Clothes Retrieval (Liu et al. 2016, DeepFashion) in its official layout."""
 
 import os
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -51,24 +50,25 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
     columns = {"image_name": str, "item_id": str, "evaluation_status": _status}
     rows = read_table(path, columns, counted=True, header=True)
     check_images(images, rows, _LIST)
-    of: dict[str, list[tuple[str, str]]] = {side: [] for side in NUM_IMAGES}
-    for name, (item, status) in rows.items():
-        of[status].append((os.path.join(images, name), item))
-    items = {side: {item for _, item in of[side]} for side in of}
-    for side, found in items.items():
-        if not found:
+    items, sides = (np.array(column) for column in zip(*rows.values()))
+    for side in NUM_IMAGES:
+        if side not in sides:
             raise ArgumentError(
                 f"{path} must list images with evaluation_status {side}, but got none."
             )
-    tested = sorted(items["query"] | items["gallery"])
-    both = sorted(items["train"].intersection(tested))
+    every = ImageTable.from_paths([os.path.join(images, name) for name in rows], items)
+    trained = np.unique(every.labels[sides == "train"])
+    tested = np.unique(every.labels[sides != "train"])
+    both = [every.class_names[number] for number in np.intersect1d(trained, tested)]
     if both:
         raise ArgumentError(
             f"{path} must not have items in both train and query or gallery, but got {len(both)}. "
             f"The first: {first(both)}"
         )
-    classes = {"train": sorted(items["train"]), "query": tested, "gallery": tested}
-    tables = {side: _table(of[side], classes[side]) for side in of}
+    classes = {"train": trained, "query": tested, "gallery": tested}
+    tables = {
+        side: every.select(sides == side).select_classes(chosen) for side, chosen in classes.items()
+    }
     for side, table in tables.items():
         full = f"In-Shop {side} set"
         warn_of_other_counts(path, table, full, NUM_IMAGES[side], NUM_CLASSES[side])
@@ -79,12 +79,6 @@ def _status(word: str) -> str:
     if word not in NUM_IMAGES:
         raise ValueError
     return word
-
-
-def _table(rows: Sequence[tuple[str, str]], classes: Sequence[str]) -> ImageTable:
-    number_of = {item: number for number, item in enumerate(classes)}
-    labels = np.array([number_of[item] for _, item in rows])
-    return ImageTable(labels, tuple(classes), paths=np.array([path for path, _ in rows]))
 
 
 def _either(root: str, *names: str) -> str:

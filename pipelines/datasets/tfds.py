@@ -1,5 +1,6 @@
 """Needs TensorFlow (tensorflow-datasets). Image classification datasets of tensorflow-datasets."""
 
+import contextlib
 import difflib
 import importlib
 import logging
@@ -66,14 +67,12 @@ def tfds_split(
             f"test_classes must not be set without train_classes for {PREFIX}{name}, which has a "
             f"test split, but got {test_classes}."
         )
-    builder = _builder(name, data_dir)
-    image, label = _features(name, builder.info.features)
-    _prepare(name, builder, data_dir)
-    splits = builder.info.splits
+    dataset = _Dataset(name, data_dir)
+    splits = dataset.builder.info.splits
     own_test = next((each for each in _TESTS if each in splits), None)
     if by_class:
         pooled = [each for each in (_TRAIN, *reversed(_TESTS)) if each in splits]
-        table = _table(name, builder, pooled or list(splits), image, label)
+        table = dataset.table(pooled or list(splits))
         table = table.select_classes(np.unique(table.labels))
         return split_by_class(table, train_classes, test_classes, None, split, seed)
     if _TRAIN not in splits or own_test is None:
@@ -81,11 +80,7 @@ def tfds_split(
             f"train_classes must be set for {PREFIX}{name} without a train and a test split, but "
             f"got None. Its splits are {', '.join(splits)}."
         )
-    train = _table(name, builder, [_TRAIN], image, label)
-    return _own_split(name, train, _table(name, builder, [own_test], image, label))
-
-
-def _own_split(name: str, train: ImageTable, test: ImageTable) -> Split:
+    train, test = dataset.table([_TRAIN]), dataset.table([own_test])
     trained, tested = np.unique(train.labels), np.unique(test.labels)
     known = np.isin(tested, trained)
     if known.all():
@@ -99,159 +94,150 @@ def _own_split(name: str, train: ImageTable, test: ImageTable) -> Split:
     return Split(train.select_classes(trained), test.select_classes(tested))
 
 
-def _builder(name: str, data_dir: str | os.PathLike[str] | None) -> "DatasetBuilder":
-    tfds = _tensorflow_datasets()
-    base, _, config = name.partition(":")
-    try:
-        return tfds.builder(
-            f"{base}/{config}" if config else base,
-            data_dir=os.path.expanduser(data_dir) if data_dir else None,
+class _Dataset:
+    """A dataset of tensorflow-datasets, which is downloaded if it is missing.
+
+    Args:
+        name, data_dir: As for `tfds_split`.
+
+    Attributes:
+        builder: The dataset's `DatasetBuilder`.
+
+    Raises:
+        ValueError: As for `tfds_split`.
+    """
+
+    def __init__(self, name: str, data_dir: str | os.PathLike[str] | None) -> None:
+        with needing("run", "a dataset of tensorflow-datasets"):
+            self._tfds: Any = importlib.import_module("tensorflow_datasets")
+        self._name = f"{PREFIX}{name}"
+        self._base, _, self._config = name.partition(":")
+        self._given = os.path.expanduser(data_dir) if data_dir else None
+        self._root = os.path.expanduser(self._given or self._tfds.core.constants.DATA_DIR)
+        self.builder: DatasetBuilder = self._opened()
+        self._image, self._label = self._features()
+        if not self.builder.is_prepared():
+            self._prepare()
+
+    def _opened(self) -> "DatasetBuilder":
+        base, config = self._base, self._config
+        try:
+            return self._tfds.builder(f"{base}/{config}" if config else base, data_dir=self._given)
+        except self._tfds.core.DatasetNotFoundError:
+            known = self._tfds.list_builders(with_community_datasets=False)
+            what, word = "dataset", base
+        except Exception as error:  # the code of a dataset raises any exception
+            known = []
+            with contextlib.suppress(ValueError):
+                known = list(self._tfds.builder_cls(base).builder_configs)
+            if not config or config in known:
+                folder = os.path.join(self._root, base)
+                hint = f". To prepare it again, delete {folder}" if os.path.isdir(folder) else ""
+                raise ArgumentError(
+                    f"dataset {self._name} cannot be opened: {_one_line(error)}{hint}"
+                ) from error
+            what, word = f"configuration of {base}", config
+        near = difflib.get_close_matches(word, known, n=5) or known
+        shown = ", ".join(near[:10]) + (", ..." if len(near) > 10 else "")
+        raise ArgumentError(
+            f"dataset must be in tensorflow-datasets, but got {self._name}. There is no {what} "
+            f"{word}. The nearest names are {shown or 'none'}."
         )
-    except tfds.core.DatasetNotFoundError:
-        what, word, known = "dataset", base, tfds.list_builders(with_community_datasets=False)
-    except Exception as error:  # the code of a dataset raises any exception
-        known = _configurations(base)
-        if not config or config in known:
-            folder = os.path.join(_root(data_dir), base)
-            hint = f". To prepare it again, delete {folder}" if os.path.isdir(folder) else ""
+
+    def _features(self) -> tuple[str, str]:
+        """Return the names of the image and of the label in an example."""
+        features, of_tfds = self.builder.info.features, self._tfds.features
+        kinds = dict(features.items()) if hasattr(features, "items") else {}
+        images = [
+            key
+            for key, kind in kinds.items()
+            if type(kind) is of_tfds.Image and kind.np_dtype == np.uint8
+        ]
+        labels = [key for key, kind in kinds.items() if isinstance(kind, of_tfds.ClassLabel)]
+        if len(labels) > 1 and "label" in labels:
+            labels = ["label"]
+        if len(images) != 1 or len(labels) != 1:
+            found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in kinds.items())
             raise ArgumentError(
-                f"dataset {PREFIX}{name} cannot be opened: {_one_line(error)}{hint}"
-            ) from error
-        what, word = f"configuration of {base}", config
-    near = difflib.get_close_matches(word, known, n=5) or known
-    shown = ", ".join(near[:10]) + (", ..." if len(near) > 10 else "")
-    raise ArgumentError(
-        f"dataset must be in tensorflow-datasets, but got {PREFIX}{name}. There is no {what} "
-        f"{word}. The nearest names are {shown or 'none'}."
-    )
+                "dataset must have one uint8 image and one class label in each example, but got "
+                f"{self._name} with {found or type(features).__name__}."
+            )
+        return images[0], labels[0]
 
-
-def _configurations(base: str) -> list[str]:
-    tfds = _tensorflow_datasets()
-    try:
-        return list(tfds.builder_cls(base).builder_configs)
-    except ValueError:
-        return []
-
-
-def _features(name: str, features: object) -> tuple[str, str]:
-    """Return the names of the image and of the label in an example."""
-    tfds = _tensorflow_datasets()
-    kinds = dict(features.items()) if hasattr(features, "items") else {}
-    images = [
-        key
-        for key, kind in kinds.items()
-        if type(kind) is tfds.features.Image and kind.np_dtype == np.uint8
-    ]
-    labels = [key for key, kind in kinds.items() if isinstance(kind, tfds.features.ClassLabel)]
-    if len(labels) > 1 and "label" in labels:
-        labels = ["label"]
-    if len(images) != 1 or len(labels) != 1:
-        found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in kinds.items())
-        raise ArgumentError(
-            "dataset must have one uint8 image and one class label in each example, but got "
-            f"{PREFIX}{name} with {found or type(features).__name__}."
-        )
-    return images[0], labels[0]
-
-
-def _prepare(
-    name: str,
-    builder: "DatasetBuilder",
-    data_dir: str | os.PathLike[str] | None,
-) -> None:
-    if builder.is_prepared():
-        return
-    LOGGER.warning(
-        "%s%s is not in %s: downloading it (without a network, this fails after minutes)",
-        PREFIX,
-        name,
-        builder.data_dir,
-    )
-    retries = logging.getLogger("urllib3.connectionpool")
-    level = retries.level
-    retries.setLevel(logging.ERROR)  # one error instead of a warning for each retry
-    try:
-        builder.download_and_prepare()
-    except Exception as error:  # from the code of the dataset, its archives, or the network
-        root = _root(data_dir)
-        raise ArgumentError(
-            f"dataset {PREFIX}{name} is not in {builder.data_dir} and could not be prepared: "
-            f'{_one_line(error)}. On a machine with a network, run  python -c "import '
-            f"tensorflow_datasets as tfds; tfds.builder('{name.replace(':', '/')}', "
-            f"data_dir='tfds').download_and_prepare()\"  and copy the content of tfds to {root}"
-        ) from error
-    finally:
-        retries.setLevel(level)
-
-
-def _table(
-    name: str,
-    builder: "DatasetBuilder",
-    splits: Sequence[str],
-    image: str,
-    label: str,
-) -> ImageTable:
-    tfds = _tensorflow_datasets()
-    decoders = tfds.decode.PartialDecoding(
-        {image: True, label: True}, decoders={image: tfds.decode.SkipDecoding()}
-    )
-    from pipelines.bars import Bar  # needs tqdm
-
-    encoded: list[bytes] = []
-    numbers: list[int] = []
-    total = sum(builder.info.splits[split].num_examples for split in splits)
-    with Bar(total=total, unit="image", desc="reading images", disable=total < _BAR_FROM) as bar:
-        for split in splits:
-            try:
-                examples = builder.as_dataset(split=split, decoders=decoders, shuffle_files=False)
-                for batch in examples.batch(_IMAGES_AT_A_TIME).as_numpy_iterator():
-                    encoded.extend(batch[image])
-                    numbers.extend(batch[label].tolist())
-                    bar.update(len(batch[label]))
-            except Exception as error:  # TensorFlow's errors for damaged and missing files
-                raise _damaged(name, builder, split, _one_line(error)) from error
-    if len(numbers) != total:
-        why = f"it has {len(numbers)} examples instead of {total}"
-        raise _damaged(name, builder, " and ".join(splits), why)
-    labels = np.array(numbers, np.int64)
-    labelled = np.flatnonzero(labels >= 0)
-    which = " and ".join(splits)
-    if not len(labelled):
-        raise ArgumentError(
-            f"dataset must have images with labels, but got {PREFIX}{name} with no label in its "
-            f"{which} split."
-        )
-    if len(labelled) < len(labels):
+    def _prepare(self) -> None:
+        folder = self.builder.data_dir
         LOGGER.warning(
-            "%s%s: left out %d images of %s that have no label",
-            PREFIX,
-            name,
-            len(labels) - len(labelled),
-            which,
+            "%s is not in %s: downloading it (without a network, this fails after minutes)",
+            self._name,
+            folder,
         )
-    names = builder.info.features[label].names
-    chosen = np.empty(len(labelled), object)
-    chosen[:] = [encoded[row] for row in labelled]
-    return ImageTable(labels[labelled], names, encoded=chosen)
+        retries = logging.getLogger("urllib3.connectionpool")
+        level = retries.level
+        retries.setLevel(logging.ERROR)  # one error instead of a warning for each retry
+        try:
+            self.builder.download_and_prepare()
+        except Exception as error:  # from the code of the dataset, its archives, or the network
+            name = "/".join(filter(None, (self._base, self._config)))
+            raise ArgumentError(
+                f"dataset {self._name} is not in {folder} and could not be prepared: "
+                f'{_one_line(error)}. On a machine with a network, run  python -c "import '
+                f"tensorflow_datasets as tfds; tfds.builder('{name}', "
+                f"data_dir='tfds').download_and_prepare()\"  and copy the content of tfds to "
+                f"{self._root}"
+            ) from error
+        finally:
+            retries.setLevel(level)
 
+    def table(self, splits: Sequence[str]) -> ImageTable:
+        """Read the images with labels of some splits."""
+        from pipelines.bars import Bar  # needs tqdm
 
-def _tensorflow_datasets() -> Any:
-    with needing("run", "a dataset of tensorflow-datasets"):
-        return importlib.import_module("tensorflow_datasets")
+        decoding, info, label = self._tfds.decode, self.builder.info, self._label
+        decoders = decoding.PartialDecoding(
+            {self._image: True, label: True}, decoders={self._image: decoding.SkipDecoding()}
+        )
+        encoded: list[bytes] = []
+        numbers: list[int] = []
+        total = sum(info.splits[split].num_examples for split in splits)
+        hidden = total < _BAR_FROM
+        with Bar(total=total, unit="image", desc="reading images", disable=hidden) as bar:
+            for split in splits:
+                try:
+                    examples = self.builder.as_dataset(
+                        split=split, decoders=decoders, shuffle_files=False
+                    )
+                    for batch in examples.batch(_IMAGES_AT_A_TIME).as_numpy_iterator():
+                        encoded.extend(batch[self._image])
+                        numbers.extend(batch[label].tolist())
+                        bar.update(len(batch[label]))
+                except Exception as error:  # TensorFlow's errors for damaged and missing files
+                    raise self._damaged(split, _one_line(error)) from error
+        which = " and ".join(splits)
+        if len(numbers) != total:
+            raise self._damaged(which, f"it has {len(numbers)} examples instead of {total}")
+        labels = np.array(numbers, np.int64)
+        labelled = np.flatnonzero(labels >= 0)
+        if not len(labelled):
+            raise ArgumentError(
+                f"dataset must have images with labels, but got {self._name} with no label in its "
+                f"{which} split."
+            )
+        if len(labelled) < len(labels):
+            LOGGER.warning(
+                "%s: left out %d images of %s that have no label",
+                self._name,
+                len(labels) - len(labelled),
+                which,
+            )
+        chosen = np.empty(len(labelled), object)
+        chosen[:] = [encoded[row] for row in labelled]
+        return ImageTable(labels[labelled], info.features[label].names, encoded=chosen)
 
-
-def _root(data_dir: str | os.PathLike[str] | None) -> str:
-    """Return the folder of all datasets."""
-    tfds = _tensorflow_datasets()
-    return str(os.path.expanduser(data_dir or tfds.core.constants.DATA_DIR))
-
-
-def _damaged(name: str, builder: "DatasetBuilder", split: str, why: str) -> ArgumentError:
-    return ArgumentError(
-        f"dataset {PREFIX}{name} in {builder.data_dir} cannot be read, split {split}: {why}. "
-        "To prepare it again, delete this folder"
-    )
+    def _damaged(self, split: str, why: str) -> ArgumentError:
+        return ArgumentError(
+            f"dataset {self._name} in {self.builder.data_dir} cannot be read, split {split}: {why}"
+            ". To prepare it again, delete this folder"
+        )
 
 
 def _one_line(error: Exception) -> str:

@@ -6,7 +6,6 @@ error of a tf.data pipeline contains the reason but not the row.
 
 import concurrent.futures
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 from typing import cast
@@ -78,8 +77,7 @@ def find_bad_images(
     def why_bad(row: int) -> str | None:
         if encoded is not None:
             return _why_undecodable(max_pixels, encoded[row])
-        path = str(cast(np.ndarray, paths)[row])
-        return _why_unreadable(max_pixels, path) if decode else _why_not_an_image(path)
+        return _why_unreadable(str(cast(np.ndarray, paths)[row]), decode, max_pixels)
 
     found = []
     hidden = len(rows) < _BAR_FROM
@@ -98,26 +96,23 @@ def find_bad_images(
     return found
 
 
-def _why_unreadable(max_pixels: int, path: str) -> str | None:
+def _why_unreadable(path: str, decode: bool, max_pixels: int) -> str | None:
     """Return None for a good file, or the reason in one line."""
-    reason = _why_not_an_image(path)
-    if reason is not None:
-        return reason
-    try:
-        return _why_undecodable(max_pixels, pathlib.Path(path).read_bytes())
-    except OSError as error:
-        return str(error.strerror)
-
-
-def _why_not_an_image(path: str) -> str | None:
-    """Return None for a file that starts like an image, or the reason in one line."""
     try:
         with open(path, "rb") as file:
             head = file.read(12)
+            reason = _why_not_an_image(head)
+            if reason is None and decode:
+                reason = _why_undecodable(max_pixels, head + file.read())
+            return reason
     except FileNotFoundError:
         return NO_SUCH_FILE
     except OSError as error:
         return str(error.strerror)
+
+
+def _why_not_an_image(head: bytes) -> str | None:
+    """Return None if a file starts like an image, or the reason in one line."""
     if not head:
         return "the file is empty"
     unsupported = why_unsupported(head)

@@ -25,7 +25,7 @@ from pipelines.images.file_bytes import (
     numbers,
     part,
 )
-from pipelines.images.limits import MOST_PIXELS, announced_size, check_pixels
+from pipelines.images.limits import MOST_PIXELS, announced_size, checked_pixels
 from pipelines.images.orientation import (
     UPRIGHT,
     read_orientation,
@@ -115,14 +115,8 @@ class EncodedImage:
 
         They are equal to that part of the whole decoded image.
         """
-        return _crop(
-            self._encoded,
-            self.is_jpeg,
-            self.size,
-            self._orientation,
-            self._rgba,
-            tf.convert_to_tensor(window),
-        )
+        window = tf.convert_to_tensor(window)
+        return _crop(self._encoded, self.is_jpeg, self.size, self._orientation, self._rgba, window)
 
     def crop_jpeg(self, window: tf.Tensor, reduction: int = 1) -> tf.Tensor:
         """Return the pixels of a window of a JPEG quickly, uint8 [height, width, 3].
@@ -282,10 +276,8 @@ def _crop(
     )
 
 
-@one_operation
-def _upright_box(box: tf.Tensor, size: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Return `EncodedImage.within_upright`."""
-    return upright_window(box, size, orientation)
+# `EncodedImage.within_upright`
+_upright_box = one_operation(upright_window)
 
 
 def _over_white(rgba: tf.Tensor) -> tf.Tensor:
@@ -317,13 +309,11 @@ _opened_in_one_operation = one_operation(_opened)
 
 def _jpeg_size(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
     size = tf.io.extract_jpeg_shape(encoded)[:2]
-    with tf.control_dependencies(check_pixels(size[0], size[1], max_pixels)):
-        return tf.identity(size)
+    return checked_pixels(size, size[0], size[1], max_pixels)
 
 
 def _decoded(encoded: tf.Tensor, max_pixels: int) -> tuple[tf.Tensor, tf.Tensor]:
-    with tf.control_dependencies(check_pixels(*announced_size(encoded), max_pixels)):
-        pixels = _decode_rgba(tf.identity(encoded), max_pixels)
+    pixels = _decode_rgba(checked_pixels(encoded, *announced_size(encoded), max_pixels), max_pixels)
     return tf.shape(pixels)[:2], pixels
 
 
@@ -380,8 +370,8 @@ def _decode_webp(encoded: tf.Tensor) -> tf.Tensor:
 def _decode_gif(encoded: tf.Tensor, max_pixels: int) -> tf.Tensor:
     first = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     # The header was checked before, but an image can be larger than the screen in the header.
-    with tf.control_dependencies(check_pixels(tf.shape(first)[0], tf.shape(first)[1], max_pixels)):
-        return _opaque(tf.ensure_shape(first, [None, None, 3]))
+    first = checked_pixels(first, tf.shape(first)[0], tf.shape(first)[1], max_pixels)
+    return _opaque(tf.ensure_shape(first, [None, None, 3]))
 
 
 def _decode_bmp(encoded: tf.Tensor) -> tf.Tensor:

@@ -12,10 +12,13 @@ from pipelines.max_pixels import too_large as too_large
 _HEADER = 32  # bytes
 
 
-def check_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> list[tf.Operation]:
-    """Return the operations that must run before an image of this size is decoded.
+def checked_pixels(
+    value: tf.Tensor, height: tf.Tensor, width: tf.Tensor, max_pixels: int
+) -> tf.Tensor:
+    """Return `value` after a check of the size of the image to which it belongs.
 
     Args:
+        value: Any tensor.
         height, width: Integer scalars.
         max_pixels: Most pixels that the image can have.
 
@@ -25,7 +28,8 @@ def check_pixels(height: tf.Tensor, width: tf.Tensor, max_pixels: int) -> list[t
     # Floats do not overflow: a file can announce 2³¹ by 2³¹.
     pixels = tf.abs(tf.cast(height, tf.float64) * tf.cast(width, tf.float64))
     checked = tf.debugging.Assert(pixels <= max_pixels, [too_large(max_pixels)])
-    return [] if checked is None else [checked]
+    with tf.control_dependencies([] if checked is None else [checked]):
+        return tf.identity(value)
 
 
 def announced_size(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -96,14 +96,11 @@ def augment(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Te
         whole = read(image, resized, (tf.zeros([2]), tf.cast(resized, tf.float32)), resized)
         jittered = jitter_colors(whole, jitter_numbers, transform.jitter)
         image = decode.PixelImage(tf.cast(tf.round(jittered), tf.uint8))
-    output = read(image, resized, window, transform.image_size)
+    output = plain = read(image, resized, window, transform.image_size)
     if transform.flip:
-        mirrored = tf.cond(
-            tf.squeeze(flip_number < 0.5), lambda: tf.reverse(output, [1]), lambda: output
-        )
-    else:
-        mirrored = output
-    return tf.ensure_shape(mirrored, [transform.image_size, transform.image_size, 3])
+        is_mirrored = tf.squeeze(flip_number < 0.5)
+        output = tf.cond(is_mirrored, lambda: tf.reverse(plain, [1]), lambda: plain)
+    return tf.ensure_shape(output, [transform.image_size, transform.image_size, 3])
 
 
 @_shared

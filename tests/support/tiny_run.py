@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from experiments import run
 from experiments.options.command_line import run_command
-from experiments.training.manifest import Manifest
+from experiments.training.run_files import Manifest
 from experiments.training.run_folder import RunFolder
 
 TINY = [

@@ -9,9 +9,9 @@ from experiments.options.errors import UsageError
 from experiments.options.help import shown
 from experiments.options.parsing import value_of
 from experiments.training.objectives.alternating import Alternating
-from experiments.training.objectives.alternating_classifier import AlternatingClassifier
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import (
+    AlternatingClassifier,
     AttachedClassifier,
     BesideClassifier,
     Classifier,

@@ -76,7 +76,7 @@ class Objective(abc.ABC):
         return batches_of(data.train, sampler, seed=self.options.seed)
 
     @abc.abstractmethod
-    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+    def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the fitted model, which shares the layers of `embedding`.
 
         Args:
@@ -95,7 +95,7 @@ class Objective(abc.ABC):
         loss = self.loss()
         return {"loss": loss, "metrics": parts(loss)}
 
-    def in_chunks(self, model: keras.Model) -> keras.Model:
+    def in_chunks(self, model: models.DistributedModel) -> models.DistributedModel:
         """Return the fitted model, which computes parts of a batch if `chunk_size` is set.
 
         Raises:

@@ -1,14 +1,17 @@
 """Training with a classifier of the training classes over the embedding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 from keras import ops
 
 from experiments.evaluation.evaluators import ClassifierAccuracy, Evaluator
+from experiments.options.errors import UsageError
 from experiments.training.objectives.base import Objective, parts
 from keras_dml import losses, models, optimizers
+from keras_dml.metrics.linear_probe import Probe, fit_probe
 
 
 class Classifier(Objective):
@@ -16,7 +19,7 @@ class Classifier(Objective):
 
     has_classifier: ClassVar[bool] = True
 
-    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+    def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the classifier."""
         classifier = self.classifier(embedding, num_classes)
         fitted = models.DistributedModel(
@@ -85,7 +88,7 @@ class AttachedClassifier(BesideClassifier):
         "logits_loss": "classifier_loss",
     }
 
-    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+    def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the embedding, and the classifier after a gradient stop."""
         fitted = super().training_model(embedding, num_classes)
         self._classifier = fitted.get_layer("logits")
@@ -112,3 +115,73 @@ class AttachedClassifier(BesideClassifier):
         if keras.backend.backend() == "jax":
             return arguments
         return {**arguments, "metrics": {"embeddings": parts(loss)}}
+
+
+class AlternatingClassifier(Classifier):
+    """Cross-entropy in turns: fit the classifier, then train the embedding with it for an epoch.
+
+    Boudiaf et al. 2020, Eq. 9 to 11.
+
+    Before each epoch, a callback fits the classifier on the embeddings of all training images,
+    without augmentation. The steps of the epoch do not change the classifier.
+    """
+
+    sides: ClassVar[Sequence[str]] = ("training",)
+
+    def classifier(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+        """Return the model from images to logits, with a classifier that the steps do not train."""
+        classifier = super().classifier(embedding, num_classes)
+        self._layer = classifier.get_layer("logits")
+        self._layer.trainable = False
+        return classifier
+
+    def compile_arguments(self, total_steps: int) -> dict[str, Any]:
+        """Return the loss, and its parts as metrics.
+
+        Raises:
+            UsageError: The loss smooths the labels. The fitted classifier minimizes the loss only
+                without smoothing.
+        """
+        arguments = super().compile_arguments(total_steps)
+        if arguments["loss"].label_smoothing:
+            raise UsageError(
+                "label_smoothing must be 0 with objective=alternating, but got "
+                f"{arguments['loss'].label_smoothing}."
+            )
+        return arguments
+
+    def callbacks(
+        self, embeddings: Callable[[str], np.ndarray], labels: np.ndarray
+    ) -> list[keras.callbacks.Callback]:
+        """Return a callback that fits the classifier before each epoch, from its current weights.
+
+        It adds "profile_ce" to the logs of the epoch: the smallest value over all θ of the mean
+        cross-entropy plus (w/2)‖θ‖², with w = `weight_decay`. The bias has no decay. With θ fixed,
+        this sum is an upper bound of the profile for any weights of the embedding. The two are
+        equal at the weights for which θ was fitted. A step on all images that is small enough
+        therefore lowers the profile.
+
+        Reference: Boudiaf et al. 2020, Eq. 9 to 11, 33, and 34.
+        """
+        layer, weight_decay = self._layer, self.options.weight_decay
+        profile = float("nan")
+
+        def fit(epoch: int, logs: Any = None) -> None:
+            nonlocal profile
+            rows = embeddings("training").astype(np.float64)
+            weights, bias = (
+                keras.ops.convert_to_numpy(each).astype(np.float64)
+                for each in (layer.kernel, layer.bias)
+            )
+            start = Probe(weights, bias, np.zeros(1), np.ones(1), converged=False)
+            most = self.options.classifier_steps
+            fitted = fit_probe(rows, labels, weight_decay, start, False, most)
+            layer.kernel.assign(fitted.weights)
+            layer.bias.assign(fitted.bias)
+            cross_entropy = -fitted.log_probabilities(rows, labels).mean()
+            profile = float(cross_entropy + weight_decay / 2 * (fitted.weights**2).sum())
+
+        def log(epoch: int, logs: dict[str, float]) -> None:
+            logs["profile_ce"] = profile
+
+        return [keras.callbacks.LambdaCallback(on_epoch_begin=fit, on_epoch_end=log)]

@@ -45,7 +45,7 @@ class Joint(Objective):
         """Return the output that the first loss takes."""
         return embedding.output
 
-    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+    def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the model with both outputs."""
         outputs = {"first": self.first_output(embedding, num_classes), "also": embedding.output}
         return models.DistributedModel(embedding.input, outputs, name="training")

@@ -30,7 +30,7 @@ class OverPairs(Objective):
         """Return the names of the levels, if any."""
         return self.options.levels or ()
 
-    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+    def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the embedding, or each level's part of it."""
         outputs = {
             level: self._with_boundaries(
@@ -44,11 +44,11 @@ class OverPairs(Objective):
         fitted = self.in_chunks(fitted)
         return self._remembering(fitted) if self.options.memory else fitted
 
-    def compared(self, fitted: keras.Model) -> keras.Model:
+    def compared(self, fitted: models.DistributedModel) -> models.DistributedModel:
         """Return the model whose outputs the loss compares."""
         return fitted
 
-    def _remembering(self, fitted: keras.Model) -> keras.Model:
+    def _remembering(self, fitted: models.DistributedModel) -> models.DistributedModel:
         """Return the model with a memory of earlier batches."""
         given = dict(self.options.memory)
         size = given.pop("size", 0)
@@ -144,7 +144,7 @@ class OverCatalog(OverPairs):
             lambda queries, candidates: ((queries[0], candidates[0]), queries[1])
         )
 
-    def compared(self, fitted: keras.Model) -> keras.Model:
+    def compared(self, fitted: models.DistributedModel) -> models.DistributedModel:
         """Return the model of both encoders."""
         return models.DualEncoder(fitted, self.candidate_encoder or fitted, name="training")
 

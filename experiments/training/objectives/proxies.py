@@ -14,7 +14,7 @@ from keras_dml import losses, models, optimizers
 class OverProxies(Objective):
     """Training with a loss over cosines to proxies. Levels are concatenated."""
 
-    def training_model(self, embedding: keras.Model, num_classes: int) -> keras.Model:
+    def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the embedding with the head of the loss, changed by the options."""
         options = self.options
         loss = cast(type[losses.ProxyLoss], losses.LOSSES[options.loss])

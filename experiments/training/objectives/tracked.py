@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 import numpy as np
 from scipy.special import logsumexp
 
-from experiments.evaluation.evaluators import Embeddings, Evaluator, Findings, Finished
+from experiments.evaluation.evaluators import (
+    Embeddings,
+    EvaluatedRun,
+    Evaluator,
+    Findings,
+    Finished,
+)
 from experiments.evaluation.tracked import tracked_figures
 from experiments.options.errors import UsageError
 from experiments.options.loss_flags import loss_names, parsed_arguments
@@ -62,7 +67,7 @@ class TrackedLosses(Evaluator):
         return ("training",)
 
     def measure(
-        self, run: Any, model: keras.Model, embeddings: Embeddings
+        self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
     ) -> Iterator[tuple[str, float]]:
         """Yield the means over the batches, and the terms of Proposition 1 with "pce"."""
         batches = [run.sampler(step) for step in range(_BATCHES)]
@@ -85,7 +90,7 @@ class TrackedLosses(Evaluator):
                 if math.isfinite(value):
                     yield f"track/gap_{name}", value
 
-    def finish(self, run: Any, end: Finished) -> Findings:
+    def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return the figures."""
         return Findings(figures=tracked_figures({"": end.history}))
 

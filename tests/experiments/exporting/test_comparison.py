@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.exporting.comparison import compare, milliseconds
+from experiments.exporting.exported_run import compare, milliseconds
 
 
 def test_numbers_of_a_comparison():

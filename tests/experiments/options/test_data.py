@@ -54,7 +54,7 @@ def test_a_bad_gallery_image_is_found_before_training(inshop):
 BREAKING = ["a\nb.png", "a\r\tb.png", "a\u2028b.png", "a\x85 b.png", '"a".png']
 
 
-def test_bad_images_with_line_breaks_in_their_names_are_left_out(tmp_path):
+def test_bad_images_with_line_breaks_in_their_names_are_left_out(tmp_path, monkeypatch):
     for side in ("train", "unseen"):
         for name in ("good.png", "also good.png", f"not {side}.png", *BREAKING):
             (tmp_path / "data" / side).mkdir(parents=True, exist_ok=True)
@@ -71,6 +71,10 @@ def test_bad_images_with_line_breaks_in_their_names_are_left_out(tmp_path):
     assert len(lines) == 1 + len(BREAKING) and all(
         line.isprintable() for line in "".join(lines).split("\t")
     )
+    # A resumed run does not decode the images again.
+    monkeypatch.setattr(described.pipelines, "find_bad_images", pytest.fail)
+    again, same = described.data(options, lines)
+    assert same == lines and again.train.paths.tolist() == split.train.paths.tolist()
 
 
 def test_a_fold_never_reads_a_test_image(tmp_path):

@@ -104,6 +104,10 @@ def test_the_help_of_a_run_does_not_import_tensorflow():
     assert "--loss=multi_similarity" in run_python("-c", program)
 
 
+def test_a_wrong_value_is_refused_before_keras_is_imported():
+    check("run", ["--epochs=many"])
+
+
 def check(name, words):
     program = (
         f"import sys; from experiments.{name} import main\n"

@@ -14,7 +14,7 @@ every_class = pytest.mark.parametrize("described", CLASSES, ids=lambda cls: cls.
 
 @every_class
 def test_only_listed_choices_are_accepted(described):
-    for argument in arguments(described):
+    for argument in arguments(described).values():
         if described is models.RankMI or argument.choices is None:
             continue
         needed = {"num_classes": 3} if described is models.ProxyHead else {}
@@ -33,16 +33,22 @@ def literal(mode: typing.Literal["a", "b"] | None = None, other: "Missing | None
     """
 
 
+def number(mode: float = 0.5):
+    """A function.
+
+    Args:
+        mode: Number of the function.
+    """
+
+
 def test_only_arguments_with_a_flag_type_have_flags():
-    (mode,) = arguments(literal)
+    (mode,) = arguments(literal).values()
     assert (mode.name, mode.kind, mode.default, mode.choices) == ("mode", str, None, ("a", "b"))
 
 
 def test_entries_that_share_a_name_must_share_its_type():
-    floats = {one.name: one for one in arguments(losses.TripletLoss)}
-    strings = {"margin": arguments(literal)[0]}
-    with pytest.raises(TypeError, match="margin must be of one type in all entries .*: a, b"):
-        flags_of_entries({"a": {"margin": floats["margin"]}, "b": strings}, "Group")
+    with pytest.raises(TypeError, match="mode must be of one type in all entries .*: a, b"):
+        flags_of_entries({"a": literal, "b": number}, "Group")
 
 
 def test_a_loss_name_is_registered_once():

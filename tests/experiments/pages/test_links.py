@@ -1,7 +1,6 @@
 """Links between pages: relative, in both directions, and only to existing files."""
 
-from experiments.pages.links import add_link, links_html
-from experiments.pages.page import write_page
+from experiments.pages.page import add_link, links_html, write_page
 
 
 def test_a_page_links_to_existing_pages(tmp_path):

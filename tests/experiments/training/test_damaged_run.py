@@ -13,18 +13,18 @@ from trials import Tally, seeds
 
 from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.options.errors import UsageError
-from experiments.training.checkpoint import State
-from experiments.training.manifest import MANIFEST, Manifest
 from experiments.training.run_files import (
     BEST,
     CHECKPOINT,
     FLAGS_FILE,
     LOG,
+    MANIFEST,
     RESULT,
+    Manifest,
     kept_model,
     read_finished,
 )
-from experiments.training.run_folder import RunFolder
+from experiments.training.run_folder import RunFolder, State
 
 FLAGS = "--seed=0\n--epochs=3\n"
 ALONE = types.SimpleNamespace(first=True, from_first=lambda array: array)

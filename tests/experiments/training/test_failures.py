@@ -11,7 +11,6 @@ import tensorflow as tf
 from experiments.options import RunError, UsageError
 from experiments.options.data import check_still_there
 from experiments.training import fit
-from experiments.training.checkpoint import State
 from experiments.training.failures import explained
 from experiments.training.run_files import CHECKPOINT
 from experiments.training.run_folder import RunFolder
@@ -85,13 +84,9 @@ def test_a_failing_disk_is_named_while_images_are_checked(reason, tmp_path):
 
 def test_a_deterministic_run_reports_a_changed_number_of_threads(tmp_path, monkeypatch, caplog):
     def restore(deterministic, before, now):
-        folder = types.SimpleNamespace(
-            restore_checkpoint=lambda model_at, workers: State(1, 1), threads=before
-        )
-        options = types.SimpleNamespace(deterministic=deterministic)
         monkeypatch.setattr(fit, "threads", lambda: now)
         caplog.clear()
-        fit.restored(types.SimpleNamespace(folder=folder, options=options), None, None)
+        fit.note_other_threads(types.SimpleNamespace(deterministic=deterministic), before)
         return caplog.text
 
     assert "began with 2 and resumes with 8" in restore(True, 2, 8)

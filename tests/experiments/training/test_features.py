@@ -8,9 +8,9 @@ import pytest
 from tiny_run import TINY, assert_serves_its_embeddings, command, final_weights, history
 
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training import encoders, outcome
+from experiments.training import encoders, fit
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
-from experiments.training.fine_tuning import Trainability
+from experiments.training.fit import Trainability
 from keras_dml import models
 from pipelines import EvaluationTransform, ImageTable
 
@@ -55,7 +55,7 @@ def test_a_head_trains_the_same_on_cached_features_as_on_images(cached, photos, 
 @pytest.mark.parametrize("loss", ["contrastive", "rankmi", "center"])
 def test_other_losses_share_the_cached_features(loss, cached, photos, tmp_path, monkeypatch):
     # The final embeddings come from the features, too, not from the images.
-    monkeypatch.setattr(outcome, "TableEmbedder", lambda *_: None)
+    monkeypatch.setattr(fit, "TableEmbedder", lambda *_: None)
     shared = f"--cache_dir={cached.parent / 'features'}"
     before = {path: path.stat().st_mtime_ns for path in cached.parent.glob("features/*.npy")}
     run_of(tmp_path / "run", photos, "--cache_features", shared, f"--loss={loss}")

@@ -16,7 +16,7 @@ from tiny_transformer import tiny_transformer
 
 from experiments.options import RunOptions, UsageError, data, parse
 from experiments.training import encoders
-from experiments.training.fine_tuning import Trainability
+from experiments.training.fit import Trainability
 from experiments.training.optimizer import backbone_optimizer, optimizer, scheduled
 from keras_dml import models, optimizers
 

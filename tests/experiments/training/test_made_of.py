@@ -13,7 +13,6 @@ from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.options import RunOptions, UsageError, parse, resolved
 from experiments.options import data as described
 from experiments.pages.retrieval import same_queries
-from experiments.training.checkpoint import State
 from experiments.training.made_of import images_of_run, record_of, settle_images
 from experiments.training.run_files import (
     BEST,
@@ -22,7 +21,7 @@ from experiments.training.run_files import (
     IMAGES,
     note_other_images,
 )
-from experiments.training.run_folder import RunFolder
+from experiments.training.run_folder import RunFolder, State
 from pipelines import ImageTable, Split
 
 NAMES = [f"{kind}/{number}.png" for kind in "abcdef" for number in range(2)]

@@ -13,7 +13,6 @@ from keras_dml.metrics import (
     identification,
     pair_counts,
     pair_scores,
-    pair_verification,
     pairs_needed,
     verification,
 )
@@ -96,7 +95,6 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, few, monkeypatch):
     monkeypatch.setattr(pair_scores, "_BLOCK", 7 if few else 32)
     if not few:
         monkeypatch.setattr(pair_counts, "_FEW", 1)
-        monkeypatch.setattr(pair_counts, "_PARTS", 3)
         monkeypatch.setattr(pair_counts, "_HIGHEST", 5)
     for (embeddings, labels), expected in zip(sets(), naive_results(metric), strict=True):
         negative, positive, thresholds, (error, error_threshold) = expected
@@ -120,12 +118,14 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, few, monkeypatch):
 
 
 def labeled_rows(embeddings, labels, metric="cosine"):
-    rows = np.asarray(embeddings, np.float32)
-    return pair_verification._labeled_rows(rows, np.unique(labels, return_inverse=True)[1], metric)
+    rows, codes = np.asarray(embeddings, np.float32), np.unique(labels, return_inverse=True)[1]
+    order = np.argsort(codes, kind="stable")
+    scores = pair_scores.PairScores(rows[order], metric)
+    return pair_counts.LabeledRows(codes[order], np.bincount(codes), scores)
 
 
 def sample_of(rows):
-    return pair_counts.count_values(rows, [0], pair_counts.count_bins(rows), 0)[1]
+    return pair_counts.count_values(rows, [0], pair_counts.count_bins(rows), 0)[2]
 
 
 def test_the_sample_represents_all_pairs(monkeypatch):

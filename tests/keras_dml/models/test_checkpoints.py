@@ -91,11 +91,13 @@ def test_the_error_lists_all_mismatches_and_nothing_changes(tmp_path):
     found["stem.bn.weight"] = np.ones(3)
     found["last.weight"] = np.ones((5, 2))
     found["head.7.weight"] = found["fc2.bias"] = np.ones(1)
+    found["stem_conv.weight"] = found["stem.conv.weight"]
     message = (
         r"2 missing: stem_conv_bias, stem_bn_running_mean; "
         r"2 left over: head.7.weight, fc2.bias; "
         r"2 of another shape: stem.bn.weight \(3,\), not \(2,\), "
-        r"last.weight \(5, 2\), not \(5, 2, 1, 1\)$"
+        r"last.weight \(5, 2\), not \(5, 2, 1, 1\); "
+        r"1 with the name of another array: stem.conv.weight$"
     )
     with pytest.raises(ValueError, match=message):
         load_arrays(model, write(tmp_path, found))
@@ -151,7 +153,7 @@ def published(tmp_path, monkeypatch):
     def publish(sha256=None, url=None):
         checksum = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
         entry = backbones.Backbone(
-            one_convolution, "rgb", download=backbones.Download(url or file.as_uri(), checksum)
+            one_convolution, "rgb", url=url or file.as_uri(), sha256=checksum
         )
         monkeypatch.setitem(backbones.BACKBONES, "one_convolution", entry)
 

@@ -234,7 +234,7 @@ def states_of(kind, steps):
 
 @EVERY
 def test_eight_threads_search_while_a_ninth_changes_the_index(kind, monkeypatch):
-    for owner, names in ((Items, ("replace", "append", "remove")), (TreeSearcher, ("update",))):
+    for owner, names in ((Items, ("upsert", "add", "remove")), (TreeSearcher, ("update",))):
         for name in names:
             monkeypatch.setattr(owner, name, slow(getattr(owner, name)))
     index, changes, answers, queries, k = states_of(kind, steps=12)

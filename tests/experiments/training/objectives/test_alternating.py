@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.training.objectives.pair_distances import PairDistances
+from experiments.training.objectives.alternating import PairDistances
 
 
 def test_rankmi_updates_the_embedding_once_in_k_plus_one_steps(objective):

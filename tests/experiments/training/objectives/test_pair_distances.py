@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.evaluation.evaluators import Finished, Start
 from experiments.pages.figures import svgs
-from experiments.training.objectives.pair_distances import PairDistances
+from experiments.training.objectives.alternating import PairDistances
 from experiments.training.run_folder import RunFolder
 from keras_dml.metrics import distance_histograms
 from keras_dml.models import StatisticsNetwork
