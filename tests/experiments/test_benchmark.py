@@ -1,7 +1,6 @@
 """Each benchmark prints its table."""
 
 import importlib.util
-import re
 import signal
 
 import keras
@@ -10,8 +9,8 @@ import pytest
 import tiers
 
 from experiments import benchmark
-from experiments.benchmarks import end_to_end, measuring, retrieval
 from experiments.benchmarks import losses as benchmark_losses
+from experiments.benchmarks import measuring, retrieval
 from experiments.benchmarks import relations as benchmark_relations
 from experiments.options.command_line import RunError, run_command
 from keras_dml import metrics, relations
@@ -79,8 +78,7 @@ def test_every_loss_can_be_measured(name, monkeypatch):
     assert all(row[name] > 0 for name in times)
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
+@tiers.thorough
 @pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
 def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, capsys):
     monkeypatch.setattr(retrieval, "MILLION", (3_000, 300, 8))
@@ -96,41 +94,7 @@ def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, cap
     np.testing.assert_array_equal(scores[4], scores[8])  # a small set has no tree
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["speed"], r"must be a benchmark \(losses, .*\), but got speed"),
-        ([], "but got nothing"),
-        (["losses", "--losses=hinge"], "losses must be .*hinge"),
-        (["losses", "--sizes=1"], "sizes must be at least 2"),
-    ],
-)
-def test_bad_input(arguments, message, capsys):
-    assert run_command(benchmark.main, ["benchmark", *arguments]) == 2
-    assert re.search(message, capsys.readouterr().err)
-
-
-def end_to_end_row(program, words, steps, rates):
-    assert len(rates) == steps
-    row = {"images": 120, "step": 50.0, "data": 4.0, "MB": 900.0, "R@1": 0.85}
-    if "--loss=rankmi" not in words:
-        row |= {"f+b": 40.0, "with loss": 42.0, "whole": 45.0}
-    yield row
-
-
-def test_the_table_of_whole_trainings(monkeypatch, capsys):
-    monkeypatch.setattr(measuring, "child_rows", end_to_end_row)
-    monkeypatch.setattr(end_to_end, "_PEERS", ())
-    columns, *rows = table(capsys, "end_to_end", "--steps=4", "--losses=ce,rankmi", "--rounds=1")
-    assert columns.split()[:2] == ["network", "loss"]
-    assert [row.split()[3:] for row in rows] == [
-        ["keras_dml", "2,400", "4.0", "40.0", "2.0", "3.0", "5.0", "1.19", "900", "85.0"],
-        ["keras_dml", "2,400", "4.0", "–", "–", "–", "–", "–", "900", "85.0"],
-    ]
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
+@tiers.thorough
 def test_a_whole_training_of_the_glyphs_net(capsys):
     _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")
     assert row.split()[:4] == ["small_convnet", "32", "multi_similarity", "keras_dml"]
