@@ -16,17 +16,17 @@ command = command_of("preview")
 
 
 def test_a_row_has_the_evaluation_image_and_training_crops(photos):
-    table = pipelines.load_dataset("folder", photos).train
+    table = pipelines.load_dataset("folder", photos).train.select(np.arange(4))
     evaluation = pipelines.EvaluationTransform(32, 40)
     augmentation = pipelines.TrainTransform(24, 30, crop="fixed")
-    shown, again = (preview.tiles(table, augmentation, evaluation, 4, seed=1) for _ in range(2))
+    shown, again = (preview.tiles(table, augmentation, evaluation, 2, seed=1) for _ in range(2))
     (first, *crops), count = shown, len(table)
     assert first.shape == (count, 32, 32, 3) and {x.shape for x in crops} == {(count, 24, 24, 3)}
     np.testing.assert_array_equal(crops, again[1:])
     evaluated = np.concatenate(list(pipelines.evaluation_batches(table, evaluation)))
     np.testing.assert_allclose(first, evaluated, atol=0.5)
     for row in zip(*crops, strict=True):  # different crops, some of them mirrored
-        assert len({tile.tobytes() for tile in row}) == 4
+        assert len({tile.tobytes() for tile in row}) == 2
 
 
 def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):

@@ -23,6 +23,9 @@ command = command_of("search")
 
 def test_neighbors_are_printed(index, tmp_path, capsys):
     queries = [tmp_path / "one.png", tmp_path / "<b>two.png"]
+    if sys.platform == "linux":  # file names are text elsewhere
+        queries.append(tmp_path / os.fsdecode(b"caf\xe9.png"))
+        picture(2).save(queries[2])
     picture(1).save(queries[0])
     picture(3, (400, 200)).save(queries[1])
     given = [f"--query={query}" for query in queries]
@@ -34,6 +37,7 @@ def test_neighbors_are_printed(index, tmp_path, capsys):
     assert lines[6] == str(queries[1]) and lines[7].endswith("  b/3.gif")
     scores = [float(line.split()[1]) for line in lines[2:5]]
     assert scores == sorted(scores, reverse=True)
+    assert len(queries) == 2 or lines[11].endswith("caf?.png")
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +132,6 @@ def test_conditions_on_the_command_line(known, capsys):
     assert command(*given) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:4] == ["   1  1.0000  7.png  (and 2 alike)", "      milk, 1 of 1"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
-def test_a_name_that_is_not_utf_8_is_shown_with_question_marks(index, tmp_path, capsys):
-    query = tmp_path / os.fsdecode(b"caf\xe9.png")
-    picture(1).save(query)
-    assert command(f"--index={index}", f"--query={query}") == 0
-    assert "caf?.png" in capsys.readouterr().out
 
 
 def test_without_the_web_library(index, monkeypatch, capsys):

@@ -15,12 +15,16 @@ from left_behind import left_behind
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 LOOK = 0.002
 LONGEST = 240.0
-# `python -m MODULE WORDS` after the Python code in `setup`.
+# `python -m MODULE WORDS` after the Python code in `setup`. An interrupt during the imports, before
+# the command can handle it, ends the process.
 PROGRAM = """
-import runpy, sys
+import importlib, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 module, setup, *words = sys.argv[1:]
 exec(setup)
+importlib.import_module(module)
 sys.argv = [module, *words]
+signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 

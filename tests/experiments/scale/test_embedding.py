@@ -13,17 +13,7 @@ from photo_search import index_command, plain_embeddings, save_color_model, writ
 from processes import run_python
 from tiny_run import start
 
-NAMES = [f"{folder}/{number:03d}.png" for folder in "abc" for number in range(60)]
 SECONDS = 300
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ray")
-    write_photos(folder / "photos", NAMES)
-    (folder / "photos" / "a" / "bad.jpg").write_text("no image")
-    save_color_model(folder / "model")
-    return folder
 
 
 def words(made, output, address, *more):
@@ -58,7 +48,7 @@ def finished_files(output):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_loses_nothing_and_repeats_nothing(made, tmp_path):
+def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path):
     """The embeddings equal the result of the command without Ray."""
     pytest.importorskip("ray")
     write_photos(tmp_path / "photos", [f"{number:03d}.png" for number in range(600)])
@@ -89,7 +79,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(made, tmp_path):
 
 @tiers.thorough
 @pytest.mark.parametrize("store", ["parquet", "lancedb"])
-def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path):
+def test_a_killed_command_continues_and_leaves_no_process(store, tmp_path):
     """Killed when Ray starts, when a worker starts, and after 1, 3, and all files."""
     pytest.importorskip("ray")
     if store == "lancedb":
@@ -134,7 +124,7 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
         ("auto", "the cluster of RAY_ADDRESS=auto cannot be used: no cluster"),
     ],
 )
-def test_no_cluster_at_the_address(address, said, made, tmp_path, monkeypatch, capsys):
+def test_no_cluster_at_the_address(address, said, index, tmp_path, monkeypatch, capsys):
     ray = pytest.importorskip("ray")
 
     def refuse(address, **given):
@@ -143,13 +133,13 @@ def test_no_cluster_at_the_address(address, said, made, tmp_path, monkeypatch, c
 
     monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(ray, "init", refuse)
-    given = words(made, tmp_path / "out", f"parquet:{tmp_path / 'files'}")
+    given = words(index.parent, tmp_path / "out", f"parquet:{tmp_path / 'files'}")
     assert index_command(*given) == 2
     assert said in capsys.readouterr().err
 
 
 @tiers.thorough
-def test_a_folder_that_disappears_stops_the_command(made, tmp_path):
+def test_a_folder_that_disappears_stops_the_command(tmp_path):
     pytest.importorskip("ray")
     photos = tmp_path / "photos"
     names = [f"{number:04d}.png" for number in range(1500)]

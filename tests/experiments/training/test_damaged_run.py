@@ -190,15 +190,15 @@ def kill_at(monkeypatch, path, call):
         folder.close()
 
 
-@pytest.mark.parametrize("call", range(1, 5))
-def test_a_kill_between_two_renamings_loses_nothing(call, tmp_path, monkeypatch):
-    begun(tmp_path / "whole", 1)
-    shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
-        kill_at(monkeypatch, tmp_path / "run", call)
-    assert ended(tmp_path / "run") == ended(tmp_path / "whole")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {path.name for path in (tmp_path / "whole").iterdir()}
+def test_a_kill_between_two_renamings_loses_nothing(two_epochs, tmp_path, monkeypatch):
+    begun(tmp_path / "begun", 1)
+    for call in range(1, 5):
+        run = shutil.copytree(tmp_path / "begun", tmp_path / f"run {call}")
+        with pytest.raises(KeyboardInterrupt):
+            kill_at(monkeypatch, run, call)
+        assert ended(run) == two_epochs[1]
+        whole = two_epochs[0].with_name("whole")
+        assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
 
 
 def test_changed_files_of_a_finished_run_are_named(tmp_path):
