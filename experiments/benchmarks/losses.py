@@ -15,7 +15,16 @@ from experiments.options.values import whole_numbers
 IMAGES_PER_CLASS = 4
 # The formula of a fused loss and some losses of the peer take n³ numbers.
 _LARGEST_CUBIC = 512
-_CUBIC_PEERS = ("triplet", "lifted_structure", "ice", "nt_xent")
+_CUBIC_PEERS = (
+    "angular",
+    "ice",
+    "lifted_structure",
+    "margin",
+    "nt_xent",
+    "smooth_ap",
+    "tcm",
+    "triplet",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,6 +249,13 @@ def _peer(name: str, class_ids: np.ndarray, z: np.ndarray) -> measuring.Step | N
         "nt_xent": lambda: losses.NTXentLoss(0.07),
         "supcon": lambda: losses.SupConLoss(0.1),
         "circle": lambda: losses.CircleLoss(0.4, 80),
+        "angular": lambda: losses.AngularLoss(45),
+        "margin": lambda: losses.MarginLoss(),
+        "n_pairs": lambda: losses.NPairsLoss(),
+        "histogram": lambda: losses.HistogramLoss(150),
+        "ranked_list": lambda: losses.RankedListLoss(0.4, Tn=10, alpha=1.2),
+        "smooth_ap": lambda: losses.SmoothAPLoss(),
+        "tcm": lambda: losses.ThresholdConsistentMarginLoss(),
     }
     if name not in peers:
         return None

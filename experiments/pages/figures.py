@@ -11,6 +11,7 @@ import io
 import itertools
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ def _curves(title: str, shown: Curves) -> str:
         if shown.x == "epoch":
             axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
         axes.set_xlabel(shown.x)
-        axes.set_ylabel(shown.y)
+        axes.set_ylabel(_wrapped(shown.y))
         names = axes.get_legend_handles_labels()[1]
         if len(names) > 1:
             # Two columns of longer names are wider than the figure.
@@ -139,7 +140,7 @@ def _means(title: str, shown: Means) -> str:
             axes.plot([mean], [place], "D", color=_BLUE, markersize=5)
         axes.set_yticks(range(len(words)), words)
         axes.set_ylim(len(words) - 0.4, -0.6)
-        axes.set_xlabel(shown.x)
+        axes.set_xlabel(_wrapped(shown.x))
 
     return _drawn(title, draw, words, 1.2 + 0.35 * len(words))
 
@@ -174,6 +175,11 @@ def _trials(title: str, shown: Trials) -> str:
         figure.supylabel(shown.y, fontsize="medium")
 
     return _drawn(title, draw, words, 0.5 + 2.3 * lines)
+
+
+def _wrapped(label: str) -> str:
+    """Break the label of an axis that is longer than the axis of the lowest figure."""
+    return textwrap.fill(label, 30)
 
 
 def _drawn(title: str, draw: Callable[[Figure], None], words: list[str], height: float) -> str:

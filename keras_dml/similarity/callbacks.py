@@ -94,11 +94,10 @@ class EvalCallback(keras.callbacks.Callback):
         self.model.reset_index()
         self.model.index(self.targets, self.target_labels, verbose=0)
         for suffix, (queries, labels) in self.sets.items():
-            scores = self._scores(queries, labels)
-            logs.update({f"{name}{suffix}": value for name, value in scores.items()})
-            if self.writer is not None:
-                with self.writer.as_default():
-                    for name, value in scores.items():
+            for name, value in self._scores(queries, labels).items():
+                logs[f"{name}{suffix}"] = value
+                if self.writer is not None:
+                    with self.writer.as_default():
                         tf.summary.scalar(f"{name}{suffix}", value, step=epoch)
         self.model.reset_index()
 

@@ -1,12 +1,13 @@
 """Scores of matches and mismatches, as arrays over distance thresholds."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_dml._common.errors import argument_error
 from keras_dml._common.exports import public_names
+from keras_dml.similarity._names import from_name
 
 
 class ClassificationMetric:
@@ -20,22 +21,22 @@ class ClassificationMetric:
         array([0.75])
 
     Args:
-        name: Name in results. Empty: the name of the class's score.
+        name: Name in results. Empty: the first alias, or the canonical name.
 
     Attributes:
         canonical_name: Name in saved indexes.
+        aliases: Other names.
         maximize: Whether larger is better.
         increasing: Whether the score rises with the threshold.
     """
 
     canonical_name = ""
-    short_name = ""
     aliases: Sequence[str] = ()
     maximize = True
     increasing = True
 
     def __init__(self, name: str = "") -> None:
-        self.name = name or self.short_name or self.canonical_name
+        self.name = name or (*self.aliases, self.canonical_name)[0]
 
     def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
         """Compute the score for each threshold from counts of the same shape."""
@@ -88,8 +89,7 @@ class F1Score(ClassificationMetric):
     """
 
     canonical_name = "f1_score"
-    short_name = "f1"
-    aliases = ("f1score",)
+    aliases = ("f1", "f1score")
 
     def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
         """Compute the score for each threshold."""
@@ -120,8 +120,7 @@ class NegativePredictiveValue(ClassificationMetric):
     """
 
     canonical_name = "negative_predictive_value"
-    short_name = "npv"
-    aliases = ("negative_predicitve_value",)  # the spelling of the original
+    aliases = ("npv", "negative_predicitve_value")  # the spelling of the original
 
     def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
         """Compute the score for each threshold."""
@@ -137,7 +136,7 @@ class FalsePositiveRate(ClassificationMetric):
     """
 
     canonical_name = "false_positive_rate"
-    short_name = "fpr"
+    aliases = ("fpr",)
     maximize = False
 
     def compute(self, tp: Any, fp: Any, tn: Any, fn: Any, count: int) -> Any:
@@ -152,17 +151,11 @@ def _ratio(part: Any, whole: Any) -> np.ndarray:
     return np.divide(part, whole, out=empty, where=whole != 0)
 
 
-_METRICS: dict[str, type[ClassificationMetric]] = {
-    name: metric
-    for metric in (
-        BinaryAccuracy,
-        F1Score,
-        FalsePositiveRate,
-        NegativePredictiveValue,
-        Precision,
-        Recall,
-    )
-    for name in filter(None, (metric.canonical_name, metric.short_name, *metric.aliases))
+_CLASSES = (BinaryAccuracy, F1Score, FalsePositiveRate, NegativePredictiveValue, Precision, Recall)
+_METRICS = {
+    name: functools.partial(metric, name)
+    for metric in _CLASSES
+    for name in (metric.canonical_name, *metric.aliases)
 }
 
 
@@ -178,14 +171,9 @@ def make_classification_metric(
     Raises:
         ValueError: The name is unknown.
     """
-    if isinstance(metric, str) and metric.lower() in _METRICS:
-        metric = _METRICS[metric.lower()](metric.lower())
-    if not isinstance(metric, ClassificationMetric):
-        wanted = f"a ClassificationMetric or one of {', '.join(_METRICS)}"
-        raise argument_error("metric", wanted, metric)
-    if name:
-        metric.name = name
-    return metric
+    made = from_name("metric", metric, ClassificationMetric, _METRICS)
+    made.name = name or made.name
+    return made
 
 
 __all__ = public_names(__name__)

@@ -1,21 +1,28 @@
 """Distances of all queries to all keys."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_dml._backend.configured import Configured
 from keras_dml._common.errors import argument_error
 from keras_dml._common.exports import public_names
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import matmul, maximum
 from keras_dml._pairwise.pairs import safe_sqrt, squared_distances
 
-registered = keras.saving.register_keras_serializable("Similarity")
+_CLASSES: dict[str, "type[Distance]"] = {}
 
 
-class Distance:
+def _registered(cls: "type[Distance]") -> "type[Distance]":
+    """Register a distance with Keras, and for `get`."""
+    _CLASSES[cls.__name__] = cls
+    return keras.saving.register_keras_serializable("Similarity")(cls)
+
+
+class Distance(Configured):
     """A distance between embeddings. A subclass defines `call`.
 
     Examples:
@@ -36,7 +43,7 @@ class Distance:
 
     def __init__(self, name: str | None = None, aliases: Sequence[str] | None = None) -> None:
         self.name = self.name if name is None else name
-        self.aliases = self.aliases if aliases is None else aliases
+        self.aliases = list(self.aliases if aliases is None else aliases)
 
     def call(self, query_embeddings: Any, key_embeddings: Any) -> Any:
         """Compute the distances `[q, k]` of queries `[q, d]` to keys `[k, d]`."""
@@ -46,15 +53,6 @@ class Distance:
         """Convert the embeddings to tensors, and compute the distances `[q, k]`."""
         return self.call(*map(ops.convert_to_tensor, (query_embeddings, key_embeddings)))
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {"name": self.name, "aliases": list(self.aliases)}
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """Create a distance from its configuration."""
-        return cls(**config)
-
     def __str__(self) -> str:
         return self.name
 
@@ -62,7 +60,7 @@ class Distance:
         return f"<Distance {self.name}>"
 
 
-@registered
+@_registered
 class InnerProductSimilarity(Distance):
     """The inner product `QKᵀ`: a similarity, so an index does not accept it.
 
@@ -79,7 +77,7 @@ class InnerProductSimilarity(Distance):
         return matmul(query_embeddings, ops.transpose(key_embeddings))
 
 
-@registered
+@_registered
 class CosineDistance(Distance):
     """The distance `max(0, 1 − QKᵀ)` of unit embeddings. It does not normalize them.
 
@@ -95,7 +93,7 @@ class CosineDistance(Distance):
         return maximum(1.0 - matmul(query_embeddings, ops.transpose(key_embeddings)), 0.0)
 
 
-@registered
+@_registered
 class SquaredEuclideanDistance(Distance):
     """The squared Euclidean distance.
 
@@ -112,7 +110,7 @@ class SquaredEuclideanDistance(Distance):
         return squared_distances(query_embeddings, key_embeddings)
 
 
-@registered
+@_registered
 class EuclideanDistance(Distance):
     """The Euclidean distance. It also works in float16.
 
@@ -129,7 +127,7 @@ class EuclideanDistance(Distance):
         return safe_sqrt(SquaredEuclideanDistance().call(query_embeddings, key_embeddings))
 
 
-@registered
+@_registered
 class ManhattanDistance(Distance):
     """The sum of absolute differences. Takes `q · k · d` numbers of memory.
 
@@ -146,7 +144,7 @@ class ManhattanDistance(Distance):
         return ops.sum(ops.abs(_differences(query_embeddings, key_embeddings)), axis=-1)
 
 
-@registered
+@_registered
 class SNRDistance(Distance):
     """The variance of `q − k` divided by the variance of q. Not symmetric.
 
@@ -166,19 +164,6 @@ class SNRDistance(Distance):
 
 def _differences(queries: Tensor, keys: Tensor) -> Tensor:
     return queries[:, None, :] - keys[None, :, :]
-
-
-_CLASSES: dict[str, type[Distance]] = {
-    each.__name__: each
-    for each in (
-        CosineDistance,
-        EuclideanDistance,
-        InnerProductSimilarity,
-        ManhattanDistance,
-        SNRDistance,
-        SquaredEuclideanDistance,
-    )
-}
 
 
 def get(identifier: Distance | str | Config) -> Distance:

@@ -1,7 +1,7 @@
 """Scores and calibration from lookups."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,8 +14,15 @@ from keras_dml.similarity.utils import unpack_lookup_distances, unpack_lookup_la
 
 __all__ = ["Evaluator", "MemoryEvaluator"]
 
-ROUNDING = 8
-"""Digits of the distances of neighbors, as in the original."""
+Lookups: TypeAlias = Sequence[Sequence[Lookup]]
+
+
+def neighbors(lookups: Lookups, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels and the distances of neighbors, `[q, k]` each.
+
+    Distances have 8 digits, as in the original.
+    """
+    return unpack_lookup_labels(lookups, dtype), unpack_lookup_distances(lookups, "float32", 8)
 
 
 class Evaluator:
@@ -40,7 +47,7 @@ class MemoryEvaluator(Evaluator):
     def evaluate_retrieval(
         self,
         target_labels: Any,
-        lookups: Sequence[Sequence[Lookup]],
+        lookups: Lookups,
         retrieval_metrics: Sequence[RetrievalMetric],
     ) -> dict[str, np.float32]:
         """Return each metric's value by its name.
@@ -49,8 +56,7 @@ class MemoryEvaluator(Evaluator):
             ValueError: A metric needs more neighbors than the lookups have.
         """
         truth = np.reshape(target_labels, -1)
-        labels = unpack_lookup_labels(lookups, truth.dtype)
-        distances = unpack_lookup_distances(lookups, "float32", ROUNDING)
+        labels, distances = neighbors(lookups, truth.dtype)
         hits = labels == truth[:, None]
         return {
             metric.name: metric.compute(
@@ -80,7 +86,7 @@ class MemoryEvaluator(Evaluator):
     def calibrate(
         self,
         target_labels: Any,
-        lookups: Sequence[Sequence[Lookup]],
+        lookups: Lookups,
         thresholds_targets: Mapping[str, float],
         calibration_metric: ClassificationMetric,
         matcher: ClassificationMatch | str,
@@ -98,22 +104,21 @@ class MemoryEvaluator(Evaluator):
         if not any(map(len, lookups)):
             raise ArgumentError("lookups must not be empty. Index examples first.")
         truth = np.reshape(target_labels, -1)
-        distances = unpack_lookup_distances(lookups, "float32", ROUNDING)
+        labels, distances = neighbors(lookups, truth.dtype)
+        metrics = [*extra_metrics, calibration_metric]
         results = self.evaluate_classification(
-            truth, unpack_lookup_labels(lookups, truth.dtype), distances, np.unique(distances),
-            [*extra_metrics, calibration_metric], matcher,
-        )  # fmt: skip
+            truth, labels, distances, np.unique(distances), metrics, matcher
+        )
         values = results[calibration_metric.name]
         best = values.max() if calibration_metric.maximize else values.min()
-
-        def cutpoint(name: str, place: int) -> dict[str, float | str]:
-            metrics = {key: array[place].item() for key, array in results.items()}
-            return {"name": name, "value": values[place].item(), **metrics}
-
-        cutpoints = {"optimal": cutpoint("optimal", np.flatnonzero(values == best)[-1])}
+        places = {"optimal": np.flatnonzero(values == best)[-1]}
         for name, target in thresholds_targets.items():
-            places = np.flatnonzero(values >= target)
-            if len(places):
-                place = places[0 if calibration_metric.increasing else -1]
-                cutpoints[name] = cutpoint(name, place)
-        return CalibrationResults(cutpoints, {**results, "value": values})
+            reached = np.flatnonzero(values >= target)
+            if len(reached):
+                places[name] = reached[0 if calibration_metric.increasing else -1]
+        thresholds = {"value": values, **results}
+        cutpoints: dict[str, dict[str, float | str]] = {
+            name: {"name": name, **{key: array[place].item() for key, array in thresholds.items()}}
+            for name, place in places.items()
+        }
+        return CalibrationResults(cutpoints, thresholds)

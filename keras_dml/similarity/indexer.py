@@ -12,16 +12,18 @@ import numpy as np
 from keras_dml._common.errors import argument_error
 from keras_dml._files.atomic import read_folder, replacing_folder
 from keras_dml.similarity import classification_metrics, distances, evaluators, stores
+from keras_dml.similarity._names import from_name
 from keras_dml.similarity.distances import Distance
 from keras_dml.similarity.matchers import ClassificationMatch, make_classification_matcher
 from keras_dml.similarity.retrieval_metrics import RetrievalMetric
 from keras_dml.similarity.search import Search, make_search
 from keras_dml.similarity.types import CalibrationResults, Lookup, PandasDataFrame
-from keras_dml.similarity.utils import unpack_lookup_distances, unpack_lookup_labels
 
 __all__ = ["Indexer"]
 
 _METADATA = "index_metadata.json"
+_SETTINGS = ("embedding_size", "embedding_output", "stat_buffer_size")
+_RESULTS = ("is_calibrated", "cutpoints", "calibration_thresholds")
 
 make_metric = classification_metrics.make_classification_metric
 Matcher: TypeAlias = ClassificationMatch | str
@@ -69,10 +71,10 @@ class Indexer:
         self.kv_store_type, self.evaluator_type = kv_store, evaluator
         self.stat_buffer_size = stat_buffer_size
         self.search: Any = make_search(search, self.distance, embedding_size or 0)
-        self.kv_store: Any = _made(kv_store, "kv_store", stores.Store, stores.MemoryStore)
-        self.evaluator: Any = _made(
-            evaluator, "evaluator", evaluators.Evaluator, evaluators.MemoryEvaluator
-        )
+        known_stores = {"memory": stores.MemoryStore}
+        self.kv_store = from_name("kv_store", kv_store, stores.Store, known_stores)
+        known_evaluators = {"memory": evaluators.MemoryEvaluator}
+        self.evaluator = from_name("evaluator", evaluator, evaluators.Evaluator, known_evaluators)
         self._reset_results()
 
     def _reset_results(self) -> None:
@@ -148,18 +150,10 @@ class Indexer:
             if not isinstance(metric, RetrievalMetric):
                 raise argument_error("retrieval_metrics", "RetrievalMetric objects", metric)
         k = max((metric.k for metric in retrieval_metrics), default=1) + 1
-        lookups = self.batch_lookup(predictions, k, verbose)
+        lookups = self.batch_lookup(predictions, k)
         return self.evaluator.evaluate_retrieval(
-            retrieval_metrics=retrieval_metrics, target_labels=target_labels, lookups=lookups
+            target_labels=target_labels, lookups=lookups, retrieval_metrics=retrieval_metrics
         )
-
-    def _nearest(
-        self, predictions: Any, k: int, dtype: Any, verbose: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labels and the rounded distances of the neighbors, `[q, k]` each."""
-        lookups = self.batch_lookup(predictions, k, verbose)
-        distances = unpack_lookup_distances(lookups, "float32", evaluators.ROUNDING)
-        return unpack_lookup_labels(lookups, dtype), distances
 
     def evaluate_classification(
         self,
@@ -173,7 +167,7 @@ class Indexer:
     ) -> dict[str, np.ndarray]:
         """Return `distance` and each metric as arrays over the thresholds."""
         truth = np.reshape(target_labels, -1)
-        nearest = self._nearest(predictions, k, truth.dtype, verbose)
+        nearest = evaluators.neighbors(self.batch_lookup(predictions, k), truth.dtype)
         made = [make_metric(metric) for metric in metrics]
         score = self.evaluator.evaluate_classification
         return score(truth, *nearest, distance_thresholds, made, matcher)
@@ -194,7 +188,7 @@ class Indexer:
         metric = make_metric(calibration_metric)
         results = self.evaluator.calibrate(
             target_labels=target_labels,
-            lookups=self.batch_lookup(predictions, k, verbose),
+            lookups=self.batch_lookup(predictions, k),
             thresholds_targets=thresholds_targets or {},
             calibration_metric=metric,
             matcher=matcher,
@@ -215,7 +209,7 @@ class Indexer:
         verbose: int = 1,
     ) -> dict[str, list[int]]:
         """Return the label of each query for each cutpoint. `no_match_label`: no near neighbor."""
-        nearest = self._nearest(predictions, k, "int32", verbose)
+        nearest = evaluators.neighbors(self.batch_lookup(predictions, k), "int32")
         labels, apart = make_classification_matcher(matcher).derive_match(*nearest)
         return {
             name: np.where(apart <= cutpoint["distance"], labels, no_match_label).tolist()
@@ -251,27 +245,21 @@ class Indexer:
         if target.exists() and not overwrite:
             raise argument_error("path", "new with overwrite=False", str(path))
         ours = type(self.distance).__module__ == distances.__name__
+        metric = self.calibration_metric
         metadata = {
             "distance": self.distance.name if ours else distances.serialize(self.distance),
-            "embedding_output": self.embedding_output,
-            "embedding_size": self.embedding_size,
-            "stat_buffer_size": self.stat_buffer_size,
-            "is_calibrated": self.is_calibrated,
             "calibration_metric_config": {
-                "name": self.calibration_metric.name,
-                "canonical_name": self.calibration_metric.canonical_name,
+                "name": metric.name,
+                "canonical_name": metric.canonical_name,
             },
-            "cutpoints": self.cutpoints,
-            "calibration_thresholds": {
-                name: np.asarray(values).tolist()
-                for name, values in self.calibration_thresholds.items()
-            },
+            **{name: getattr(self, name) for name in (*_SETTINGS, *_RESULTS)},
         }
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing_folder(target, _METADATA, "an index") as folder:
             folder.mkdir()
             self.kv_store.save(folder, compression=compression)
-            (folder / _METADATA).write_text(json.dumps(metadata), "utf-8")
+            text = json.dumps(metadata, default=np.ndarray.tolist)
+            (folder / _METADATA).write_text(text, "utf-8")
 
     @staticmethod
     def load(path: str | os.PathLike[str], verbose: int = 1) -> "Indexer":
@@ -280,15 +268,15 @@ class Indexer:
         Raises:
             ValueError: The folder is not an index.
         """
-        return read_folder(path, lambda folder: _load(folder, path))
+        return read_folder(path, _load)
 
 
-def _load(folder: pathlib.Path, path: str | os.PathLike[str]) -> Indexer:
+def _load(folder: pathlib.Path) -> Indexer:
     if not (folder / _METADATA).is_file():
-        raise argument_error("path", f"a folder with {_METADATA}", os.fspath(path))
+        raise argument_error("path", f"a folder with {_METADATA}", str(folder))
     saved = json.loads((folder / _METADATA).read_text("utf-8"))
-    names = ("embedding_size", "distance", "embedding_output", "stat_buffer_size")
-    index = Indexer(**{name: saved[name] for name in names if name in saved})
+    settings = {name: saved[name] for name in ("distance", *_SETTINGS) if name in saved}
+    index = Indexer(**settings)
     in_018 = folder / "store"
     index.kv_store.load(in_018 if (in_018 / "index.npz").is_file() else folder)
     if index.size():
@@ -309,14 +297,6 @@ def _load(folder: pathlib.Path, path: str | os.PathLike[str]) -> Indexer:
             for table in tables:
                 table["distance"] = np.sqrt(table["distance"])  # type: ignore[index]
     return index
-
-
-def _made(value: Any, name: str, kind: type, default: type) -> Any:
-    if isinstance(value, kind):
-        return value
-    if value != "memory":
-        raise argument_error(name, f"'memory' or a {kind.__name__}", value)
-    return default()
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:

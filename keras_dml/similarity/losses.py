@@ -6,13 +6,14 @@ examples.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import keras
 from keras import ops
 
 from keras_dml._backend import private
+from keras_dml._backend.configured import Configured
 from keras_dml._common.checks import check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.exports import public_names
@@ -26,8 +27,7 @@ from keras_dml._pairwise.arrays import (
     widest_integers,
 )
 from keras_dml.losses.base import LabelsAsTheyAre
-from keras_dml.similarity import distances
-from keras_dml.similarity._mining import farthest, masks, nearest
+from keras_dml.similarity import _mining, distances
 from keras_dml.similarity.distances import Distance
 
 registered = keras.saving.register_keras_serializable("Similarity")
@@ -77,7 +77,7 @@ class MetricLoss(keras.losses.Loss):
         return self.fn(y_true, y_pred, y_true, y_pred, **self.arguments)
 
 
-class _DistanceLoss(MetricLoss):
+class _DistanceLoss(Configured, MetricLoss):
     """A loss of the distances between queries and keys. A subclass defines `values`."""
 
     takes_memory = True
@@ -92,23 +92,15 @@ class _DistanceLoss(MetricLoss):
         queries: Tensor,
         key_labels: Tensor,
         keys: Tensor,
-        valid: Tensor | None = None,
+        valid: Tensor | bool = True,
     ) -> Tensor:
         """Compute the value of each query against the valid keys."""
-        positive, negative = masks(query_labels, key_labels, valid)
-        return self.values(self.distance(queries, keys), positive, negative, valid)
+        apart = self.distance(queries, keys)
+        return self.values(apart, *_mining.masks(query_labels, key_labels, valid))
 
-    def values(
-        self, apart: Tensor, positive: Tensor, negative: Tensor, valid: Tensor | None
-    ) -> Tensor:
+    def values(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the value of each query from distances and masks `[q, k]`."""
         raise NotImplementedError
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        names = [name for name in inspect.signature(type(self)).parameters if name != "kwargs"]
-        own = {name: getattr(self, name) for name in names}
-        return {**super().get_config(), **own, "distance": distances.serialize(self.distance)}
 
 
 def _of_anchors_with_both(values: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -154,12 +146,10 @@ class MultiSimilarityLoss(_DistanceLoss):
         self.alpha, self.beta, self.epsilon = alpha, beta, epsilon
         self.lmda, self.center = lmda, center
 
-    def values(
-        self, apart: Tensor, positive: Tensor, negative: Tensor, valid: Tensor | None
-    ) -> Tensor:
+    def values(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the values `[q, 1]`."""
-        near_limit = nearest(apart, negative, valid)[0] - self.epsilon
-        far_limit = farthest(apart, positive, valid)[0] + self.epsilon
+        near_limit = _mining.nearest(apart, negative)[0] - self.epsilon
+        far_limit = _mining.farthest(apart, positive)[0] + self.epsilon
         positive = ops.logical_and(positive, apart > near_limit)
         negative = ops.logical_and(negative, apart < far_limit)
         excess = apart + (self.lmda - self.center)
@@ -192,6 +182,7 @@ class TripletLoss(_DistanceLoss):
     """
 
     default_name = "triplet_loss"
+    compares_positives = False
 
     def __init__(
         self,
@@ -202,38 +193,26 @@ class TripletLoss(_DistanceLoss):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        check_choice("positive_mining_strategy", positive_mining_strategy, ("easy", "hard"))
-        check_choice(
+        super().__init__(distance, name or self.default_name, **kwargs)
+        self.positive_mining_strategy = check_choice(
+            "positive_mining_strategy", positive_mining_strategy, ("easy", "hard")
+        )
+        self.negative_mining_strategy = check_choice(
             "negative_mining_strategy", negative_mining_strategy, ("easy", "hard", "semi-hard")
         )
-        super().__init__(distance, name or self.default_name, **kwargs)
-        self.positive_mining_strategy = positive_mining_strategy
-        self.negative_mining_strategy = negative_mining_strategy
         self.margin = margin
 
-    def values(
-        self, apart: Tensor, positive: Tensor, negative: Tensor, valid: Tensor | None
-    ) -> Tensor:
+    def values(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the values `[q, 1]`."""
-        mined = farthest if self.positive_mining_strategy == "hard" else nearest
-        near, positives = mined(apart, positive, valid)
-        if self.negative_mining_strategy == "semi-hard":
-            _, last = farthest(apart, negative, valid)
-            is_last = ops.equal(last[:, None], ops.arange(ops.shape(apart)[1], dtype=last.dtype))
-            beyond = apart > farthest(apart, positive, valid)[0]
-            negative = ops.where(beyond, negative, is_last)
-        mined = farthest if self.negative_mining_strategy == "easy" else nearest
-        far, negatives = mined(apart, negative, valid)
-        far = self.nearest_to_either(apart, far, positives, negatives)
+        near, positives = _mining.positives(apart, positive, self.positive_mining_strategy)
+        far, negatives = _mining.negatives(apart, positive, negative, self.negative_mining_strategy)
+        if self.compares_positives:
+            of_positives = ops.take(apart, positives, axis=0)
+            between = ops.take_along_axis(of_positives, negatives[:, None], axis=1)
+            far = ops.minimum(far, between)
         if self.margin is None:
             return ops.softplus(near - far)
         return ops.relu(near - far + self.margin)
-
-    def nearest_to_either(
-        self, apart: Tensor, far: Tensor, positives: Tensor, negatives: Tensor
-    ) -> Tensor:
-        """Return the distance of the negative that counts, `[q, 1]`: here, from the anchor."""
-        return far
 
 
 @registered
@@ -253,14 +232,7 @@ class PNLoss(TripletLoss):
 
     takes_memory = False
     default_name = "pn_loss"
-
-    def nearest_to_either(
-        self, apart: Tensor, far: Tensor, positives: Tensor, negatives: Tensor
-    ) -> Tensor:
-        """Return the smaller distance of the negative, from the anchor or from the positive."""
-        of_positives = ops.take(apart, positives, axis=0)
-        between = ops.take_along_axis(of_positives, negatives[:, None], axis=1)
-        return ops.minimum(far, between)
+    compares_positives = True
 
 
 @registered
@@ -294,9 +266,7 @@ class CircleLoss(_DistanceLoss):
         super().__init__(distance, name, **kwargs)
         self.gamma, self.margin = gamma, margin
 
-    def values(
-        self, apart: Tensor, positive: Tensor, negative: Tensor, valid: Tensor | None
-    ) -> Tensor:
+    def values(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the values `[q, 1]`."""
         margin = self.margin
         near = self.gamma * ops.relu(margin + apart) * (apart - margin)
@@ -335,9 +305,7 @@ class SoftNearestNeighborLoss(_DistanceLoss):
         super().__init__(distance, name, **kwargs)
         self.temperature = temperature
 
-    def values(
-        self, apart: Tensor, positive: Tensor, negative: Tensor, valid: Tensor | None
-    ) -> Tensor:
+    def values(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the values `[q]`."""
         weights = ops.exp(-apart / self.temperature)
         others = masked_sum(weights, ops.logical_or(positive, negative))
@@ -347,7 +315,7 @@ class SoftNearestNeighborLoss(_DistanceLoss):
 
 
 @registered
-class XBM(MetricLoss):
+class XBM(Configured, MetricLoss):
     """A loss of the batch against a memory of the last examples, which includes the batch.
 
     The memory is part of the loss. Train it in a `SimilarityModel`, which passes the memory through
@@ -393,16 +361,12 @@ class XBM(MetricLoss):
 
     def build(self, dimensions: int) -> None:
         """Create the memory of embeddings with this length."""
-
-        def state(shape: tuple[int, ...], dtype: str) -> keras.Variable:
-            return keras.Variable("zeros", shape=shape, dtype=dtype, trainable=False)
-
-        whole = widest_integers()
-        rows = (self.memory_size,)
+        size, whole = self.memory_size, widest_integers()
+        states = [((size, dimensions), self.dtype), ((size,), whole), ((), whole), ((), whole)]
         self.variables = [
-            state((*rows, dimensions), self.dtype), state(rows, whole), state((), whole),
-            state((), whole),
-        ]  # fmt: skip
+            keras.Variable("zeros", shape=shape, dtype=dtype, trainable=False)
+            for shape, dtype in states
+        ]
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Compute the values of the batch against the memory, and store the batch."""
@@ -425,21 +389,17 @@ class XBM(MetricLoss):
         new = (ops.stop_gradient(keys), key_labels, size)
         for variable, value in zip((memory, memory_labels, filled), new):
             variable.assign(ops.where(stores, value, variable.value))
+        # Empty rows repeat the newest key, so that they are never the nearest or farthest of all.
+        keys = ops.where(valid[:, None], keys, keys[:1])
         return self.fn(labels, y_pred, key_labels, keys, valid)
 
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        names = ("name", "reduction", "memory_size", "warmup_steps")
-        own = {name: getattr(self, name) for name in names}
-        return {**own, "loss": keras.saving.serialize_keras_object(self.loss)}
-
     @classmethod
-    def from_config(cls, config: Config) -> Self:
+    def from_config(cls, config: Config, custom_objects: Mapping[str, Any] | None = None) -> Self:
         """Create the loss from its configuration."""
         # Files of TensorFlow Similarity also have the arguments of the inner loss.
-        names = ("name", "reduction", "memory_size", "warmup_steps")
-        loss = keras.saving.deserialize_keras_object(config["loss"])
-        return cls(loss=loss, **{name: config[name] for name in names if name in config})
+        known = inspect.signature(cls).parameters
+        own = {name: value for name, value in config.items() if name in known}
+        return super().from_config(own, custom_objects)
 
 
 __all__ = public_names(__name__)

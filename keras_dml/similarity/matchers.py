@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.exports import public_names
+from keras_dml.similarity._names import from_name
 
 
 class ClassificationMatch:
@@ -101,12 +102,7 @@ def make_classification_matcher(matcher: ClassificationMatch | str) -> Classific
     Raises:
         ValueError: The name is unknown.
     """
-    if isinstance(matcher, str) and matcher.lower() in _MATCHERS:
-        return _MATCHERS[matcher.lower()]()
-    if not isinstance(matcher, ClassificationMatch):
-        wanted = f"a ClassificationMatch or one of {', '.join(_MATCHERS)}"
-        raise argument_error("matcher", wanted, matcher)
-    return matcher
+    return from_name("matcher", matcher, ClassificationMatch, _MATCHERS)
 
 
 __all__ = public_names(__name__)

@@ -16,12 +16,7 @@ from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config
 from keras_dml._files.atomic import replacing_folder
 from keras_dml.similarity import distances
-from keras_dml.similarity.indexer import (
-    Indexer,
-    Matcher,
-    Metrics,
-    print_table,
-)
+from keras_dml.similarity.indexer import Indexer, Matcher, Metrics, print_table
 from keras_dml.similarity.losses import XBM
 from keras_dml.similarity.retrieval_metrics import RetrievalMetric
 from keras_dml.similarity.types import CalibrationResults, Lookup, PandasDataFrame
@@ -29,6 +24,7 @@ from keras_dml.similarity.types import CalibrationResults, Lookup, PandasDataFra
 __all__ = ["SimilarityModel"]
 
 
+@keras.saving.register_keras_serializable("Similarity")
 class SimilarityModel(keras.Model):
     """A Keras model with an index of embeddings: `SimilarityModel(inputs, outputs)`.
 
@@ -49,7 +45,7 @@ class SimilarityModel(keras.Model):
     """
 
     _ix: Indexer | None = None
-    _settings: Config | None = None
+    _settings: Mapping[str, Any] = {}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return an instance of a functional class if inputs and outputs are passed."""
@@ -113,9 +109,7 @@ class SimilarityModel(keras.Model):
                 raise argument_error("distance", wanted, "auto")
         options = {name: kwargs.pop(name) for name in _INDEX_OPTIONS if name in kwargs}
         self.create_index(distance, **options)
-        self._settings = {"distance": distances.serialize(distances.get(distance)), **{
-            name: value for name, value in options.items() if isinstance(value, (int, str))
-        }}  # fmt: skip
+        self._settings = {"distance": self._index.distance, **options}
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
         for one, output in zip(self._memories(loss), self._outputs_if_known()):
             if one is not None:
@@ -135,13 +129,14 @@ class SimilarityModel(keras.Model):
 
     def get_compile_config(self) -> Config:
         """Return the arguments of `compile`. A custom search, store, or evaluator is left out."""
-        return {**(super().get_compile_config() or {}), **(self._settings or {})}
+        plain = (int, str, distances.Distance)
+        kept = {name: value for name, value in self._settings.items() if isinstance(value, plain)}
+        settings = keras.saving.serialize_keras_object(kept)
+        return {**(super().get_compile_config() or {}), **settings}
 
     def compile_from_config(self, config: Config) -> None:
         """Compile with the arguments from `get_compile_config`."""
-        config = dict(config)
-        distance = distances.get(config.pop("distance"))
-        self.compile(**keras.saving.deserialize_keras_object(config), distance=distance)
+        self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
@@ -377,7 +372,6 @@ class SimilarityModel(keras.Model):
 
 
 _INDEX_OPTIONS = ("search", "kv_store", "evaluator", "embedding_output", "stat_buffer_size")
-register = functools.partial(keras.saving.register_keras_serializable, "Similarity")
 
 
 @functools.cache
@@ -387,17 +381,13 @@ def _functional(cls: type[SimilarityModel]) -> type[SimilarityModel]:
     Without a separate class, Keras would change the bases of `cls`, and subclasses that define
     `call` would fail.
     """
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    made = type(cls.__name__, (cls, private.Functional), names)
+    made = type(cls.__name__, (cls, private.Functional), {"__module__": cls.__module__})
     package, _, name = keras.saving.get_registered_name(cls).rpartition(">")
     if package:
         # The class that is registered last is the class that Keras loads.
         for each in (made, cls):
             keras.saving.register_keras_serializable(package, name)(each)
     return made
-
-
-register()(SimilarityModel)
 
 
 def _batch_of_one(x: Any) -> Any:

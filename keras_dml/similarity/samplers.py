@@ -27,7 +27,7 @@ def _same(example: Any) -> Any:
 
 
 class Sampler(keras.utils.PyDataset):
-    """A source of batches. A subclass defines `get_examples`.
+    """A source of batches of examples in memory. A subclass defines `get_examples`.
 
     Examples:
         >>> issubclass(MultiShotMemorySampler, Sampler)
@@ -45,6 +45,7 @@ class Sampler(keras.utils.PyDataset):
         batch_size: Examples in a batch before augmentation.
         epoch: Number of finished epochs.
         is_warmup: Whether the warmup continues.
+        num_examples, example_shape: Number of examples, and the shape of one, after `set_examples`.
     """
 
     def __init__(
@@ -92,15 +93,6 @@ class Sampler(keras.utils.PyDataset):
         self.epoch += 1
         self.is_warmup = self.is_warmup and self.epoch < self.warmup
 
-
-class _MemorySampler(Sampler):
-    """A sampler of examples in memory.
-
-    Attributes:
-        num_examples: Number of examples.
-        example_shape: Shape of an example.
-    """
-
     def set_examples(self, x: np.ndarray, y: np.ndarray, load_example_fn: Callable = _same) -> None:
         """Set the examples, the class ids, and a function of an example that is drawn."""
         self._x, self._y, self.load_example_fn = x, y, load_example_fn
@@ -119,7 +111,7 @@ class _MemorySampler(Sampler):
         return self.rows(slice(begin, None if size == -1 else begin + size))
 
 
-class MultiShotMemorySampler(_MemorySampler):
+class MultiShotMemorySampler(Sampler):
     """Batches of random classes with several random examples each, from arrays.
 
     Examples are drawn without replacement, and with replacement from a class that is too small,
@@ -167,15 +159,19 @@ class MultiShotMemorySampler(_MemorySampler):
             classes_per_batch, examples_per_class_per_batch, steps_per_epoch=steps_per_epoch,
             augmenter=augmenter, warmup=warmup,
         )  # fmt: skip
-        given = class_list is not None and len(class_list)
-        self.class_list = sorted({_class_id(one) for one in (class_list if given else y)})  # type: ignore[union-attr]
+        all_classes = class_list is None or not len(class_list)
+        chosen: Any = y if all_classes else class_list
+        self.class_list = sorted({_class_id(one) for one in chosen})
         if classes_per_batch > len(self.class_list):
             wanted = f"at most the number of classes, {len(self.class_list)}"
             raise argument_error("classes_per_batch", wanted, classes_per_batch)
         examples = select_examples(x, y, self.class_list, total_examples_per_class)
         self.set_examples(*examples, load_example_fn or self.default_load)
         self.index_per_class = _rows_by_class(self._y)
-        self._small: set[int] = set()
+        for one, rows in self.index_per_class.items():
+            if len(rows) < examples_per_class_per_batch:
+                print(f"WARNING: class {one} has only {len(rows)} examples, so examples repeat in "
+                      "a batch.")  # fmt: skip
 
     def get_examples(self) -> Arrays:
         """Return a new batch `(x, y)` without augmentation."""
@@ -183,18 +179,12 @@ class MultiShotMemorySampler(_MemorySampler):
         wanted = self.examples_per_class_per_batch
         for one in random.sample(self.class_list, self.classes_per_batch):
             among = self.index_per_class[one]
-            if len(among) >= wanted:
-                rows += random.sample(among, wanted)
-                continue
-            if one not in self._small:
-                self._small.add(one)
-                print(f"WARNING: class {one} has only {len(among)} examples, so examples repeat in "
-                      "a batch.")  # fmt: skip
-            rows += random.choices(among, k=wanted)
+            draw = random.sample if len(among) >= wanted else random.choices
+            rows += draw(among, k=wanted)
         return self.rows(rows)
 
 
-class SingleShotMemorySampler(_MemorySampler):
+class SingleShotMemorySampler(Sampler):
     """Batches of random rows, in which each row is a class. Needs an augmenter for pairs.
 
     Examples:
@@ -312,10 +302,10 @@ class TFDatasetMultiShotMemorySampler(MultiShotMemorySampler):
             wanted = f"one of {', '.join(known)}"
             advice = "For another dataset, load its arrays and use MultiShotMemorySampler."
             raise argument_error("dataset_name", wanted, dataset_name, advice=advice)
-        coarse = dataset_name == "cifar100"
         check_choice("x_key", x_key, ("image",))
-        check_choice("y_key", y_key, ("label", "coarse_label") if coarse else ("label",))
-        options = {"label_mode": "coarse" if y_key == "coarse_label" else "fine"} if coarse else {}
+        y_keys = ("label", "coarse_label") if dataset_name == "cifar100" else ("label",)
+        check_choice("y_key", y_key, y_keys)
+        options = {"label_mode": "coarse"} if y_key == "coarse_label" else {}
         loaded = getattr(keras.datasets, dataset_name).load_data(**options)
         of_split = dict(zip(("train", "test"), loaded))
         parts = [

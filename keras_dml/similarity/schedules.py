@@ -2,14 +2,14 @@
 
 import keras
 
+from keras_dml._backend.configured import ConfiguredValue
 from keras_dml._common.errors import argument_error
-from keras_dml._common.types import Config
 
 __all__ = ["WarmupCosineDecay"]
 
 
 @keras.saving.register_keras_serializable("Similarity")
-class WarmupCosineDecay(keras.optimizers.schedules.CosineDecay):
+class WarmupCosineDecay(ConfiguredValue, keras.optimizers.schedules.CosineDecay):
     """A linear warmup from 0, and a cosine decay over the remaining steps.
 
     Examples:
@@ -44,13 +44,4 @@ class WarmupCosineDecay(keras.optimizers.schedules.CosineDecay):
             warmup_target=max_learning_rate,
             warmup_steps=warmup_steps,
         )
-
-    def get_config(self) -> Config:
-        """Return the constructor's arguments."""
-        return {
-            "max_learning_rate": self.warmup_target,
-            "total_steps": self.warmup_steps + self.decay_steps,
-            "warmup_steps": self.warmup_steps,
-            "alpha": self.alpha,
-            "name": self.name,
-        }
+        self.max_learning_rate, self.total_steps = max_learning_rate, total_steps

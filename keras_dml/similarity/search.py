@@ -1,5 +1,6 @@
 """Exact search for the nearest embeddings."""
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from keras_dml._common.errors import argument_error
 from keras_dml.similarity import distances
+from keras_dml.similarity._names import from_name
 from keras_dml.similarity.distances import Distance
 
 __all__ = ["FaissSearch", "LinearSearch", "NMSLibSearch", "Search", "make_search"]
@@ -161,11 +163,8 @@ def make_search(search: Search | str, distance: Distance | str, dim: int) -> Sea
     Raises:
         ValueError: The name is unknown.
     """
-    if isinstance(search, Search):
-        return search
-    if search not in _SEARCHES:
-        raise argument_error("search", f"a Search or one of {', '.join(_SEARCHES)}", search)
-    return _SEARCHES[search](distance, dim)
+    known = {name: functools.partial(kind, distance, dim) for name, kind in _SEARCHES.items()}
+    return from_name("search", search, Search, known)
 
 
 def _unit(embeddings: Any) -> np.ndarray:

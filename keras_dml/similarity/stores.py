@@ -12,8 +12,6 @@ from keras_dml.similarity.types import PandasDataFrame
 
 __all__ = ["MemoryStore", "Store"]
 
-Record = tuple[np.ndarray, int | None, Any]
-
 
 class Store:
     """The interface of stores. A subclass defines all methods of `MemoryStore`.
@@ -66,16 +64,12 @@ class MemoryStore(Store):
             if values is not None and len(values) != len(embeddings):
                 wanted = f"None or of length {len(embeddings)}, one for each example"
                 raise argument_error(name, wanted, len(values))
-        return [
-            self.add(
-                embedding,
-                None if labels is None else int(np.ravel(labels[row])[0]),
-                None if data is None else data[row],
-            )
-            for row, embedding in enumerate(embeddings)
-        ]
+        blank: Sequence[Any] = [None] * len(embeddings)
+        ids = blank if labels is None else [int(np.ravel(label)[0]) for label in labels]
+        records = zip(embeddings, ids, blank if data is None else data)
+        return [self.add(*record) for record in records]
 
-    def get(self, idx: int) -> Record:
+    def get(self, idx: int) -> tuple[np.ndarray, int | None, Any]:
         """Return the embedding, the label, and the data of a record."""
         return self.embeddings[idx], self.labels[idx], self.data[idx]
 

@@ -12,8 +12,7 @@ from keras_dml._common.checks import check_choice
 from keras_dml._common.exports import public_names
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import as_labels
-from keras_dml.similarity import distances
-from keras_dml.similarity._mining import farthest, masks, nearest
+from keras_dml.similarity import _mining, distances
 from keras_dml.similarity.distances import Distance
 
 registered = keras.saving.register_keras_serializable("Similarity")
@@ -23,8 +22,12 @@ _AGGREGATES = {"mean": ops.mean, "avg": ops.mean, "max": ops.max, "min": ops.min
 class _LastBatch(Configured, keras.metrics.Metric):
     """A metric whose result is a number of the last batch. A subclass defines `of_batch`."""
 
-    def __init__(self, distance: Distance | str | Config, name: str, **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
+    default_name = ""
+
+    def __init__(
+        self, distance: Distance | str | Config, name: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(name=name or self.default_name, **kwargs)
         self.distance = distances.get(distance)
         self.value = self.add_variable((), "zeros", name="value")
 
@@ -37,7 +40,7 @@ class _LastBatch(Configured, keras.metrics.Metric):
     ) -> None:
         """Replace the value by the number of this batch. Sample weights have no effect."""
         labels = as_labels(y_true)
-        value = self.of_batch(self.distance(y_pred, y_pred), *masks(labels, labels))
+        value = self.of_batch(self.distance(y_pred, y_pred), *_mining.masks(labels, labels))
         self.value.assign(ops.cast(value, self.value.dtype))
 
     def result(self) -> Tensor:
@@ -86,10 +89,10 @@ class DistanceMetric(_LastBatch):
     def of_batch(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Return the aggregate of a batch."""
         if self.anchor == "positive":
-            mined = farthest if self.positive_mining_strategy == "hard" else nearest
-            return _AGGREGATES[self.aggregate](mined(apart, positive)[0])
-        mined = nearest if self.negative_mining_strategy == "hard" else farthest
-        return _AGGREGATES[self.aggregate](mined(apart, negative)[0])
+            mined, _ = _mining.positives(apart, positive, self.positive_mining_strategy)
+        else:
+            mined, _ = _mining.negatives(apart, positive, negative, self.negative_mining_strategy)
+        return _AGGREGATES[self.aggregate](mined)
 
 
 @registered
@@ -105,15 +108,12 @@ class DistanceGapMetric(_LastBatch):
         name: Name in the logs.
     """
 
-    def __init__(
-        self, distance: Distance | str | Config, name: str | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(distance, name or "dist_gap", **kwargs)
+    default_name = "dist_gap"
 
     def of_batch(self, apart: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Return the gap of a batch."""
-        largest = ops.max(farthest(apart, positive)[0])
-        return ops.abs(ops.min(nearest(apart, negative)[0]) - largest)
+        largest = ops.max(_mining.farthest(apart, positive)[0])
+        return ops.abs(ops.min(_mining.nearest(apart, negative)[0]) - largest)
 
 
 def dist_gap(distance: Distance | str) -> DistanceGapMetric:

@@ -49,6 +49,16 @@ def test_long_names_of_a_legend_are_below_each_other(length, columns):
     assert len(lefts) == 2 and len(set(lefts)) == columns
 
 
+LONG = " ".join(["a" * 20] * 2)
+
+
+@pytest.mark.parametrize(
+    "figure", [Curves({"run": [(1, 0), (2, 1)]}, LONG), Means({"run": [1.0, 2.0]}, LONG)]
+)
+def test_long_labels_of_an_axis_are_wrapped(figure):
+    assert len(re.findall("a{20}</text>", svg("one", figure))) == 2
+
+
 def test_values_that_are_not_finite_are_left_out():
     rows = [{"epoch": n, "loss": value} for n, value in enumerate((2.0, math.nan, None, 1.0, 0.5))]
     assert over_epochs([*rows, {"loss": 3.0}], "loss", 2) == [(0, 4.0), (3, 2.0), (4, 1.0)]
