@@ -4,18 +4,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from experiments import options
 from experiments.benchmarks import end_to_end, losses, relations, retrieval
-from experiments.options import (
-    HelpRequested,
-    Options,
-    UsageError,
-    help_text,
-    parse,
-    run_command,
-    wants_help,
-)
 
-BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterator[str]]]] = {
+BENCHMARKS: dict[str, tuple[type[options.Options], Callable[[Any], Iterator[str]]]] = {
     "losses": (losses.LossesOptions, losses.measure),
     "end_to_end": (end_to_end.EndToEndOptions, end_to_end.measure),
     "retrieval": (retrieval.RetrievalOptions, retrieval.measure),
@@ -27,17 +19,19 @@ BENCHMARKS: dict[str, tuple[type[Options], Callable[[Any], Iterator[str]]]] = {
 def main(argv: list[str]) -> None:
     """Print the table of a benchmark, line by line."""
     if len(argv) > 1 and argv[1] in BENCHMARKS:
-        options, measure = BENCHMARKS[argv[1]]
-        for line in measure(parse(options, [options.command, *argv[2:]])):
+        kind, measure = BENCHMARKS[argv[1]]
+        for line in measure(options.parse(kind, [kind.command, *argv[2:]])):
             print(line, flush=True)
         return
-    if wants_help(argv):
-        raise HelpRequested("\n".join(help_text(options) for options, _ in BENCHMARKS.values()))
-    raise UsageError(
+    if options.wants_help(argv):
+        raise options.HelpRequested(
+            "\n".join(options.help_text(kind) for kind, _ in BENCHMARKS.values())
+        )
+    raise options.UsageError(
         f"The first word must be a benchmark ({', '.join(BENCHMARKS)}), "
         f"but got {' '.join(argv[1:]) or 'nothing'}."
     )
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main))
+    sys.exit(options.run_command(main))

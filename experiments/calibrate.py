@@ -98,6 +98,7 @@ def _source(options: CalibrateOptions) -> _Source:
         model = pathlib.Path(gallery.description.saved_model)
         return _Source(gallery.index.embeddings_of(gallery.paths), labels, path, model)
     from experiments.evaluation.labeled_embeddings import embeddings_from_file
+    from experiments.evaluation.result import FLAGS_FILE
 
     saved_model = options.saved_model and options.saved_model.expanduser()
     if name == "run":
@@ -107,20 +108,14 @@ def _source(options: CalibrateOptions) -> _Source:
                 "run must be the folder of a finished run, with test_embeddings.npz and "
                 f"saved_model, but got {run}."
             )
-        _check_unseen(run)
+        of_run = parse(RunOptions, ["calibrate", f"--flagfile={run / FLAGS_FILE}"])
+        if of_run.keeps_nothing_back:
+            raise UsageError(
+                f"run must have unseen test images, but got {run} with class_split=every_class. "
+                "Use the embeddings of other classes: --embeddings=FILE."
+            )
     queries = embeddings_from_file(path).queries
     return _Source(queries.embeddings, queries.labels, path, saved_model)
-
-
-def _check_unseen(run: pathlib.Path) -> None:
-    from experiments.training.run_files import FLAGS_FILE
-
-    of_run = parse(RunOptions, ["calibrate", f"--flagfile={run / FLAGS_FILE}"])
-    if of_run.keeps_nothing_back:
-        raise UsageError(
-            f"run must have unseen test images, but got {run} with class_split=every_class. Use "
-            "the embeddings of other classes: --embeddings=FILE."
-        )
 
 
 def _verified(source: _Source, options: CalibrateOptions) -> Verification:
@@ -158,17 +153,13 @@ def main(argv: list[str]) -> None:
     """Verify the pairs, write the threshold and the page, print a table."""
     options = parse(CalibrateOptions, argv)
     source = _source(options)
-    from experiments.evaluation.calibration import (
-        calibration_of,
-        calibration_path,
-        write_calibration,
-    )
+    from experiments.evaluation import calibration as calibrations
     from experiments.evaluation.result import REPORT
     from experiments.evaluation.saved_model import fingerprint
     from experiments.evaluation.tables import text_table
     from experiments.pages.calibration_page import notes_of, rows_of, write_calibration_page
-    from experiments.pages.links import add_link
     from experiments.pages.model_card import MODEL_CARD, update_threshold
+    from experiments.pages.page import add_link
     from keras_dml import metrics
 
     file, saved_model = source.path, source.saved_model
@@ -177,11 +168,11 @@ def main(argv: list[str]) -> None:
     found = _verified(source, options)
     known = metrics.identification(source.embeddings, source.labels, (), metric)
     decided = known.at(found.points[0].threshold)
-    calibration = calibration_of(found, decided, of_model)
-    path = calibration_path(saved_model or file.with_suffix(""))
+    calibration = calibrations.calibration_of(found, decided, of_model)
+    path = calibrations.calibration_path(saved_model or file.with_suffix(""))
     page = path.with_suffix(".html")
     write_calibration_page(page, file, found, decided)
-    write_calibration(path, calibration)
+    calibrations.write_calibration(path, calibration)
     if options.run is not None:
         report = file.with_name(REPORT)
         add_link(report, page, "Match or no match")

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> None:
         table_of,
         write_comparison_page,
     )
-    from experiments.pages.links import add_link
+    from experiments.pages.page import add_link
     from experiments.recipes import paper_scores
     from experiments.training.run_files import note_other_images, read_finished
 

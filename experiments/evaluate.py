@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
@@ -16,8 +14,8 @@ from experiments.options.together import check_together
 from experiments.options.values import whole_numbers
 
 if TYPE_CHECKING:
-    from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
-    from experiments.evaluation.result import Result
+    from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
+    from experiments.evaluation.table_embedder import IdentifiedEmbedder
     from pipelines import ImageTable
 
 
@@ -35,15 +33,48 @@ def main(argv: list[str]) -> None:
     elif options.dataset is None and options.data_dir is not None:
         dataset = "table" if pathlib.Path(options.data_dir).is_file() else "folder"
         options = dataclasses.replace(options, dataset=dataset)
+    from experiments.evaluation.evaluated import result_of
+    from experiments.evaluation.evaluators import related_classes
     from experiments.evaluation.held_folder import held
+    from experiments.evaluation.labeled_embeddings import check_matches, embeddings_from_file
+    from experiments.evaluation.model_embeddings import embed
     from experiments.evaluation.result import REPORT
-    from experiments.pages.links import add_link
+    from experiments.options.data import recall_at
+    from experiments.pages.page import add_link
     from experiments.pages.report import write_report
     from keras_dml._files.atomic import replacing
 
-    with contextlib.ExitStack() as until_end:
-        result = _result(options, lambda: until_end.enter_context(held(output, "output_dir")))
-        page, report = output / "evaluation.html", source / REPORT
+    title, trained = f"{kind} {source}", 0
+    if kind == "embeddings":
+        embedded = embeddings_from_file(source)
+        labels = {name: each.labels for name, each in embedded.sets}
+        images = embedded.queries.table
+    else:
+        tables, trained = _tables(options)
+        labels = {name: table.labels for name, table in tables.items()}
+        images = tables["queries"]
+    gallery = labels.get("gallery")
+    ks = recall_at(options, len(labels["queries"]), None if gallery is None else len(gallery))
+    check_matches(labels["queries"], gallery)
+    classes = related_classes(options, images)
+    if kind == "embeddings":
+        prefixes = _prefixes(options, embedded)
+    else:
+        model, candidate_model = _models(options, tables)
+    facts: dict[str, str | None] = {}
+    if images is not None:
+        facts = {"dataset": options.dataset, "split": options.split}
+        if options.fold:
+            facts["fold"] = options.fold
+    if kind == "backbone":
+        title, trained = f"untrained backbone {options.backbone}", 0
+        facts["weights"] = options.weights
+    page, report = output / "evaluation.html", source / REPORT
+    with held(output, "output_dir"):
+        if kind != "embeddings":
+            embedded = embed(model, tables, output, candidate_model)
+            prefixes = _prefixes(options, embedded)
+        result = result_of(options, title, embedded, ks, prefixes, facts, trained, classes)
         with replacing(output / "evaluation.json") as unfinished:
             unfinished.write_text(json.dumps(result.as_json(), indent=1) + "\n")
         write_report(page, result, {report: "The run's report"} if kind == "run" else {})
@@ -52,51 +83,9 @@ def main(argv: list[str]) -> None:
     print(f"\n{result.table}\n\npage: {page}")
 
 
-def _result(options: EvaluateOptions, open_output: Callable[[], None]) -> Result:
-    """Embed and score.
-
-    Args:
-        options: The options.
-        open_output: Creates the folder of the results. It is called after all checks.
-    """
-    from experiments.evaluation.evaluated import result_of
-    from experiments.evaluation.evaluators import related_classes
-    from experiments.evaluation.labeled_embeddings import check_matches, embeddings_from_file
-    from experiments.options.data import recall_at
-
-    kind, title, trained = options.kind, f"{options.kind} {options.source}", 0
-    facts: dict[str, str | None] = {}
-    known: Mapping[str, EmbeddedSet | ImageTable]
-    if kind == "embeddings":
-        embedded = embeddings_from_file(options.source)
-        known, images = dict(embedded.sets), embedded.queries.table
-    else:
-        tables, trained = _tables(options)
-        known, images = tables, tables["queries"]
-    labels = {name: each.labels for name, each in known.items()}
-    gallery = labels.get("gallery")
-    ks = recall_at(options, len(labels["queries"]), None if gallery is None else len(gallery))
-    check_matches(labels["queries"], gallery)
-    classes = related_classes(options, images)
-    if kind == "embeddings":
-        prefixes = _prefixes(options, embedded)
-        open_output()
-    else:
-        embedded = _embedded(options, tables, open_output)
-        prefixes = _prefixes(options, embedded)
-    if images is not None:
-        facts = {"dataset": options.dataset, "split": options.split}
-        if options.fold:
-            facts["fold"] = options.fold
-    if kind == "backbone":
-        title, trained = f"untrained backbone {options.backbone}", 0
-        facts["weights"] = options.weights
-    return result_of(options, title, embedded, ks, prefixes, facts, trained, classes)
-
-
 def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
     """Return the evaluated images by their sets, and how many classes are training classes."""
-    from experiments.evaluation import model_embeddings
+    from experiments.evaluation.model_embeddings import evaluated_tables
     from experiments.options import data as options_data
     from experiments.training.made_of import images_of_run
 
@@ -104,41 +93,36 @@ def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
         data = images_of_run(options.source, options, data_dir_moves=False, refuses=True)
     else:
         data, _ = options_data.data(options)
-    return model_embeddings.evaluated_tables(data, options.split, options.dataset)
+    return evaluated_tables(data, options.split, options.dataset)
 
 
-def _embedded(
-    options: EvaluateOptions, tables: Mapping[str, ImageTable], open_output: Callable[[], None]
-) -> LabeledEmbeddings:
-    """Return the embeddings of images by a model."""
+def _models(
+    options: EvaluateOptions, tables: dict[str, ImageTable]
+) -> tuple[IdentifiedEmbedder, IdentifiedEmbedder | None]:
+    """Return the embedder, and the embedder of the gallery and the catalog if it is another."""
     from experiments.evaluation import model_embeddings
     from experiments.training.encoders import pooled_backbone
     from experiments.training.run_files import kept_candidate_model, kept_model
 
     kind, source = options.kind, options.source
-    candidates = None
-    if options.candidate_model and len(tables) == 1:
+    candidates: str | pathlib.Path | None = options.candidate_model
+    if candidates and len(tables) == 1:
         raise UsageError(
             "candidate_model must come with split=test of a dataset with a gallery or a catalog, "
             f"but got split={options.split} of dataset={options.dataset}."
         )
-    if options.candidate_model:
-        candidates = model_embeddings.keras_model(
-            options.candidate_model, options, "candidate_model"
-        )
     if kind == "saved_model":
-        embedder = model_embeddings.saved_model(source, options, tables["queries"])
-    elif kind == "backbone":
+        return model_embeddings.saved_model(source, options, tables["queries"]), None
+    if kind == "backbone":
         backbone = pooled_backbone(options, options.image_size)
-        embedder = model_embeddings.backbone_model(backbone, options, options.backbone)
-    else:
-        path = kept_model(source) if kind == "run" else source
-        other = kept_candidate_model(source) if kind == "run" else None
-        if other is not None:
-            candidates = model_embeddings.keras_model(other, options, kind)
-        embedder = model_embeddings.keras_model(path, options, kind)
-    open_output()
-    return model_embeddings.embed(embedder, tables, options.output, candidates)
+        return model_embeddings.backbone_model(backbone, options, options.backbone), None
+    flag = "candidate_model"
+    if kind == "run":
+        source, candidates, flag = kept_model(source), kept_candidate_model(source), kind
+    candidate_model = None
+    if candidates:
+        candidate_model = model_embeddings.keras_model(candidates, options, flag)
+    return model_embeddings.keras_model(source, options, kind), candidate_model
 
 
 def _prefixes(options: EvaluateOptions, embedded: LabeledEmbeddings) -> list[int]:

@@ -79,21 +79,19 @@ def main(argv: list[str]) -> None:
     from keras_dml._common.extras import check_tensorflow_backend
 
     check_tensorflow_backend("experiments.export")
+    from experiments.exporting import hub
     from experiments.exporting.exported_run import Export, export_run
 
     name = f"{options.format}-int8" if options.int8 else options.format
     output = options.run / "exports" / name
     if options.output_dir:
         output = pathlib.Path(options.output_dir).expanduser()
-    export = Export(options.format, options.examples if options.int8 else 0, output)
-    if options.to is None:
-        print(export_run(options.run, of_run, export))
-        return
-    from experiments.exporting.hub import check_target, publish
-
-    repository, index = check_target(options.to, options.index)
-    print(export_run(options.run, of_run, export), flush=True)
-    print(f"published: {publish(options.run, of_run, output, repository, index)}")
+    examples = options.examples if options.int8 else 0
+    export = Export(options.run, of_run, options.format, examples, output)
+    target = None if options.to is None else hub.check_target(options.to, options.index)
+    print(export_run(export), flush=True)
+    if target is not None:
+        print(f"published: {hub.publish(options.run, of_run, output, *target)}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     from experiments.options.visible import visible
     from experiments.searching.columns import import_csv
     from experiments.searching.images import ImageFolder
-    from experiments.searching.index_building import update_index
+    from experiments.searching.index_building import saved_backbone, update_index
     from experiments.searching.store import check_store, images_to_store
 
     images = ImageFolder(absolute_place(options.images))
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
         fingerprint(options.saved_model)
     with contextlib.ExitStack() as stack:
         stack.enter_context(index_folder.locked_folder(output))
-        saved_model = options.saved_model or _saved_backbone(options)
+        saved_model = options.saved_model or saved_backbone(options)
         model = fingerprint(saved_model)
         target = None
         if address is not None:  # refuse a store before embedding
@@ -70,15 +70,6 @@ def main(argv: list[str]) -> None:
             print(images_to_store(target, output, settings, embedded, options.metric))
 
 
-def _saved_backbone(options: IndexOptions) -> pathlib.Path:
-    """Export the backbone to the index folder."""
-    from experiments.searching.backbone_model import saved_backbone
-
-    path = options.output_dir / index_folder.MODEL
-    saved_backbone(path, options)
-    return path
-
-
 def _embedded(
     options: IndexOptions, saved_model: pathlib.Path, images: ImageFolder, files: list[ImageFile]
 ) -> Embedded:
@@ -100,17 +91,9 @@ def _embedded(
             f"{done.seconds:.1f} s, {done.new / max(done.seconds, 1e-9):,.0f} a second"
         )
         return done.embedded
-    from experiments.evaluation.saved_model import ImageEmbedder
     from experiments.searching.folder_embeddings import embed_folder
 
-    return embed_folder(
-        options.output_dir,
-        images,
-        files,
-        lambda: ImageEmbedder(saved_model),
-        options.batch_size,
-        options.max_pixels,
-    )
+    return embed_folder(options, saved_model, images, files)
 
 
 if __name__ == "__main__":

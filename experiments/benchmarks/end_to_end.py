@@ -64,6 +64,7 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
     """Yield the lines of the table."""
     import keras
 
+    has_torch = importlib.util.find_spec("pytorch_metric_learning") is not None
     columns = "".join(f"{name:>10}" for name in (*_PARTS, "/ f+b"))
     yield (
         f"{'network':<24}{'loss':<18}{keras.backend.backend():<11}"
@@ -75,7 +76,8 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
             words.append(f"--data_dir={options.data_dir}")
         run = parse(RunOptions, ["experiments.run", *words])
         programs = {OURS: _ours}
-        if _has_peer(options.training, loss):
+        # The training that is also written in torch, if torch is installed.
+        if options.training == _GLYPHS and loss in _PEERS and has_torch:
             programs[PEER] = torch_training.train
         rates = _rates(run, options.steps)
         rows: dict[str, list[measuring.Row]] = {name: [] for name in programs}
@@ -84,12 +86,6 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
                 rows[name] += measuring.child_rows(program, words, options.steps, rates)
         for name, of_rounds in rows.items():
             yield _line(f"{run.backbone} {run.image_size}", loss, name, of_rounds)
-
-
-def _has_peer(recipe: str, loss: str) -> bool:
-    """Return whether the training is also written in torch, and torch is installed."""
-    is_installed = importlib.util.find_spec("pytorch_metric_learning") is not None
-    return is_installed and recipe == _GLYPHS and loss in _PEERS
 
 
 def _rates(options: RunOptions, steps: int) -> list[float]:

@@ -101,11 +101,8 @@ def child_rows(function: Callable[..., Iterator[Row]], *arguments: Any) -> Itera
         raise RunError(f"failed with exit code {process.returncode}, see the message above")
 
 
-def _main(module: str, function: str, arguments: str) -> None:
-    end_with_parent()
-    for row in getattr(importlib.import_module(module), function)(*json.loads(arguments)):
-        print(json.dumps(row), flush=True)
-
-
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    end_with_parent()
+    module, name, arguments = sys.argv[1:]
+    for row in getattr(importlib.import_module(module), name)(*json.loads(arguments)):
+        print(json.dumps(row), flush=True)

@@ -57,7 +57,11 @@ minutes for each seed on 2 cores.
 def measure(options: RelationsOptions) -> Iterator[str]:
     """Yield the lines of the tables."""
     if options.epochs:
-        yield _photo_to_catalog(options)
+        from pipelines.datasets import load_dataset
+
+        split = load_dataset("groceries", data_dir=options.data_dir)
+        hits = [_hits_of_network(split, options.epochs, seed) for seed in range(options.seeds)]
+        yield _row("photo to catalog, R@1 on unseen products", hits, split.test.labels)
         return
     data = _features(options)
     yield f"{len(data['x'])} photographs, {len(data['train_class'])} products"
@@ -67,17 +71,12 @@ def measure(options: RelationsOptions) -> Iterator[str]:
             yield from _text_to_photo(data, text["descriptions"], text["names"], options.seeds)
 
 
-def _photo_to_catalog(options: RelationsOptions) -> str:
-    """Train the network with photographs as queries and catalog pictures as candidates."""
-    from pipelines.datasets import load_dataset
-
-    data = load_dataset("groceries", data_dir=options.data_dir)
-    hits = [_hits_of_network(data, options.epochs, seed) for seed in range(options.seeds)]
-    return _row("photo to catalog, R@1 on unseen products", hits, data.test.labels)
-
-
 def _hits_of_network(data: "pipelines.Split", epochs: int, seed: int) -> np.ndarray:
-    """Train with a seed, and return for each test image whether its nearest picture is right."""
+    """Train with photographs as queries and catalog pictures as candidates.
+
+    Returns:
+        For each test image whether its nearest picture is right.
+    """
     import keras
     import tensorflow as tf
 
@@ -90,12 +89,10 @@ def _hits_of_network(data: "pipelines.Split", epochs: int, seed: int) -> np.ndar
     backbone = models.build_backbone("efficientnet_lite0", size, "packaged", frozen_batch_norm=True)
     encoder = models.embedding_model(backbone)
     transform = pipelines.TrainTransform(size, (size, size), area=(0.35, 1.0))
-    sides = [
-        pipelines.training_batches(
-            table, pipelines.RandomSampler(len(table), number, seed), transform, seed
-        )
-        for table, number in ((data.train, _PHOTOS), (pictures, len(pictures)))
-    ]
+    sides = []
+    for table, number in ((data.train, _PHOTOS), (pictures, len(pictures))):
+        sampler = pipelines.RandomSampler(len(table), number, seed)
+        sides.append(pipelines.training_batches(table, sampler, transform, seed))
     batches = tf.data.Dataset.zip(*sides).map(
         lambda photos, catalog: ((photos[0], catalog[0]), (photos[1], catalog[1]))
     )
@@ -238,19 +235,18 @@ def _nearest(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     return np.argmax(normalized(queries) @ normalized(candidates).T, axis=1)
 
 
-def _row(name: str, values: Sequence[np.ndarray], classes: np.ndarray, samples: int = 1000) -> str:
+def _row(name: str, values: Sequence[np.ndarray], classes: np.ndarray) -> str:
     """Return a line: the mean over seeds and images, its 95 % interval, and the mean of each seed.
 
     Args:
         name: Name of the line.
         values: Values `[n]` of each seed.
-        classes: Class ids `[n]`, which the bootstrap draws.
-        samples: Number of draws.
+        classes: Class ids `[n]`, which the bootstrap draws 1,000 times.
     """
     mean = np.mean(values, axis=0)
     ids, places = np.unique(classes, return_inverse=True)
     sums, counts = np.bincount(places, mean), np.bincount(places)
-    drawn = np.random.default_rng(0).integers(0, len(ids), (samples, len(ids)))
+    drawn = np.random.default_rng(0).integers(0, len(ids), (1000, len(ids)))
     means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
     listed = ", ".join(f"{np.mean(found):.3f}" for found in values)

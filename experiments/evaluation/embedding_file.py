@@ -112,9 +112,15 @@ class EmbeddingFile:
             dimensions, done, crc32 = (int(state[key]) for key in ("dimensions", "done", "crc32"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged
             return
-        header = self._header(dimensions)
-        size = len(header) + done * dimensions * 4
-        if is_ours and _is_sound(self.path, header, size, crc32):
+        header, left, found = self._header(dimensions), done * dimensions * 4, 0
+        size = len(header) + left
+        self._stream.seek(0)
+        if not is_ours or self._stream.read(len(header)) != header:
+            return
+        while left and (chunk := self._stream.read(min(left, 1 << 20))):
+            found = zlib.crc32(chunk, found)
+            left -= len(chunk)
+        if not left and found == crc32:
             self._stream.truncate(size)
             self.done, self._dimensions, self._crc32 = done, dimensions, crc32
 
@@ -135,18 +141,3 @@ class EmbeddingFile:
         with replacing(self._state_file) as temporary:
             temporary.write_text(json.dumps(state) + "\n")
         self._synced = time.monotonic()
-
-
-def _is_sound(path: pathlib.Path, header: bytes, size: int, crc32: int) -> bool:
-    """Return whether a file starts with a header and with rows of this CRC-32."""
-    try:
-        with open(path, "rb") as stream:
-            if stream.read(len(header)) != header:
-                return False
-            found, left = 0, size - len(header)
-            while left and (chunk := stream.read(min(left, 1 << 20))):
-                found = zlib.crc32(chunk, found)
-                left -= len(chunk)
-    except OSError:
-        return False
-    return not left and found == crc32

@@ -6,18 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from experiments.evaluation import evaluators, labeled_embeddings
 from experiments.evaluation.evaluate_options import EvaluateOptions
-from experiments.evaluation.evaluators import (
-    RelatedClasses,
-    information_findings,
-    retrieval_findings,
-    under_relation,
-)
-from experiments.evaluation.labeled_embeddings import (
-    LabeledEmbeddings,
-    trained_classes_line,
-    zero_rows,
-)
 from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import Embeddings, score_table
@@ -27,12 +17,12 @@ from keras_dml._common.types import Neighbors
 def result_of(
     options: EvaluateOptions,
     title: str,
-    embedded: LabeledEmbeddings,
+    embedded: labeled_embeddings.LabeledEmbeddings,
     ks: Sequence[int],
     prefixes: Sequence[int],
     facts: Mapping[str, str | None],
     trained: int,
-    classes: RelatedClasses | None = None,
+    classes: evaluators.RelatedClasses | None = None,
 ) -> Result:
     """Return every score of embeddings.
 
@@ -50,14 +40,13 @@ def result_of(
     scored = Embeddings(queries, ks, gallery, cast(Neighbors, options.neighbors))
     findings = Findings.together(
         [
-            retrieval_findings(
-                scored, catalog, prefixes, options.clustering, under_relation(scored, classes)
-            ),
-            information_findings(scored, options.information),
+            evaluators.retrieval_findings(scored, catalog, prefixes, options.clustering, classes),
+            evaluators.information_findings(scored, options.information),
         ]
     )
-    zeros, zero_lines = zero_rows(embedded)
-    seen = trained_classes_line(trained, queries.table)
+    zeros, warnings = labeled_embeddings.zero_rows(embedded)
+    if seen := labeled_embeddings.trained_classes_line(trained, queries.table):
+        warnings.insert(0, ("Training classes", seen))
     all_facts: dict[str, Any] = {
         "evaluated": title,
         **facts,
@@ -71,28 +60,21 @@ def result_of(
         for name, fact in all_facts.items()
         if fact is not None
     ]
-    warnings = [("Training classes", seen)] if seen else []
-    warnings += [("Rows of zeros", line) for line in zero_lines]
     sides = {"test": queries} | ({} if gallery is None else {"gallery": gallery})
     pairs = similarities_of_some(
         {side: each.labels for side, each in sides.items()},
         lambda side, rows: sides[side].embeddings[rows],
     )
+    figure = similarity_histograms({} if pairs is None else {"embeddings": pairs})
     lines = [f"{name}: {text}" for name, text in findings.lines]
+    finished = ("Finished", time.strftime("%Y-%m-%d %H:%M"))
     return Result(
         title=title,
         rows=findings.rows,
         table="\n".join([score_table(findings.rows), *lines, *(text for _, text in warnings)]),
         details={**all_facts, **zeros, **findings.result},
-        summary=[
-            *shown,
-            *findings.lines,
-            *warnings,
-            ("Finished", time.strftime("%Y-%m-%d %H:%M")),
-        ],
+        summary=[*shown, *findings.lines, *warnings, finished],
         history=None,
         images=embedded,
-        figures={
-            "Similarities of pairs": similarity_histograms({"embeddings": pairs} if pairs else {})
-        },
+        figures={"Similarities of pairs": figure},
     )

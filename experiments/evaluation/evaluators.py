@@ -7,36 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import keras
 import numpy as np
 
-from experiments.evaluation import baselines
-from experiments.evaluation.baselines import best_baseline
+from experiments.evaluation import baselines, scores
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.pairs import Similarities, similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings
-from experiments.evaluation.scores import (
-    ACCURACY,
-    CATALOG,
-    MAP_AT_R,
-    PHOTOS,
-    SCORES,
-    as_json,
-    certificate_lines,
-    certificate_values,
-    evaluate,
-    information_scores,
-    of_catalog,
-    of_each_epoch,
-    of_prefixes,
-    percent,
-    rows_of,
-    score_lines,
-)
-from experiments.evaluation.scores import Embeddings as Scored
 from experiments.evaluation.table_embedder import TableEmbedder, raw_pixels
 from experiments.options import data as described
 from experiments.options.run_options import RelationOptions
@@ -51,6 +31,8 @@ from pipelines import ImageTable, Split
 EvaluatedRun: TypeAlias = Any
 #: Name of a table of `Split.tables` -> embeddings `[n, d]`.
 Embeddings: TypeAlias = Mapping[str, np.ndarray]
+#: Keys of `metrics.jsonl` with their values.
+Measured: TypeAlias = Iterable[tuple[str, float]]
 # Key of the histograms of `Similarities` in the file of the untrained backbone.
 _PAIRS = "pairs"
 
@@ -99,9 +81,7 @@ class Evaluator:
     def before(self, run: EvaluatedRun, start: Start) -> None:
         """Measure when the run starts or resumes, on every worker."""
 
-    def measure(
-        self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
-    ) -> Iterable[tuple[str, float]]:
+    def measure(self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings) -> Measured:
         """Return (key, value) pairs for `metrics.jsonl` after an epoch, on the first worker.
 
         Args:
@@ -136,29 +116,27 @@ class RetrievalScores(Evaluator):
         """Return the names of the test images, of the gallery, and of the catalog."""
         return tuple(side for side in data.tables if side != "training")
 
-    def measure(
-        self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
-    ) -> Iterator[tuple[str, float]]:
+    def measure(self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings) -> Measured:
         """Yield the scores of each epoch, and MAP@R if the run's patience needs it."""
         scored = _scored(run, embeddings)
-        found = evaluate(scored, of_each_epoch()) | of_prefixes(scored, self.prefixes)
+        found = scores.evaluate(scored, scores.of_each_epoch())
+        found |= scores.of_prefixes(scored, self.prefixes)
+        if run.options.patience:
+            found["map@r/cosine"] = scores.SCORES["map@r"].values(scored, "cosine")["map@r"]
         for key, value in found.items():
             yield f"test/{key}", value
-        if run.options.patience:
-            yield MAP_AT_R, SCORES["map@r"].values(scored, "cosine")["map@r"]
-        for key, value in of_catalog(scored, _set("catalog", run, embeddings)).items():
+        for key, value in scores.of_catalog(scored, _set("catalog", run, embeddings)).items():
             yield f"catalog/{key}", value
-        for key, value in certificate_values(scored).items():
+        for key, value in scores.certificate_values(scored).items():
             yield f"test/{key}", value
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
         scored = _scored(run, end.embeddings)
-        options, table = self.relation, scored.queries.table
-        classes = None if options is None else related_classes(options, table)
-        catalog = _set("catalog", run, end.embeddings)
-        related = under_relation(scored, classes)
-        return retrieval_findings(scored, catalog, self.prefixes, related=related)
+        catalog, classes = _set("catalog", run, end.embeddings), None
+        if self.relation is not None:
+            classes = related_classes(self.relation, scored.queries.table)
+        return retrieval_findings(scored, catalog, self.prefixes, classes=classes)
 
 
 class InformationScores(Evaluator):
@@ -171,12 +149,9 @@ class InformationScores(Evaluator):
     def __init__(self, fitted: bool = False) -> None:
         self.fitted = fitted
 
-    def measure(
-        self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
-    ) -> Iterator[tuple[str, float]]:
+    def measure(self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings) -> Measured:
         """Yield the scores of each epoch that are finite, because JSON has no infinity."""
-        found = information_scores(_scored(run, embeddings), at_end=False)
-        for key, value in found.items():
+        for key, value in scores.information_scores(_scored(run, embeddings), at_end=False).items():
             if math.isfinite(value):
                 yield f"test/{key}", value
 
@@ -185,21 +160,21 @@ class InformationScores(Evaluator):
         return information_findings(_scored(run, end.embeddings), self.fitted)
 
 
-def information_findings(scored: Scored, fitted: bool = False) -> Findings:
+def information_findings(scored: scores.Embeddings, fitted: bool = False) -> Findings:
     """Return the scores of information, and the widest classes.
 
     Args:
         scored: The embeddings.
         fitted: Whether to use every image, and to fit the probes.
     """
-    found, table = information_scores(scored, fitted), scored.queries.table
+    found, table = scores.information_scores(scored, fitted), scored.queries.table
     names: Sequence[str] = ()
     # The labels of a file are names, also if its pictures are known.
     if table is not None and np.array_equal(table.labels, scored.labels):
         names = table.class_names
-    lines = score_lines(found)
+    lines = scores.score_lines(found)
     lines += widest_classes(scored.embeddings, scored.labels, names) if found else []
-    return Findings(lines=lines, result={"scores": as_json(found)})
+    return Findings(lines=lines, result={"scores": scores.as_json(found)})
 
 
 def widest_classes(
@@ -234,47 +209,47 @@ def widest_classes(
 
 
 def retrieval_findings(
-    scored: Scored,
+    scored: scores.Embeddings,
     catalog: EmbeddedSet | None = None,
     prefixes: Sequence[int] = (),
     clustering: bool = True,
-    related: Sequence[Scored] = (),
+    classes: RelatedClasses | None = None,
 ) -> Findings:
     """Return every score.
 
     Args:
-        scored: The embeddings.
+        scored: The embeddings, for a relation with class numbers as labels.
         catalog: The catalog, if there is one.
         prefixes: Lengths of prefixes of the embeddings to score too.
         clustering: Whether to compute the scores that need k-means.
-        related: Further searches, each with rows of the table, as from `under_relation`.
+        classes: The relation on these classes, whose search has separate rows.
     """
-    scores = evaluate(scored, clustering=clustering)
-    with_prefixes = scores | of_prefixes(scored, prefixes)
-    rows = rows_of(with_prefixes) | _catalog_rows(scored, catalog)
-    for search in related:
-        rows |= _distance_rows(search)
-    certificates = certificate_values(scored)
-    return Findings(
-        rows=rows,
-        lines=[*certificate_lines(scored), *score_lines(scores)],
-        result={"scores": as_json(with_prefixes)}
-        | ({"certificates": as_json(certificates)} if certificates else {}),
-    )
+    found = scores.evaluate(scored, clustering=clustering)
+    with_prefixes = found | scores.of_prefixes(scored, prefixes)
+    rows = scores.rows_of(with_prefixes) | _catalog_rows(scored, catalog)
+    if classes is not None:
+        rows |= _distance_rows(_under_relation(scored, classes))
+    result = {"scores": scores.as_json(with_prefixes)}
+    if certificates := scores.certificate_values(scored):
+        result["certificates"] = scores.as_json(certificates)
+    lines = [*scores.certificate_lines(scored), *scores.score_lines(found)]
+    return Findings(rows=rows, lines=lines, result=result)
 
 
-def _distance_rows(scored: Scored) -> dict[str, dict[str, float]]:
+def _distance_rows(scored: scores.Embeddings) -> dict[str, dict[str, float]]:
     """Return the rows of the scores that depend on the distance."""
-    of_distance = [score for score in SCORES.values() if score.of_distance]
-    return rows_of(evaluate(scored, of_distance), scored.name)
+    of_distance = [score for score in scores.SCORES.values() if score.of_distance]
+    return scores.rows_of(scores.evaluate(scored, of_distance), scored.name)
 
 
-def _catalog_rows(scored: Scored, catalog: EmbeddedSet | None) -> dict[str, dict[str, float]]:
+def _catalog_rows(
+    scored: scores.Embeddings, catalog: EmbeddedSet | None
+) -> dict[str, dict[str, float]]:
     """Return the rows of both directions between photos and catalog."""
     if catalog is None:
         return {}
-    back = scored.part(PHOTOS, catalog, scored.ks, scored.queries)
-    return rows_of(of_catalog(scored, catalog), CATALOG) | _distance_rows(back)
+    back = dataclasses.replace(scored, name=scores.PHOTOS, queries=catalog, gallery=scored.queries)
+    return scores.rows_of(scores.of_catalog(scored, catalog), scores.CATALOG) | _distance_rows(back)
 
 
 class RelatedClasses(NamedTuple):
@@ -303,32 +278,24 @@ def related_classes(options: RelationOptions, table: ImageTable | None) -> Relat
     return RelatedClasses(str(options.relation), relation, described.paths_of_classes(table))
 
 
-def under_relation(scored: Scored, classes: RelatedClasses | None) -> list[Scored]:
-    """Return the same embeddings with the labels and the matches of a relation, if there is one.
-
-    Args:
-        scored: The embeddings, with class numbers as labels.
-        classes: The relation on these classes.
-    """
-    if classes is None:
-        return []
-    queries, gallery = (
-        None if each is None else each._replace(labels=classes.labels[each.labels])
-        for each in (scored.queries, scored.gallery)
+def _under_relation(scored: scores.Embeddings, classes: RelatedClasses) -> scores.Embeddings:
+    """Return the same embeddings with the labels and the matches of a relation."""
+    queries, gallery = scored.queries, scored.gallery
+    queries = queries._replace(labels=classes.labels[queries.labels])
+    if gallery is not None:
+        gallery = gallery._replace(labels=classes.labels[gallery.labels])
+    return dataclasses.replace(
+        scored, name=classes.name, queries=queries, gallery=gallery, relation=classes.relation
     )
-    queries = cast(EmbeddedSet, queries)
-    return [scored.part(classes.name, queries, scored.ks, gallery, classes.relation)]
 
 
 class ClosedSetAccuracy(Evaluator):
     """The share of test images that get their class, if the test classes were trained on."""
 
-    def measure(
-        self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
-    ) -> Iterator[tuple[str, float]]:
+    def measure(self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings) -> Measured:
         """Yield the accuracy."""
         if run.data.same_classes:
-            yield ACCURACY, self.accuracy(run.data, model, embeddings)
+            yield scores.ACCURACY, self.accuracy(run.data, model, embeddings)
 
     def accuracy(self, data: Split, model: keras.Model, embeddings: Embeddings) -> float:
         """Return the accuracy as a fraction. It has the arguments of `measure`."""
@@ -336,11 +303,11 @@ class ClosedSetAccuracy(Evaluator):
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return the accuracy of the kept model."""
-        if ACCURACY not in end.best:
+        if scores.ACCURACY not in end.best:
             return Findings()
-        accuracy = end.best[ACCURACY]
+        accuracy = end.best[scores.ACCURACY]
         return Findings(
-            printed=[f"accuracy on the training classes: {percent(accuracy)} %"],
+            printed=[f"accuracy on the training classes: {scores.percent(accuracy)} %"],
             result={"accuracy": accuracy},
         )
 
@@ -357,8 +324,8 @@ class ClassifierAccuracy(ClosedSetAccuracy):
 
     def accuracy(self, data: Split, model: keras.Model, embeddings: Embeddings) -> float:
         """Return the share of test images that the classifier gets right."""
-        scores = keras.ops.convert_to_numpy(model.get_layer(self.layer)(embeddings["test"]))
-        return float(np.mean(np.argmax(scores, axis=1) == data.test.labels))
+        logits = keras.ops.convert_to_numpy(model.get_layer(self.layer)(embeddings["test"]))
+        return float(np.mean(np.argmax(logits, axis=1) == data.test.labels))
 
 
 class ClassMeanAccuracy(ClosedSetAccuracy):
@@ -394,23 +361,26 @@ class Baseline(Evaluator):
     file: ClassVar[str]
 
     def __init__(self) -> None:
-        self._found: Mapping[str, Any] = {}
+        self._found: Mapping[str, Mapping[str, float]] = {}
 
     def before(self, run: EvaluatedRun, start: Start) -> None:
         """Measure the baseline if it is due; print R@1."""
-        folder = run.folder
         if not self.is_wanted(run):
             return
-        self._found = folder.read_json(self.file) or {}
+        self._read(run)
         embeddings = self.embeddings(run, start)
-        if not folder.writes:
+        if not run.folder.writes:
             return
         if embeddings:
-            folder.write_json(self.file, self.findings(run, embeddings))
-            self._found = folder.read_json(self.file) or {}
-        name, best = best_baseline(self._rows)
+            run.folder.write_json(self.file, self.findings(run, embeddings))
+            self._read(run)
+        name, best = baselines.best_baseline(self._rows)
         if best is not None:
-            print(f"{name}: R@1 {percent(best)} %", flush=True)
+            print(f"{name}: R@1 {scores.percent(best)} %", flush=True)
+
+    def _read(self, run: EvaluatedRun) -> None:
+        stored = run.folder.read_json(self.file) or {}
+        self._found = {name: row for name, row in stored.items() if name != _PAIRS}
 
     def is_wanted(self, run: EvaluatedRun) -> bool:
         """Return whether the run has this baseline."""
@@ -433,14 +403,13 @@ class Baseline(Evaluator):
 
     @property
     def _rows(self) -> dict[str, Mapping[str, float]]:
-        return {f"{self.name}, {name}": row for name, row in self._found.items() if name != _PAIRS}
+        return {f"{self.name}, {name}": row for name, row in self._found.items()}
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return the rows of the table."""
-        if not self._rows or not self.is_wanted(run):
+        if not self._found:
             return Findings()
-        stored = {name: row for name, row in self._found.items() if name != _PAIRS}
-        return Findings(rows=self._rows, baselines={self.name: stored})
+        return Findings(rows=self._rows, baselines={self.name: self._found})
 
 
 class UntrainedBackbone(Baseline):
@@ -515,9 +484,9 @@ def _labels(run: EvaluatedRun) -> dict[str, np.ndarray]:
             if side in run.data.tables}  # fmt: skip
 
 
-def _scored(run: EvaluatedRun, embeddings: Embeddings) -> Scored:
+def _scored(run: EvaluatedRun, embeddings: Embeddings) -> scores.Embeddings:
     queries, gallery = _set("test", run, embeddings), _set("gallery", run, embeddings)
-    return Scored(cast(EmbeddedSet, queries), run.ks, gallery, run.options.neighbors)
+    return scores.Embeddings(cast(EmbeddedSet, queries), run.ks, gallery, run.options.neighbors)
 
 
 def _set(side: str, run: EvaluatedRun, embeddings: Embeddings) -> EmbeddedSet | None:

@@ -16,14 +16,7 @@ from experiments.evaluation.audited_images import AuditedImages
 from experiments.evaluation.duplicates import Duplicates, find_duplicates
 from experiments.evaluation.query_order import nearest
 from keras_dml._files.atomic import replacing
-from keras_dml.metrics.audit import (
-    ConfusedClasses,
-    LabelVotes,
-    confused_classes,
-    label_errors,
-    label_votes,
-    outlier_scores,
-)
+from keras_dml.metrics import audit
 from keras_dml.metrics.neighbors import make_index
 from keras_dml.retrieval import TreeAH, build_index, scann_loads
 
@@ -85,11 +78,11 @@ class Findings:
     neighbors: npt.NDArray[np.int64]
     similarities: npt.NDArray[np.float32]
     duplicates: Duplicates
-    votes: LabelVotes
+    votes: audit.LabelVotes
     label_errors: npt.NDArray[np.int64]
     outliers: npt.NDArray[np.int64]
     outlier_scores: npt.NDArray[np.float64]
-    confused: list[ConfusedClasses]
+    confused: list[audit.ConfusedClasses]
 
     def counts(self) -> list[Count]:
         """Return the number of findings of each kind that these sets can have, and its limit."""
@@ -121,8 +114,8 @@ def find(images: AuditedImages, options: AuditOptions) -> Findings:
     n·k numbers and 1,024 bytes for each image.
     """
     neighbors, similarities = _neighbors(images.embeddings)
-    votes = label_votes(images.labels, neighbors)
-    scores = outlier_scores(similarities)
+    votes = audit.label_votes(images.labels, neighbors)
+    scores = audit.outlier_scores(similarities)
     outliers = np.flatnonzero(scores >= OUTLIER_SCORE)
     return Findings(
         images,
@@ -131,10 +124,10 @@ def find(images: AuditedImages, options: AuditOptions) -> Findings:
         similarities,
         find_duplicates(images, neighbors, similarities, options),
         votes,
-        label_errors(votes, LABEL_RATIO),
+        audit.label_errors(votes, LABEL_RATIO),
         outliers[np.argsort(-scores[outliers], kind="stable")],
         scores,
-        confused_classes(images.labels, neighbors, _MOST_CONFUSED),
+        audit.confused_classes(images.labels, neighbors, _MOST_CONFUSED),
     )
 
 
@@ -172,52 +165,33 @@ def lines_of(findings: Findings) -> dict[str, list[dict[str, Any]]]:
     """
     images, duplicates, votes = findings.images, findings.duplicates, findings.votes
     names = images.class_names
+    lines: dict[str, list[dict[str, Any]]] = {
+        kind: [] for kind in ("duplicates", "label_errors", "outliers", "confused")
+    }
+
+    def add(kind: str, finding: str, score: float, cells: dict[str, Any]) -> None:
+        rank = len(lines[kind]) + 1
+        lines[kind].append({"finding": finding, "rank": rank, "score": f"{score:z.4f}", **cells})
 
     def image(row: int, of: str = "") -> dict[str, Any]:
         of_set, _, number = images.place(row)
-        cells = {
-            "set": of_set,
-            "row": number,
-            "image": images.name(row),
-            "class": images.class_name(row),
+        return {
+            f"{of}set": of_set,
+            f"{of}row": number,
+            f"{of}image": images.name(row),
+            f"{of}class": images.class_name(row),
         }
-        return {f"{of}{column}": value for column, value in cells.items()}
 
-    lines: dict[str, list[dict[str, Any]]] = {
-        "duplicates": [
-            {
-                "finding": "near-duplicate",
-                "score": score,
-                **image(first),
-                **image(second, "other_"),
-                "group": int(duplicates.groups[first]),
-            }
-            for (first, second), score in zip(duplicates.pairs.tolist(), duplicates.scores)
-        ],
-        "label_errors": [
-            {
-                "finding": "label error",
-                "score": votes.self_confidence[row],
-                **image(row),
-                "suggested_class": names[votes.suggested[row]],
-            }
-            for row in findings.label_errors.tolist()
-        ],
-        "outliers": [
-            {"finding": "outlier", "score": findings.outlier_scores[row], **image(row)}
-            for row in findings.outliers.tolist()
-        ],
-        "confused": [
-            {
-                "finding": "confused classes",
-                "score": pair.share,
-                "class": names[int(pair.first)],  # type: ignore[call-overload]
-                "other_class": names[int(pair.second)],  # type: ignore[call-overload]
-            }
-            for pair in findings.confused
-        ],
-    }
-    for found in lines.values():
-        for rank, line in enumerate(found, start=1):
-            line |= {"rank": rank, "score": f"{line['score']:z.4f}"}
+    for (first, second), score in zip(duplicates.pairs.tolist(), duplicates.scores):
+        group = {"group": int(duplicates.groups[first])}
+        add("duplicates", "near-duplicate", score, image(first) | image(second, "other_") | group)
+    for row in findings.label_errors.tolist():
+        suggested = {"suggested_class": names[votes.suggested[row]]}
+        add("label_errors", "label error", votes.self_confidence[row], image(row) | suggested)
+    for row in findings.outliers.tolist():
+        add("outliers", "outlier", findings.outlier_scores[row], image(row))
+    for pair in findings.confused:
+        one, other = int(pair.first), int(pair.second)  # type: ignore[call-overload]
+        classes = {"class": names[one], "other_class": names[other]}
+        add("confused", "confused classes", pair.share, classes)
     return lines

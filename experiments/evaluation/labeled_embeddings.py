@@ -161,12 +161,12 @@ def trained_classes_line(trained: int, queries: ImageTable | None) -> str:
     )
 
 
-def zero_rows(embedded: LabeledEmbeddings) -> tuple[dict[str, int], list[str]]:
+def zero_rows(embedded: LabeledEmbeddings) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Count the embeddings that are 0 in float32.
 
     Returns:
         `(counts, lines)`: "zero_rows", "gallery_zero_rows", and "catalog_zero_rows", if there is
-        such a set, and a line with the first row numbers for each set that has such rows.
+        such a set, and (label, text) with the first row numbers for each set that has such rows.
     """
     counts, lines = {}, []
     for name, each in embedded.sets:
@@ -178,8 +178,9 @@ def zero_rows(embedded: LabeledEmbeddings) -> tuple[dict[str, int], list[str]]:
         counts[f"{prefix}zero_rows"] = len(zeros)
         if len(zeros):
             where = f" in the {prefix.rstrip('_')}" if prefix else ""
-            lines.append(
+            text = (
                 f"{len(zeros):,} row{'s' * (len(zeros) > 1)} of zeros{where} "
                 f"(row numbers {first_few(zeros)}): similarity 0 to everything"
             )
+            lines.append(("Rows of zeros", text))
     return counts, lines

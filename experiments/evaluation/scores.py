@@ -17,22 +17,10 @@ import numpy as np
 
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.tables import text_table
+from keras_dml import metrics
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.types import Metric, Neighbors
-from keras_dml.metrics import (
-    PrecisionAtR,
-    clustering_scores,
-    distance_histograms,
-    information,
-    recall_at_k,
-)
-from keras_dml.metrics.approximate import (
-    ApproximateScores,
-    Certificate,
-    approximate_scores,
-    sampled_divergence,
-    takes_scann,
-)
+from keras_dml.metrics import approximate
 from keras_dml.metrics.clustering import ClusteringScores
 from keras_dml.metrics.information_scores import whole_classes
 from keras_dml.relations import Relation
@@ -53,71 +41,53 @@ ROWS = "information_rows"
 _MOST_ROWS = 4096
 
 
+@dataclasses.dataclass(eq=False)
 class Embeddings:
     """Embeddings with labels, and the intermediate results that several scores share.
 
-    Args:
+    Attributes:
         queries: The embeddings to search with, and in without a gallery.
         ks: Values of K for the scores at K.
         gallery: Embeddings to search in instead of the other queries.
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
         name: First part of the row names of these embeddings.
         relation: Which rows match. The labels are its labels. None: the rows of the query's class.
-
-    Attributes:
-        embeddings, labels: Numbers `[n, d]` and classes `[n]` of the queries.
         certificates: Name of a row -> {key of a score: its certificate}. Filled when ScaNN finds
-            the neighbors. Parts of the embeddings share it.
+            the neighbors. `dataclasses.replace` returns embeddings that share it.
+        embeddings, labels: Numbers `[n, d]` and classes `[n]` of the queries.
     """
 
-    def __init__(
-        self,
-        queries: EmbeddedSet,
-        ks: Sequence[int] = (1,),
-        gallery: EmbeddedSet | None = None,
-        neighbors: Neighbors = "auto",
-        name: str = "embedding",
-        relation: Relation | None = None,
-    ) -> None:
-        self.queries, self.ks, self.gallery = queries, ks, gallery
-        self.neighbors, self.name, self.relation = neighbors, name, relation
-        self.embeddings, self.labels = queries.embeddings, queries.labels
-        self.certificates: dict[str, Mapping[str, Certificate]] = {}
-        self._found: dict[Metric, ApproximateScores] = {}
-        # The gallery as arguments of `keras_dml.metrics`.
-        self._gallery: dict[str, Any] = {}
-        if gallery is not None:
-            self._gallery = {"gallery": gallery.embeddings, "gallery_labels": gallery.labels}
+    queries: EmbeddedSet
+    ks: Sequence[int] = (1,)
+    gallery: EmbeddedSet | None = None
+    neighbors: Neighbors = "auto"
+    name: str = "embedding"
+    relation: Relation | None = None
+    certificates: dict[str, Mapping[str, approximate.Certificate]] = dataclasses.field(
+        default_factory=dict
+    )
 
-    def part(
-        self,
-        name: str,
-        queries: EmbeddedSet,
-        ks: Sequence[int],
-        gallery: EmbeddedSet | None,
-        relation: Relation | None = None,
-    ) -> Embeddings:
-        """Return other embeddings of the same queries, whose certificates are among these."""
-        part = Embeddings(queries, ks, gallery, self.neighbors, name, relation)
-        part.certificates = self.certificates
-        return part
+    def __post_init__(self) -> None:
+        self.embeddings, self.labels, _ = self.queries
+        self._found: dict[Metric, approximate.ApproximateScores] = {}
+        # The gallery and the relation as arguments of `keras_dml.metrics`.
+        self._gallery: dict[str, Any] = {}
+        if (items := self.gallery) is not None:
+            self._gallery = {"gallery": items.embeddings, "gallery_labels": items.labels}
+        self._search = {**self._gallery, "relation": self.relation}
 
     @functools.cached_property
     def by_scann(self) -> bool:
         """Whether ScaNN finds the neighbors."""
-        return takes_scann(self.neighbors, self.embeddings, self._gallery.get("gallery"))
+        items = self._gallery.get("gallery")
+        return approximate.takes_scann(self.neighbors, self.embeddings, items)
 
-    def retrieval(self, distance: Metric) -> ApproximateScores:
+    def retrieval(self, distance: Metric) -> approximate.ApproximateScores:
         """Return the scores, by ScaNN's neighbors with certificates that are remembered."""
         if distance not in self._found:
-            found = approximate_scores(
-                self.embeddings,
-                self.labels,
-                self.ks,
-                distance,
-                **self._gallery,
-                relation=self.relation,
-                by_scann=self.by_scann,
+            search = {**self._search, "by_scann": self.by_scann}
+            found = approximate.approximate_scores(
+                self.embeddings, self.labels, self.ks, distance, **search
             )
             self._found[distance] = found
             if self.by_scann:
@@ -128,16 +98,9 @@ class Embeddings:
         """Return the recall at each K, which needs no sorted neighbors if the search is exact."""
         if self.by_scann:
             return self.retrieval(distance).recall
-        return recall_at_k(
-            self.embeddings,
-            self.labels,
-            self.ks,
-            distance,
-            **self._gallery,
-            relation=self.relation,
-        )
+        return metrics.recall_at_k(self.embeddings, self.labels, self.ks, distance, **self._search)
 
-    def precision(self, distance: Metric) -> PrecisionAtR:
+    def precision(self, distance: Metric) -> metrics.PrecisionAtR:
         """Return MAP@R and R-precision."""
         return self.retrieval(distance).precision
 
@@ -152,7 +115,7 @@ class Embeddings:
     @functools.cached_property
     def clusters(self) -> ClusteringScores:
         """NMI and AMI of k-means, with a gallery of both sets together."""
-        return clustering_scores(*self._together)
+        return metrics.clustering_scores(*self._together)
 
     def information(self, names: Sequence[str], every_row: bool = False) -> dict[str, float]:
         """Return scores of `metrics.information`, with a gallery of both sets together.
@@ -169,14 +132,18 @@ class Embeddings:
         sizes = np.bincount(codes[rows])
         if np.count_nonzero(sizes) < 2 or sizes.max() < 2:
             return {}
-        found = information(embeddings[rows], codes[rows], [name for name in names if name != ROWS])
+        found = metrics.information(
+            embeddings[rows], codes[rows], [name for name in names if name != ROWS]
+        )
         return {**found, ROWS: len(rows)}
 
     def divergence(self) -> float:
         """Return the Jensen-Shannon divergence of the distances, in nats."""
         if self.by_scann:
-            return sampled_divergence(self.embeddings, self.labels, **self._gallery)
-        return distance_histograms(self.embeddings, self.labels, **self._gallery).divergence()
+            return approximate.sampled_divergence(self.embeddings, self.labels, **self._gallery)
+        return metrics.distance_histograms(
+            self.embeddings, self.labels, **self._gallery
+        ).divergence()
 
 
 def percent(fraction: float) -> str:
@@ -256,6 +223,8 @@ class Score:
         return "–" if value is None or math.isnan(value) else self.format(value)
 
 
+# The entry of a score that is a line below the table.
+_line = functools.partial(Score, of_distance=False, each_epoch=False, compared=False)
 # The entry of a score of `keras_dml.metrics.information`.
 _information = functools.partial(
     Score,
@@ -295,7 +264,7 @@ SCORES: dict[str, Score] = {
             each_epoch=False,
             compared=False,
         ),
-        Score(
+        _line(
             name="nmi",
             label="NMI",
             explanation="NMI is the normalized mutual information of the classes and of k-means "
@@ -303,24 +272,18 @@ SCORES: dict[str, Score] = {
             "number of classes, also for random clusters.",
             compute=lambda embeddings, _: embeddings.clusters.nmi,
             line=lambda value: f"{percent(value)} %",
-            of_distance=False,
-            each_epoch=False,
-            compared=False,
             clusters=True,
         ),
-        Score(
+        _line(
             name="ami",
             label="AMI",
             explanation="AMI is the mutual information adjusted for chance, 0 % for random "
             "clusters. Compare runs by AMI rather than by NMI.",
             compute=lambda embeddings, _: embeddings.clusters.ami,
             line=lambda value: f"{percent(value)} %",
-            of_distance=False,
-            each_epoch=False,
-            compared=False,
             clusters=True,
         ),
-        Score(
+        _line(
             name="jensen_shannon",
             label="Jensen-Shannon divergence",
             explanation="The Jensen-Shannon divergence between the distances of matching pairs "
@@ -330,11 +293,8 @@ SCORES: dict[str, Score] = {
             format="{:z.3f}".format,
             line="{:z.3f} nats (below log 2 = 0.693)".format,
             scale=1,
-            of_distance=False,
-            each_epoch=False,
-            compared=False,
         ),
-        Score(
+        _line(
             name="queries_without_match",
             label="Queries without a match",
             compute=lambda embeddings, _: embeddings.precision("cosine").queries_without_match,
@@ -344,9 +304,6 @@ SCORES: dict[str, Score] = {
             ),
             scale=1,
             higher_is_better=False,
-            of_distance=False,
-            each_epoch=False,
-            compared=False,
         ),
         _information(
             name="class_entropy",
@@ -518,9 +475,10 @@ def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, flo
         queries = queries._replace(embeddings=queries.embeddings[:, :length])
         if gallery is not None:
             gallery = gallery._replace(embeddings=gallery.embeddings[:, :length])
-        part = embeddings.part(f"first {length}", queries, embeddings.ks, gallery)
+        name = f"first {length}"
+        part = dataclasses.replace(embeddings, name=name, queries=queries, gallery=gallery)
         scores = evaluate(part, of_each_epoch())
-        found |= {f"{key}/first {length}": value for key, value in scores.items()}
+        found |= {f"{key}/{name}": value for key, value in scores.items()}
     return found
 
 
@@ -532,7 +490,8 @@ def of_catalog(queries: Embeddings, catalog: EmbeddedSet | None) -> dict[str, fl
     if catalog is None:
         return {}
     ks = sorted({1, *(k for k in queries.ks if k <= len(catalog.labels))})
-    return evaluate(queries.part(CATALOG, queries.queries, ks, catalog), of_each_epoch())
+    part = dataclasses.replace(queries, name=CATALOG, ks=ks, gallery=catalog)
+    return evaluate(part, of_each_epoch())
 
 
 def columns_of(rows: Rows) -> list[str]:

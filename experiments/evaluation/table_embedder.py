@@ -163,12 +163,10 @@ def embeddings_on_disk(
 
 
 def embedding_key(model: IdentifiedEmbedder, table: ImageTable) -> str:
-    """Return a text that identifies the model, the images, and the preprocessing."""
-    return f"{model.key}; {model.embedder.transform}; {_READ_AS}; {table_fingerprint(table)}"
+    """Return a text that identifies the model, the preprocessing, and the images.
 
-
-def table_fingerprint(table: ImageTable) -> str:
-    """Return a text that identifies the images, their order, and the state of their files."""
+    The images are identified by their order and the state of their files.
+    """
     digest = hashlib.sha256(str(table).encode())
     if table.paths is not None:
         for path in table.paths:
@@ -178,7 +176,7 @@ def table_fingerprint(table: ImageTable) -> str:
         digest.update(hashlib.sha256(image).digest())
     for array in (table.arrays, table.boxes):
         digest.update(b"" if array is None else np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+    return f"{model.key}; {model.embedder.transform}; {_READ_AS}; {digest.hexdigest()}"
 
 
 def raw_pixels(

@@ -5,40 +5,54 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import NamedTuple
+import statistics
+import timeit
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from experiments.evaluation.calibration import calibration_words
 from experiments.evaluation.held_folder import held_beside
 from experiments.evaluation.model_embeddings import keras_model, naming_bad_images
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.evaluation.tables import markdown_table
-from experiments.exporting.comparison import Comparison, answers, compare, milliseconds
-from experiments.exporting.formats import FORMATS, Format, Images, Source, check_packages
-from experiments.exporting.layers import write
+from experiments.exporting import formats
+from experiments.exporting.formats import FORMATS, Answer, Format, Images, Source
 from experiments.options import RunOptions, UsageError
-from experiments.options import data as options_data
+from experiments.options.data import evaluation_transform, recall_at
+from experiments.options.errors import RunError
+from experiments.options.progress import progress_bar
 from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, model_card
 from experiments.training.made_of import images_of_run
 from experiments.training.run_files import RESULT, kept_model, read_json
 from keras_dml._files.atomic import replacing_folder
+from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
 from pipelines.split import Split
 
 # Measurements as JSON. A folder without this file is never replaced.
 FACTS = "export.json"
+#: "test", and "gallery" if there is one -> embeddings of its images, float32 `[n, d]`.
+Embeddings: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
+# Number of timed calls with one image, and of warm-up calls.
+_TIMED, _BEFORE = 30, 5
 
 
 class Export(NamedTuple):
     """An export.
 
     Attributes:
+        run: Folder of the run.
+        of_run: Options of the run.
         name: Name of the format.
         examples: Number of training images that set the scales of 8-bit integers. 0 for float32.
         output: Output folder.
     """
 
+    run: pathlib.Path
+    of_run: RunOptions
     name: str
     examples: int
     output: pathlib.Path
@@ -53,14 +67,36 @@ class Export(NamedTuple):
         """The precision, in words."""
         return "int8" if self.examples else "float32"
 
+    @property
+    def transform(self) -> EvaluationTransform:
+        """The evaluation transform of the run."""
+        return evaluation_transform(self.of_run)
 
-def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
+
+class Comparison(NamedTuple):
+    """An export compared with the model in Keras.
+
+    Attributes:
+        bytes: Size on disk.
+        difference: Largest difference of a number of an embedding.
+        length: Mean length of the embeddings from Keras, as a scale for `difference`.
+        similarity: Least cosine similarity of an image's two embeddings.
+        recalls: Recall at K of the export, by cosine similarity.
+        keras_recalls: Recall at K of the model in Keras.
+        milliseconds: Median time of a call with one image.
+    """
+
+    bytes: int
+    difference: float
+    length: float
+    similarity: float
+    recalls: Mapping[int, float]
+    keras_recalls: Mapping[int, float]
+    milliseconds: float
+
+
+def export_run(export: Export) -> str:
     """Export the kept model of a run and return the text that the command prints.
-
-    Args:
-        run: Folder of the run.
-        of_run: Options of the run.
-        export: The export.
 
     Raises:
         UsageError: The format has no 8-bit integers or lacks a layer of the model, or the run has
@@ -73,11 +109,10 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
         raise UsageError(
             f"format must be {' or '.join(with_int8)} with --int8, but got {export.name}."
         )
-    check_packages(export.name)
-    embedder: TableEmbedder = keras_model(kept_model(run), of_run, "run").embedder
-    data = images_of_run(run, of_run, data_dir_moves=True, refuses=True)
-    transform = options_data.evaluation_transform(of_run)
-    output = export.output
+    formats.check_packages(export.name)
+    embedder: TableEmbedder = keras_model(kept_model(export.run), export.of_run, "run").embedder
+    data = images_of_run(export.run, export.of_run, data_dir_moves=True, refuses=True)
+    transform, output = export.transform, export.output
     output.parent.mkdir(parents=True, exist_ok=True)
     with (
         held_beside(output, "output_dir"),
@@ -86,10 +121,12 @@ def export_run(run: pathlib.Path, of_run: RunOptions, export: Export) -> str:
         folder.mkdir()
         path = folder / export.format.file
         examples = _images(data.train, transform, export.examples) if export.examples else None
-        write(export.name, export.format, Source(embedder.model, transform, examples), path)
-        compared = _compared(of_run, export, embedder, data, transform, path)
+        source = Source(embedder.model, transform, examples)
+        formats.write(export.name, export.format, source, path)
+        compared = _compared(export, embedder, data, path)
         table, lines = _table(export, compared), _lines(compared)
-        card = _card(run, of_run, export, data, transform, compared, table)
+        scores = "\n".join([table, "", *(f"- {line}" for line in lines)])
+        card = _card(export, data, scores)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
         facts = {"format": export.name, "int8": bool(export.examples)} | compared._asdict()
         (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
@@ -106,25 +143,75 @@ def _images(table: ImageTable, transform: EvaluationTransform, count: int) -> li
 
 
 def _compared(
-    of_run: RunOptions,
-    export: Export,
-    embedder: TableEmbedder,
-    data: Split,
-    transform: EvaluationTransform,
-    path: pathlib.Path,
+    export: Export, embedder: TableEmbedder, data: Split, path: pathlib.Path
 ) -> Comparison:
     answer = export.format.load(path)
     tables = {side: data.tables[side] for side in ("test", "gallery") if side in data.tables}
     gallery = None if data.gallery is None else len(data.gallery)
     return compare(
-        {side: answers(answer, table, transform, of_run.eval_batch_size)
-         for side, table in tables.items()},
+        {side: _answers(answer, table, export) for side, table in tables.items()},
         {side: embedder(table) for side, table in tables.items()},
         {side: table.labels for side, table in tables.items()},
-        options_data.recall_at(of_run, len(data.test), gallery),
+        recall_at(export.of_run, len(data.test), gallery),
         sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file()),
-        milliseconds(answer, _images(data.test, transform, 1)[0]),
-    )  # fmt: skip
+        milliseconds(answer, _images(data.test, export.transform, 1)[0]),
+    )
+
+
+def _answers(answer: Answer, table: ImageTable, export: Export) -> npt.NDArray[np.float32]:
+    """Embed a table with a runtime, with a progress bar."""
+    rows: list[npt.NDArray[np.float32]] = []
+    batches = evaluation_batches(table, export.transform, export.of_run.eval_batch_size)
+    with naming_bad_images(table), progress_bar("comparing", total=len(table)) as bar:
+        for images in batches:
+            rows.append(np.asarray(answer(images.numpy()), np.float32))
+            bar.update(len(rows[-1]))
+    embeddings = np.concatenate(rows)
+    if not np.isfinite(embeddings).all():
+        raise RunError("the export gives embeddings that are not finite: nothing was written")
+    return embeddings
+
+
+def milliseconds(answer: Answer, image: Images) -> float:
+    """Return the median time of a call with one image `[1, size, size, 3]`."""
+    seconds = timeit.repeat(lambda: answer(image), number=1, repeat=_BEFORE + _TIMED)
+    return 1000 * statistics.median(seconds[_BEFORE:])
+
+
+def compare(
+    of_export: Embeddings,
+    of_keras: Embeddings,
+    labels: Mapping[str, npt.NDArray[np.int64]],
+    ks: Sequence[int],
+    size: int,
+    time_of_one: float,
+) -> Comparison:
+    """Compare the embeddings and their recall.
+
+    Args:
+        of_export, of_keras: Embeddings of the same images.
+        labels: Class ids of the same images.
+        ks: Values of K for recall at K.
+        size, time_of_one: `bytes` and `milliseconds` of `Comparison`.
+    """
+    one, other = of_export["test"].astype(np.float64), of_keras["test"].astype(np.float64)
+    lengths = np.linalg.norm(other, axis=1)
+    products = np.linalg.norm(one, axis=1) * lengths
+    cosines = (one * other).sum(axis=1) / np.where(products, products, 1)
+
+    def recalls(embeddings: Embeddings) -> dict[int, float]:
+        queries, gallery = embeddings["test"], embeddings.get("gallery")
+        return recall_at_k(queries, labels["test"], ks, "cosine", gallery, labels.get("gallery"))
+
+    return Comparison(
+        bytes=size,
+        difference=float(np.abs(one - other).max()),
+        length=float(lengths.mean()),
+        similarity=float(cosines.min()),
+        recalls=recalls(of_export),
+        keras_recalls=recalls(of_keras),
+        milliseconds=time_of_one,
+    )
 
 
 def _table(export: Export, compared: Comparison) -> str:
@@ -149,16 +236,8 @@ def _lines(compared: Comparison) -> list[str]:
     ]
 
 
-def _card(
-    run: pathlib.Path,
-    of_run: RunOptions,
-    export: Export,
-    data: Split,
-    transform: EvaluationTransform,
-    compared: Comparison,
-    table: str,
-) -> str:
-    size = transform.image_size
+def _card(export: Export, data: Split, scores: str) -> str:
+    size, of_run = export.transform.image_size, export.of_run
     use = {
         "File": f"`{export.format.file}`, {export.name}, computes in {export.precision}",
         "Takes": export.format.takes,
@@ -171,18 +250,17 @@ def _card(
     images, measured = "the test images", ""
     if of_run.keeps_nothing_back:
         images = "images that were trained on"
-        result = read_json(run, RESULT) or {}
+        result = read_json(export.run, RESULT) or {}
         measured = f"\n\n```\n{result['table']}\n```" if "measured" in result else ""
-    scores = "\n".join([table, "", *(f"- {line}" for line in _lines(compared))])
-    threshold = calibration_words(run / "saved_model") or NO_THRESHOLD
+    threshold = calibration_words(export.run / "saved_model") or NO_THRESHOLD
     if export.examples and threshold != NO_THRESHOLD:
         threshold += " It was found with the model in float32."
     return model_card(
-        f"{run.resolve().name}, {export.name}, {export.precision}",
+        f"{export.run.resolve().name}, {export.name}, {export.precision}",
         use,
         of_run,
         data,
-        transform,
+        export.transform,
         f"On {images}, next to the model in Keras:\n\n{scores}{measured}",
         threshold,
         export.format.example,

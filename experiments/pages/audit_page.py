@@ -124,7 +124,8 @@ def _outliers(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section
     """Return the images that are unlike all others."""
     cells = [_cell(findings, "neighbor", row, f"{findings.outlier_scores[row]:.2f}")
              for row in findings.outliers[:_SHOWN].tolist()]  # fmt: skip
-    return Section(len(findings.outliers), _rows_of(cells), lines)
+    rows = [Row(cells[start : start + _CELLS]) for start in range(0, len(cells), _CELLS)]
+    return Section(len(findings.outliers), rows, lines)
 
 
 def _confused(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
@@ -152,13 +153,13 @@ def _between(findings: Findings, first: int, second: int) -> list[tuple[int, int
     pairs = np.stack([rows[place], neighbors[rows[place], column]], axis=1)
     pairs[labels[pairs[:, 0]] == second] = pairs[labels[pairs[:, 0]] == second, ::-1]
     shown: list[tuple[int, int, float]] = []
+    free = np.ones(len(labels), bool)
     for number in np.argsort(-similarities, kind="stable"):
-        one, other = pairs[number].tolist()
-        if len(shown) < _CELLS // 2 and not {one, other} & {
-            row for pair in shown for row in pair[:2]
-        }:
+        if free[pairs[number]].all():
+            free[pairs[number]] = False
+            one, other = pairs[number].tolist()
             shown.append((one, other, float(similarities[number])))
-    return shown
+    return shown[: _CELLS // 2]
 
 
 def _neighbor(findings: Findings, first: int, row: int, note: str) -> Cell:
@@ -186,7 +187,3 @@ def _picture(findings: Findings, row: int) -> Picture | None:
         return file_picture(str(table.paths[number]), max_pixels, _SIDE)
     encoded = table.encoded[number]  # type: ignore[index]
     return file_picture(io.BytesIO(encoded), max_pixels, _SIDE)
-
-
-def _rows_of(cells: Sequence[Cell]) -> list[Row]:
-    return [Row(cells[start : start + _CELLS]) for start in range(0, len(cells), _CELLS)]

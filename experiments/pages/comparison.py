@@ -9,21 +9,10 @@ from typing import Any, TypeAlias
 
 from markupsafe import Markup
 
+from experiments.evaluation import scores
 from experiments.evaluation.baselines import distinct_baselines
 from experiments.evaluation.figures import Curves, Means, over_epochs
 from experiments.evaluation.result import REPORT
-from experiments.evaluation.scores import (
-    ACCURACY,
-    CATALOG,
-    DISTANCES,
-    PAPER,
-    RECALL,
-    Rows,
-    Score,
-    compared,
-    label_of,
-    rows_of,
-)
 from experiments.evaluation.tracked import tracked_figures
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
@@ -64,17 +53,17 @@ def _line(run: str, result: Mapping[str, Any], paper: Mapping[str, float]) -> Li
         line["accuracy"] = 100 * result["accuracy"]
     line |= {"training, s": result["train_seconds"], "whole run, s": result["seconds"]}
     # The whole row of the paper, next to ours. Scores that this run lacks are left out.
-    for name, printed in rows_of(paper, PAPER).items():
-        distance = name.removeprefix(f"{PAPER}, ")
+    for name, printed in scores.rows_of(paper, scores.PAPER).items():
+        distance = name.removeprefix(f"{scores.PAPER}, ")
         for key in (key for key in printed if key in rows.get(distance, {})):
-            line.setdefault(f"{label_of(key)}, {distance}", rows[distance][key])
-            line[f"{label_of(key)}, {name}"] = 100 * printed[key]
+            line.setdefault(f"{scores.label_of(key)}, {distance}", rows[distance][key])
+            line[f"{scores.label_of(key)}, {name}"] = 100 * printed[key]
     if "nmi" in paper and others.get("nmi") is not None:
         line |= {"NMI": 100 * others["nmi"], "NMI, paper": 100 * paper["nmi"]}
     return line
 
 
-def _scores(rows: Rows) -> Line:
+def _scores(rows: scores.Rows) -> Line:
     """Return the columns of the scores that the rows have."""
     found = {
         column: rows.get(row, {}).get(score.at_1) for column, (row, score) in _columns().items()
@@ -82,16 +71,16 @@ def _scores(rows: Rows) -> Line:
     return {column: value for column, value in found.items() if value is not None}
 
 
-def _columns() -> dict[str, tuple[str, Score]]:
+def _columns() -> dict[str, tuple[str, scores.Score]]:
     """Return column -> (its row in the table of a run, its score)."""
     found = {
-        f"{label_of(score.at_1)}, {distance}": (str(distance), score)
-        for score in compared()
-        for distance in (DISTANCES if score.at_k else DISTANCES[:1])
+        f"{scores.label_of(score.at_1)}, {distance}": (str(distance), score)
+        for score in scores.compared()
+        for distance in (scores.DISTANCES if score.at_k else scores.DISTANCES[:1])
         if score.of_distance
     }
-    found |= {score.label: ("", score) for score in compared() if not score.of_distance}
-    return found | {f"{CATALOG}, R@1": (f"{CATALOG}, cosine", RECALL)}
+    found |= {score.label: ("", score) for score in scores.compared() if not score.of_distance}
+    return found | {f"{scores.CATALOG}, R@1": (f"{scores.CATALOG}, cosine", scores.RECALL)}
 
 
 def _text(column: str, value: str | float | None) -> str:
@@ -100,8 +89,8 @@ def _text(column: str, value: str | float | None) -> str:
     columns = _columns()
     if column in columns:
         return columns[column][1].text(value)
-    is_recall = column.startswith(f"{RECALL.label}@") and PAPER not in column
-    return RECALL.text(value) if is_recall else f"{value:z.1f}"
+    is_recall = column.startswith(f"{scores.RECALL.label}@") and scores.PAPER not in column
+    return scores.RECALL.text(value) if is_recall else f"{value:z.1f}"
 
 
 def write_comparison_page(
@@ -123,11 +112,13 @@ def write_comparison_page(
     figures: dict[str, Means | Curves] = {
         MAIN: Means({line["recipe"]: [100 * line[MAIN]] for line in lines}, "R@1, %")
     }
-    for score in compared():
+    for score in scores.compared():
         curves = {run: over_epochs(history, f"test/{score.key}", score.scale)
                   for run, history in histories.items()}  # fmt: skip
-        figures[f"{label_of(score.at_1)} over epochs"] = Curves(curves, score.axis)
-    accuracies = {run: over_epochs(history, ACCURACY, 100) for run, history in histories.items()}
+        figures[f"{scores.label_of(score.at_1)} over epochs"] = Curves(curves, score.axis)
+    accuracies = {
+        run: over_epochs(history, scores.ACCURACY, 100) for run, history in histories.items()
+    }
     figures["Accuracy over epochs"] = Curves(accuracies, "accuracy, %")
     figures |= tracked_figures(histories)
     columns, *rows = table_of(lines)

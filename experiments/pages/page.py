@@ -1,15 +1,21 @@
-"""Pages: self-contained HTML files that need no network, no JavaScript, and no other file."""
+"""Pages: self-contained HTML files that need no network, no JavaScript, and no other file.
+
+Pages link to each other, such as a run's report, its evaluation, and a comparison.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
+import html
 import io
+import logging
 import os
 import pathlib
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jinja2
 import numpy as np
@@ -17,9 +23,14 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from experiments.options.visible import visible, visible_text
-from experiments.pages.links import Links, links_html
 from keras_dml._files.atomic import replacing
 
+#: Paths of other pages -> their names, plain text.
+Links: TypeAlias = Mapping[pathlib.Path, str]
+_LOGGER = logging.getLogger("experiments")
+_OPEN, _CLOSE = '<nav class="soft">', "</nav>"
+_BLOCK = re.compile(f"{re.escape(_OPEN)}(.*?){_CLOSE}", re.DOTALL)
+_LINK = re.compile(r'<a href="([^"]*)">([^<]*)</a>')
 # Pictures are at most this wide and high on a page, and stored at twice that for dense screens.
 _SIDE = 160
 
@@ -142,3 +153,54 @@ def file_picture(source: str | io.BytesIO, max_pixels: int, side: int) -> Pictur
         return Picture(address(*thumbnail(source, max_pixels, side)))
     except (OSError, ValueError):
         return None
+
+
+def links_html(page: pathlib.Path, links: Links) -> str:
+    """Return the links of a page as HTML with relative addresses, including its present links.
+
+    Args:
+        page: The page. It may be missing.
+        links: Paths of other pages -> their names. Missing pages are left out.
+    """
+    block = _BLOCK.search(_read(page))
+    known = dict(_LINK.findall(block[0] if block else ""))
+    for other, text in links.items():
+        # A relative address is the same for any form of the path.
+        path = pathlib.PurePath(os.path.relpath(other, page.parent)).as_posix()
+        known[html.escape(urllib.parse.quote(path))] = html.escape(text)
+    shown = [
+        f'<a href="{path}">{text}</a>'
+        for path, text in known.items()
+        if (page.parent / urllib.parse.unquote(html.unescape(path))).is_file()
+    ]
+    return f"{_OPEN}{' · '.join(shown)}{_CLOSE}"
+
+
+def _read(page: pathlib.Path) -> str:
+    """Return the text of a page; empty if it is missing or not a page of ours."""
+    try:
+        return page.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def add_link(page: pathlib.Path, other: pathlib.Path, text: str) -> None:
+    """Add a link to a page, if the page exists.
+
+    A page without a block of links does not change. If the user may not write the page, a warning
+    is logged.
+
+    Args:
+        page: The page.
+        other: The page that the link leads to.
+        text: Text of the link.
+    """
+    written, links = _read(page), links_html(page, {other: text})
+    changed = _BLOCK.sub(lambda _: links, written, count=1)
+    if changed == written:
+        return
+    try:
+        with replacing(page) as unfinished:
+            unfinished.write_text(changed, encoding="utf-8", newline="\n")
+    except PermissionError as error:  # another user's page
+        _LOGGER.warning("%s cannot be changed to link to %s: %s", page, other, error.strerror)

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import tensorflow as tf
 
+from experiments.evaluation import scores
 from experiments.evaluation.baselines import best_baseline
 from experiments.evaluation.figures import Curves, over_epochs
 from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
 from experiments.evaluation.result import Result
-from experiments.evaluation.scores import (
-    ACCURACY,
-    CATALOG,
-    DISTANCES,
-    PAPER,
-    RECALL,
-    RECALL_AT_1,
-    SCORES,
-    columns_of,
-    label_of,
-    percent,
-    score_of,
-)
 from experiments.pages.figures import svgs
 from experiments.pages.page import Links, write_page
 from experiments.pages.retrieval import Shown, shown_of
@@ -65,20 +54,20 @@ def write_report(
         result: The result.
         links: Paths of other pages -> their names.
     """
-    keys = columns_of(result.rows)
+    keys = scores.columns_of(result.rows)
     write_page(
         path,
         result.title,
         links=links,
         template="report.html",
         result=result,
-        headline=percent(result.rows["embedding, cosine"][RECALL.at_1]),
+        headline=scores.percent(result.rows["embedding, cosine"][scores.RECALL.at_1]),
         others=_others(result),
-        explanations=list(dict.fromkeys(score_of(key).explanation for key in keys)),
-        in_catalog=any(name.startswith(CATALOG) for name in result.rows),
-        columns=["", *map(label_of, keys)],
+        explanations=list(dict.fromkeys(scores.score_of(key).explanation for key in keys)),
+        in_catalog=any(name.startswith(scores.CATALOG) for name in result.rows),
+        columns=["", *map(scores.label_of, keys)],
         rows=[
-            (name, [score_of(key).text(row.get(key)) for key in keys])
+            (name, [scores.score_of(key).text(row.get(key)) for key in keys])
             for name, row in result.rows.items()
         ],
         more=_explanations(result),
@@ -108,17 +97,19 @@ def _others(result: Result) -> dict[str, str]:
     """Return the smaller numbers of the headline."""
     baseline, of_baseline = best_baseline(result.rows)
     found = {
-        "accuracy on the training classes": result.best.get(ACCURACY),
+        "accuracy on the training classes": result.best.get(scores.ACCURACY),
         f"{baseline}, for comparison": of_baseline,
-        "in the paper": result.rows.get(f"{PAPER}, cosine", {}).get(RECALL.at_1),
+        "in the paper": result.rows.get(f"{scores.PAPER}, cosine", {}).get(scores.RECALL.at_1),
     }
-    return {name: RECALL.text(value) for name, value in found.items() if value is not None}
+    return {name: scores.RECALL.text(value) for name, value in found.items() if value is not None}
 
 
 def _explanations(result: Result) -> list[str]:
     """Return the explanations of the scores in the summary, and of the parts of the loss."""
     labels = {label for label, _ in result.summary}
-    of_scores = [s.explanation for s in SCORES.values() if not s.of_distance and s.label in labels]
+    of_scores = [
+        s.explanation for s in scores.SCORES.values() if not s.of_distance and s.label in labels
+    ]
     logged = {key for row in result.history or () for key in row}
     parts = [text for key, text in _LOSS_PARTS.items() if key in logged]
     return [text for text in (*of_scores, *parts) if text]
@@ -129,30 +120,29 @@ def _curves(result: Result) -> dict[str, Curves]:
     history = result.history
     if history is None:
         return {}
+    curve = functools.partial(over_epochs, history)
     name, value = best_baseline(result.rows)
-    kept = over_epochs([result.best], RECALL_AT_1, 100)
+    kept = over_epochs([result.best], scores.RECALL_AT_1, 100)
     images = result.measured
     figures = {
         f"R@1 on the {images}": Curves(
-            {each: over_epochs(history, f"test/{RECALL.at_1}/{each}", 100) for each in DISTANCES},
-            RECALL.axis,
+            {each: curve(f"test/{scores.RECALL.at_1}/{each}", 100) for each in scores.DISTANCES},
+            scores.RECALL.axis,
             rings={f"kept, epoch {point[0]:g}": point for point in kept},
             levels={} if value is None else {name: 100 * value},
         ),
         f"Accuracy on the {images}": Curves(
-            {"accuracy": over_epochs(history, ACCURACY, 100)}, "accuracy, %"
+            {"accuracy": curve(scores.ACCURACY, 100)}, "accuracy, %"
         ),
     }
-    for score in SCORES.values():
-        if score.of_distance and score is not RECALL:
-            curve = over_epochs(history, f"test/{score.at_1}/cosine", score.scale)
-            figures[f"{score.label} on the {images}"] = Curves({score.label: curve}, score.axis)
+    for score in scores.SCORES.values():
+        if score.of_distance and score is not scores.RECALL:
+            lines = {score.label: curve(f"test/{score.at_1}/cosine", score.scale)}
+            figures[f"{score.label} on the {images}"] = Curves(lines, score.axis)
     for title, names in _INFORMATION_FIGURES.items():
-        lines = {SCORES[name].label: over_epochs(history, f"test/{name}") for name in names}
+        lines = {scores.SCORES[name].label: curve(f"test/{name}") for name in names}
         figures[f"{title} of the {images}"] = Curves(lines, "nats")
     parts = ("loss", "tightness", "contrastive", "profile_ce")
-    figures["Training loss"] = Curves(
-        {part: over_epochs(history, f"train/{part}") for part in parts}
-    )
-    rate = over_epochs(history, "train/learning_rate")
-    return figures | {"Learning rate": Curves({"learning rate": rate})}
+    figures["Training loss"] = Curves({part: curve(f"train/{part}") for part in parts})
+    figures["Learning rate"] = Curves({"learning rate": curve("train/learning_rate")})
+    return figures

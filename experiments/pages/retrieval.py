@@ -10,15 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from experiments.evaluation import query_order
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
-from experiments.evaluation.query_order import (
-    Answers,
-    ClassRecall,
-    best_and_worst,
-    choose_queries,
-    class_recalls,
-    nearest,
-)
 from experiments.pages.embedding_map import Map, map_of
 from experiments.pages.page import Cell, Row, array_picture, breaking
 from keras_dml.metrics.neighbors import make_index
@@ -70,32 +63,28 @@ class Shown(NamedTuple):
 def shown_of(images: LabeledEmbeddings) -> Shown:
     """Return the pictures of a report. It takes seconds, and a minute for 100,000 images."""
     test, gallery, catalog = images.queries, images.gallery, images.catalog
-    chosen = choose_queries(test.labels)
-    # Title, text, and queries of each section.
-    sections = [("Retrieval", _EACH_ROW, chosen)]
-    notes = ["query"] * len(chosen)
-    classes: list[ClassRecall] = []
+    chosen = query_order.choose_queries(test.labels)
+    # Title, text, and queries with their notes of each section.
+    sections = [("Retrieval", _EACH_ROW, dict.fromkeys(chosen, "query"))]
     answers = _answers(test, gallery)
     if answers is not None:
-        best, worst = best_and_worst(answers, _OF_A_KIND)
-        classes = class_recalls(answers)
+        best, worst = query_order.best_and_worst(answers, _OF_A_KIND)
+        classes = query_order.class_recalls(answers)
         wrong = [each for each in classes if each.right < each.queries][:_OF_A_KIND]
-        examples = np.array([each.example for each in wrong], np.int64)
+        examples = {each.example: f"R@1 {each.right} of {each.queries}" for each in wrong}
         sections += [
-            ("Best queries", _BEST, best),
-            ("Worst queries", _WORST, worst),
+            ("Best queries", _BEST, dict.fromkeys(best, "query")),
+            ("Worst queries", _WORST, dict.fromkeys(worst, "query")),
             ("Classes most confused", _CONFUSED, examples),
         ]
-        notes += ["query"] * (len(best) + len(worst))
-        notes += [f"R@1 {each.right} of {each.queries}" for each in wrong]
     # One call for all queries: to build an index or a pipeline takes longer than to use it.
-    queries = np.concatenate([queries for *_, queries in sections])
+    queries = np.array([query for *_, queries in sections for query in queries])
+    notes = [note for *_, queries in sections for note in queries.values()]
     rows = iter(retrieval_rows(test, queries, images.transform, gallery, notes))
     grids = [Grid(title, [next(rows) for _ in queries], text) for title, text, queries in sections]
-    if classes:
+    if answers is not None:
         few = ", the lowest" * (len(classes) > _MOST_CLASSES)
-        classes = classes[:_MOST_CLASSES]
-        table = _class_table(classes, _table(test), _table(gallery or test))
+        table = _class_table(classes[:_MOST_CLASSES], _table(test), _table(gallery or test))
         title = f"Recall of {len(table):,} classes{few}"
         grids[-1] = grids[-1]._replace(classes=table, classes_title=title)
     if catalog is not None and catalog.table is not None:
@@ -105,23 +94,18 @@ def shown_of(images: LabeledEmbeddings) -> Shown:
 
 
 def _class_table(
-    classes: Sequence[ClassRecall], table: ImageTable, items: ImageTable
+    classes: Sequence[query_order.ClassRecall], table: ImageTable, items: ImageTable
 ) -> list[tuple[str, list[str]]]:
     """Return a line for each class: its name, recall, number of queries, and frequent mistake."""
-    return [
-        (
-            breaking(table.class_names[each.label]),
-            [
-                f"{100 * each.right / each.queries:.0f}",
-                f"{each.queries:,}",
-                "–" if each.instead is None else breaking(items.class_names[each.instead]),
-            ],
-        )
-        for each in classes
-    ]
+    lines: list[tuple[str, list[str]]] = []
+    for each in classes:
+        instead = "–" if each.instead is None else breaking(items.class_names[each.instead])
+        cells = [f"{100 * each.right / each.queries:.0f}", f"{each.queries:,}", instead]
+        lines.append((breaking(table.class_names[each.label]), cells))
+    return lines
 
 
-def _answers(test: EmbeddedSet, gallery: EmbeddedSet | None) -> Answers | None:
+def _answers(test: EmbeddedSet, gallery: EmbeddedSet | None) -> query_order.Answers | None:
     """Return the neighbors of the queries that have a match, or of a random part of them."""
     table, items = _table(test), _table(gallery or test)
     queries = np.arange(len(table))
@@ -133,7 +117,7 @@ def _answers(test: EmbeddedSet, gallery: EmbeddedSet | None) -> Answers | None:
     if not len(queries):
         return None
     rows, similarities = _nearest(test, queries, _DEPTH, gallery)
-    return Answers(queries, table.labels[queries], items.labels[rows], similarities)
+    return query_order.Answers(queries, table.labels[queries], items.labels[rows], similarities)
 
 
 def retrieval_rows(
@@ -164,16 +148,9 @@ def retrieval_rows(
         for rank, row in enumerate(neighbors[place]):
             match, name = items.labels[row] == label, items.class_names[items.labels[row]]
             kind, words = ("match", "same class") if match else ("other", "another class")
-            cells.append(
-                Cell(
-                    kind,
-                    array_picture(found[place, rank]),
-                    name,
-                    f"{similarities[place, rank]:z.3f}",
-                    f"neighbor {rank + 1}: {name}, {words}",
-                    marked=True,
-                )
-            )
+            picture, note = array_picture(found[place, rank]), f"{similarities[place, rank]:z.3f}"
+            alt = f"neighbor {rank + 1}: {name}, {words}"
+            cells.append(Cell(kind, picture, name, note, alt, marked=True))
         rows.append(Row(cells))
     return rows
 
@@ -190,7 +167,7 @@ def same_queries(runs: Mapping[str, pathlib.Path], data: Split, transform: Calla
         None if the runs do not have the same test images.
     """
     table = data.test
-    chosen = choose_queries(table.labels, 4)
+    chosen = query_order.choose_queries(table.labels, 4)
     found = []
     for name, folder in runs.items():
         with np.load(folder / "test_embeddings.npz") as saved:
@@ -216,7 +193,7 @@ def _nearest(
     items = (gallery or test).embeddings
     k = min(k, len(items) - (gallery is None))
     own_rows = queries if gallery is None else None
-    return nearest(make_index(items, "cosine"), test.embeddings[queries], k, own_rows)
+    return query_order.nearest(make_index(items, "cosine"), test.embeddings[queries], k, own_rows)
 
 
 def pictures_of(table: ImageTable, transform: Callable[..., tf.Tensor]) -> np.ndarray:

@@ -15,8 +15,8 @@ from typing import Any
 import keras_dml
 from experiments.evaluation.result import FLAGS_FILE, REPORT, Result
 from experiments.options import RunOptions, command_line_only_words
-from experiments.pages.links import add_link
 from experiments.pages.model_card import MODEL_CARD, model_card, update_final_model, write_card
+from experiments.pages.page import add_link
 from experiments.pages.report import write_report
 
 # Packages that the numbers depend on, if they are installed.

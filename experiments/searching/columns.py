@@ -26,6 +26,8 @@ from pipelines.read_table import csv_columns
 COLUMNS = "columns.json"
 CLASS, FOLDER = "class", "folder"
 Where: TypeAlias = Sequence[tuple[str, str]]
+#: Which images meet the conditions, `[n]`, or None for all images.
+Mask: TypeAlias = npt.NDArray[np.bool_] | None
 # Names in a message, characters of a name, and values that are compared with a mistyped value.
 _NAMED, _SHOWN, _COMPARED = 20, 100, 2000
 
@@ -209,7 +211,7 @@ class Columns:
             f"{_short(text)}."
         )
 
-    def mask(self, where: Where) -> npt.NDArray[np.bool_] | None:
+    def mask(self, where: Where) -> Mask:
         """Return which images meet all conditions, bool `[n]`, or None without conditions.
 
         Several values of one column are alternatives.

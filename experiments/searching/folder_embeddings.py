@@ -7,8 +7,8 @@ import contextlib
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from experiments.options.errors import UsageError
 from experiments.options.progress import progress_bar
 from experiments.searching.images import ImageFile, ImageFolder, embed_batch
 from experiments.searching.index_folder import EMBEDDINGS
+from experiments.searching.index_options import IndexOptions
 from keras_dml._files.atomic import replacing
-
-if TYPE_CHECKING:
-    from experiments.evaluation.saved_model import ImageEmbedder
 
 UNFINISHED = ".unfinished"
 _READERS = 8
@@ -59,26 +57,22 @@ def embedded_images(
 
 
 def embed_folder(
-    output: pathlib.Path,
+    options: IndexOptions,
+    saved_model: pathlib.Path,
     images: ImageFolder,
     files: Sequence[ImageFile],
-    load_embedder: Callable[[], ImageEmbedder],
-    batch_size: int,
-    max_pixels: int,
 ) -> Embedded:
     """Embed the new images of a folder, and forget the deleted images.
 
-    `output` gets `embeddings.npz`: `embeddings` float32 `[n, d]`, and the `paths`, `sizes`, and
-    modification `times` of the images. While the function runs, `.unfinished` has its embeddings so
-    far in files of the same form, so that a killed command can continue.
+    The index folder gets `embeddings.npz`: `embeddings` float32 `[n, d]`, and the `paths`, `sizes`,
+    and modification `times` of the images. While the function runs, `.unfinished` has its
+    embeddings so far in files of the same form, so that a killed command can continue.
 
     Args:
-        output: An existing folder, always with the same model.
+        options: The index folder, always with the same model, and the images of a batch.
+        saved_model: The model's folder.
         images: The images' folder.
         files: The images in the folder.
-        load_embedder: A function that loads the model. It is called if there are new images.
-        batch_size: The number of images in a batch.
-        max_pixels: The largest number of pixels of an image.
 
     Returns:
         The good images in the order of `files`, and the bad images.
@@ -87,8 +81,17 @@ def embed_folder(
         UsageError: No image can be embedded, or `embeddings.npz` is damaged.
         RunError: The images' folder disappears.
     """
-    path, unfinished = output / EMBEDDINGS, output / UNFINISHED
-    known = _saved(path)
+    from experiments.evaluation.saved_model import ImageEmbedder
+
+    path, unfinished = options.output_dir / EMBEDDINGS, options.output_dir / UNFINISHED
+    try:
+        known = _read(path) if path.is_file() else {}
+    except PermissionError:  # another user's file is not damaged
+        raise
+    except (OSError, KeyError, UnreadableError) as error:
+        raise UsageError(
+            f"{path} is damaged ({error}). Delete it, and the same command embeds the images again"
+        ) from error
     saved = list(known)
     for part in unfinished.glob("*.npz"):
         with contextlib.suppress(OSError, KeyError, UnreadableError):
@@ -97,17 +100,17 @@ def embed_folder(
     bad: dict[str, str] = {}
 
     def read(file: ImageFile) -> bytes | str:
-        return images.read_checked(file.path, max_pixels)
+        return images.read_checked(file.path, options.max_pixels)
 
     if todo:
         unfinished.mkdir(exist_ok=True)
-        embedder = load_embedder()
+        embedder = ImageEmbedder(saved_model)
         with (
             progress_bar("embedding", len(todo), leave=True) as bar,
             concurrent.futures.ThreadPoolExecutor(_READERS) as readers,
         ):
-            for start in range(0, len(todo), batch_size):
-                batch = todo[start : start + batch_size]
+            for start in range(0, len(todo), options.batch_size):
+                batch = todo[start : start + options.batch_size]
                 rows, reasons = embed_batch(embedder, readers.map(read, batch))
                 bad |= {batch[row].path: reason for row, reason in reasons.items()}
                 good = {file: rows[row] for row, file in enumerate(batch) if row not in reasons}
@@ -122,17 +125,6 @@ def embed_folder(
         _write(path, {file: known[file] for file in embedded.files})
     shutil.rmtree(unfinished, ignore_errors=True)
     return embedded
-
-
-def _saved(path: pathlib.Path) -> Rows:
-    try:
-        return _read(path) if path.is_file() else {}
-    except PermissionError:  # another user's file is not damaged
-        raise
-    except (OSError, KeyError, UnreadableError) as error:
-        raise UsageError(
-            f"{path} is damaged ({error}). Delete it, and the same command embeds the images again"
-        ) from error
 
 
 def _read(path: pathlib.Path) -> Rows:

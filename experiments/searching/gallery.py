@@ -6,14 +6,11 @@ import os
 import pathlib
 from typing import NamedTuple, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from experiments.options.errors import UsageError
 from experiments.searching.addresses import is_address, open_store, parsed_address
-from experiments.searching.columns import Columns, StoredColumns, Where, read_columns
+from experiments.searching.columns import Columns, Mask, StoredColumns, Where, read_columns
 from experiments.searching.index_folder import INDEX, read_settings
-from experiments.searching.store import CLASS, PATH, Description, Store
+from experiments.searching.store import CLASS, PATH, Description, Store, Vectors
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 from keras_dml.retrieval import ExactIndex, load_index
@@ -28,7 +25,7 @@ class Neighbors(NamedTuple):
 
     paths: list[str]
     scores: list[float]
-    embeddings: npt.NDArray[np.float32]
+    embeddings: Vectors
 
 
 def open_gallery(place: str | os.PathLike[str]) -> FolderGallery | StoreGallery:
@@ -82,13 +79,7 @@ class FolderGallery:
         self.paths = self.index.ids.tolist()
         self.columns = read_columns(folder, self.paths)
 
-    def nearest(
-        self,
-        embedding: npt.NDArray[np.float32],
-        k: int,
-        where: Where,
-        mask: npt.NDArray[np.bool_] | None,
-    ) -> Neighbors:
+    def nearest(self, embedding: Vectors, k: int, where: Where, mask: Mask) -> Neighbors:
         """Return the k nearest images of an embedding `[1, d]`, scored as in `keras_dml.retrieval`.
 
         Args:
@@ -132,13 +123,8 @@ class StoreGallery:
         self.paths = sorted(self._known)  # the order of the index
         self.columns = Columns(self.paths, StoredColumns(names, self._known))
 
-    def nearest(  # noqa: D102, as in FolderGallery
-        self,
-        embedding: npt.NDArray[np.float32],
-        k: int,
-        where: Where,
-        mask: npt.NDArray[np.bool_] | None,
-    ) -> Neighbors:
+    def nearest(self, embedding: Vectors, k: int, where: Where, mask: Mask) -> Neighbors:
+        """Return the nearest images as `FolderGallery` does."""
         metric = cast("Metric", self.description.metric)
         query = prepared_rows(embedding, "embedding", metric)
         asked = {name: sorted(each) for name, each in self.columns.values_asked(where).items()}

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from experiments.options.errors import RunError, UsageError
+from pipelines.datasets import folder
 from pipelines.datasets.files import LOGGER
-from pipelines.datasets.folder import (
-    EXTENSIONS,
-    UNREAD,
-    unread_endings,
-    unread_line,
-    walk_images,
-)
 
 if TYPE_CHECKING:
     from experiments.evaluation.saved_model import ImageEmbedder
@@ -71,23 +65,25 @@ class ImageFolder:
         """
         unread: collections.Counter[str] = collections.Counter()
         if self._remote:
-            listed = list(self._remote.files((*EXTENSIONS, *UNREAD)))
-            unread.update(unread_endings(path for path, *_ in listed))
-            found = [ImageFile(*file) for file in listed if file[0].lower().endswith(EXTENSIONS)]
+            listed = list(self._remote.files((*folder.EXTENSIONS, *folder.UNREAD)))
+            unread.update(folder.unread_endings(path for path, *_ in listed))
+            found = [
+                ImageFile(*file) for file in listed if file[0].lower().endswith(folder.EXTENSIONS)
+            ]
         elif self.exists():
             found = [
                 _image_file(self.place, os.path.join(path, name))
-                for path, names in walk_images(self.place, unread)
+                for path, names in folder.walk_images(self.place, unread)
                 for name in names
             ]
         else:
             raise UsageError(f"images must be a folder, but got {self.place}.")
         if found and unread:
-            LOGGER.warning("%s: %s", self.place, unread_line(unread))
+            LOGGER.warning("%s: %s", self.place, folder.unread_line(unread))
         if not found:
-            others = f", but {unread_line(unread)}" if unread else ""
+            others = f", but {folder.unread_line(unread)}" if unread else ""
             raise UsageError(
-                f"images must be a folder with {', '.join(EXTENSIONS)} files, but got "
+                f"images must be a folder with {', '.join(folder.EXTENSIONS)} files, but got "
                 f"images={self.place}, which holds none{others}."
             )
         return sorted(found)
@@ -115,7 +111,7 @@ class ImageFolder:
         """
         parts = pathlib.PurePosixPath(name).parts
         inside = parts and not os.path.isabs(name) and ".." not in parts and "\0" not in name
-        if not inside or not name.lower().endswith(EXTENSIONS):
+        if not inside or not name.lower().endswith(folder.EXTENSIONS):
             raise UsageError(f"An image must have a path inside the folder, but got {name!r}.")
         return pathlib.Path(self.place, *parts)
 

@@ -1,30 +1,64 @@
-"""Build the index of a folder's embeddings."""
+"""Build the index of a folder's embeddings, and the SavedModel of a backbone that embeds it."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import shutil
 from typing import Any, cast
 
+from experiments.options import data
 from experiments.options.errors import UsageError
+from experiments.options.values import import_modules
 from experiments.searching.folder_embeddings import Embedded
-from experiments.searching.index_folder import INDEX, Changes, Settings, write_settings
+from experiments.searching.index_folder import INDEX, MODEL, Changes, Settings, write_settings
 from experiments.searching.index_options import IndexOptions
+from keras_dml import retrieval
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
-from keras_dml.retrieval import (
-    Index,
-    PrefixIndex,
-    TreeAH,
-    build_index,
-    load_index,
-    scann_loads,
-)
+from keras_dml._files.atomic import replacing_folder
+from keras_dml.export import export_saved_model
+from keras_dml.models import feature_extractor
+from keras_dml.retrieval import TreeAH
 
 # A search of this many images takes some ten milliseconds without a tree.
 EXACT_ITEMS = 100_000
+# The flags of a backbone. TensorFlow ignores this folder of a SavedModel.
+_FLAGS = pathlib.Path("assets.extra", "backbone.json")
+_NAMES = ("backbone", "weights", "pooling", "image_size", "resize", "max_pixels")
+
+
+def saved_backbone(options: IndexOptions) -> pathlib.Path:
+    """Return the SavedModel of a backbone's pooled features. Export it unless it exists.
+
+    Raises:
+        UsageError: The SavedModel has another backbone, weights, pooling, or image size.
+    """
+    path = options.output_dir / MODEL
+    flags = {name: getattr(options, name) for name in _NAMES}
+    if path.is_dir():
+        found = json.loads((path / _FLAGS).read_text())
+        for name, value in flags.items():
+            if found[name] != value:
+                raise UsageError(
+                    f"{name} must be {found[name]} for the index in {path.parent}, but got "
+                    f"{name}={value}. Use another --output_dir."
+                )
+        return path
+    import_modules(options.import_modules)
+    model = feature_extractor(
+        options.backbone or "",
+        options.image_size,
+        options.weights,
+        pooling=options.pooling,
+        trust_code=options.trust_code,
+    )
+    with replacing_folder(path, str(_FLAGS), "a backbone") as unfinished:
+        export_saved_model(model, unfinished, data.evaluation_transform(options))
+        (unfinished / _FLAGS).write_text(json.dumps(flags) + "\n")
+    return path
 
 
 def update_index(options: IndexOptions, settings: Settings, embedded: Embedded) -> str:
@@ -34,13 +68,21 @@ def update_index(options: IndexOptions, settings: Settings, embedded: Embedded) 
         Two lines: the changes, and the kind of search.
     """
     output = options.output_dir
-    tree = _tree_for(options, len(embedded.files))
+    recall = options.target_recall
+    if recall is None:
+        recall = 0.95 if len(embedded.files) > EXACT_ITEMS and options.prefix is None else 1.0
+    # A later run of the same command builds the tree once ScaNN is installed.
+    tree = TreeAH(target_recall=recall) if recall < 1 and retrieval.scann_loads() else None
     built: dict[str, Any] = {
         "metric": options.metric,
         "tree": tree and dataclasses.asdict(tree),
         "prefix": options.prefix,
     }
-    index = _loaded(output / INDEX)
+    index: retrieval.Index | None = None
+    try:
+        index = retrieval.load_index(output / INDEX)
+    except ArgumentError:  # damaged or missing
+        shutil.rmtree(output / INDEX, ignore_errors=True)
     changes = _changes(index, embedded)
     if settings["built"] != built or index is None or any(changes):
         index = _new_index(embedded, options, tree)
@@ -50,16 +92,7 @@ def update_index(options: IndexOptions, settings: Settings, embedded: Embedded) 
     return f"{changes}\n{settings['search']}"
 
 
-def _tree_for(options: IndexOptions, images: int) -> TreeAH | None:
-    """Return the tree for a number of images. None for exact search."""
-    recall = options.target_recall
-    if recall is None:
-        recall = 0.95 if images > EXACT_ITEMS and options.prefix is None else 1.0
-    # A later run of the same command builds the tree once ScaNN is installed.
-    return TreeAH(target_recall=recall) if recall < 1 and scann_loads() else None
-
-
-def _changes(index: Index | None, embedded: Embedded) -> Changes:
+def _changes(index: retrieval.Index | None, embedded: Embedded) -> Changes:
     """Compare the images with the index, because a kill can separate the index and the settings."""
     paths = embedded.paths
     if index is None:
@@ -72,31 +105,22 @@ def _changes(index: Index | None, embedded: Embedded) -> Changes:
     return Changes(len(paths) - len(rows), changed, len(before) - len(rows))
 
 
-def _new_index(embedded: Embedded, options: IndexOptions, tree: TreeAH | None) -> Index:
+def _new_index(embedded: Embedded, options: IndexOptions, tree: TreeAH | None) -> retrieval.Index:
     embeddings, paths = embedded.embeddings, embedded.paths
     metric, prefix, dimensions = cast("Metric", options.metric), options.prefix, embeddings.shape[1]
     if prefix is None:
-        return build_index(embeddings, metric, paths, tree)
+        return retrieval.build_index(embeddings, metric, paths, tree)
     if prefix >= dimensions:
         raise UsageError(
             f"prefix must be less than the {dimensions} dimensions of the model's embeddings, but "
             f"got {prefix}."
         )
-    return PrefixIndex(embeddings, metric, paths, length=prefix)
+    return retrieval.PrefixIndex(embeddings, metric, paths, length=prefix)
 
 
-def _loaded(path: pathlib.Path) -> Index | None:
-    """Load the index. Delete it and return None if it is damaged or missing."""
-    try:
-        return load_index(path)
-    except ArgumentError:
-        shutil.rmtree(path, ignore_errors=True)
-        return None
-
-
-def _search_line(index: Index) -> str:
+def _search_line(index: retrieval.Index) -> str:
     """Describe how a search works."""
-    if isinstance(index, PrefixIndex):
+    if isinstance(index, retrieval.PrefixIndex):
         return (
             f"a search compares {index.length:,} of {index.dimensions:,} numbers, then all of them "
             f"with the {index.candidates:,} nearest, and finds {100 * index.measured_recall:.1f} % "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from experiments.evaluation.checked_json import checked_text, read_checked
@@ -32,23 +32,13 @@ class Changes(NamedTuple):
         return "added {:,}, changed {:,}, removed {:,}".format(*self)
 
 
-@contextlib.contextmanager
-def locked_folder(folder: pathlib.Path) -> Iterator[None]:
-    """Create the folder of an index if it is missing, and lock it.
+def locked_folder(folder: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """Return a context that locks the folder of an index, and creates the folder if it is missing.
 
     Raises:
-        UsageError: The folder has other files, or another process uses it.
+        UsageError: The folder is not an index, or new, or only has the model of an index. On
+            entering, another process uses it.
     """
-    _check_free(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with held(folder, "output_dir"):
-        # Check again, because another process could have written before the lock.
-        _check_free(folder)
-        yield
-
-
-def _check_free(folder: pathlib.Path) -> None:
-    """Check that a folder is an index, or new, or only has the model of an index."""
     if folder.is_dir():
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
         is_free = SETTINGS in names or names <= {MODEL}
@@ -59,6 +49,7 @@ def _check_free(folder: pathlib.Path) -> None:
             "output_dir must be a new or empty folder, or an index of the same images, but got "
             f"{folder}."
         )
+    return held(folder, "output_dir")
 
 
 def opened_settings(

@@ -10,11 +10,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from experiments.options.errors import UsageError
-from experiments.searching.store import ID, PATH, VECTOR, Description, Rows, Store, Where
+from experiments.searching import store
 from keras_dml._common.extras import needing
 
 # Otherwise LanceDB prints a note for each new table.
@@ -30,7 +27,7 @@ warnings.filterwarnings("ignore", "lancedb fork support is experimental", Runtim
 _READ = 50_000
 
 
-class LanceStore(Store):
+class LanceStore(store.Store):
     """A table of LanceDB. `place` is a folder, or an address such as s3://BUCKET/FOLDER.
 
     A column's metadata marks a complete table, because a table's metadata cannot be changed.
@@ -74,11 +71,11 @@ class LanceStore(Store):
             if "was not found" not in str(error):
                 raise
             return None
-        of_path = schema.field(PATH).metadata or {} if PATH in schema.names else {}
+        of_path = schema.field(store.PATH).metadata or {} if store.PATH in schema.names else {}
         text = (schema.metadata or {}).get(DESCRIPTION, b"").decode()
         return text, of_path.get(b"keras_dml") == b"finished"
 
-    def create(self, description: Description) -> None:  # noqa: D102
+    def create(self, description: store.Description) -> None:  # noqa: D102
         schema = arrow_schema(description)
         self._opened = self._database.create_table(self.table, schema=schema, mode="overwrite")
 
@@ -86,7 +83,7 @@ class LanceStore(Store):
         self._check_count(self._table.count_rows(), images)
         if not self.is_finished():
             finished = {"keras_dml": "finished"}
-            self._table.update_field_metadata({"path": PATH, "metadata": finished})
+            self._table.update_field_metadata({"path": store.PATH, "metadata": finished})
         # Many writes leave many small files and earlier versions.
         self._table.optimize(cleanup_older_than=datetime.timedelta(days=1))
 
@@ -96,26 +93,25 @@ class LanceStore(Store):
             columns = [batch.column(name).to_pylist() for name in names]
             yield list(zip(*columns))
 
-    def upsert(self, rows: Rows) -> None:  # noqa: D102
-        merge = self._table.merge_insert(ID)
+    def upsert(self, rows: store.Rows) -> None:  # noqa: D102
+        merge = self._table.merge_insert(store.ID)
         merge = merge.when_matched_update_all().when_not_matched_insert_all()
         merge.execute(arrow_table(rows, self._table.schema))
 
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
-        self._table.delete(_any_of(ID, ids))
+        self._table.delete(_any_of(store.ID, ids))
 
-    def nearest(  # noqa: D102
-        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
-        search = self._table.search(query, vector_column_name=VECTOR)
+    def nearest(self, query: store.Vectors, k: int, metric: str, where: store.Where) -> store.Found:  # noqa: D102
+        search = self._table.search(query, vector_column_name=store.VECTOR)
         # For embeddings of length 1, the dot product is the cosine.
         search = search.distance_type("dot" if metric == "cosine" else "l2")
-        search = search.bypass_vector_index().select([PATH, VECTOR, "_distance"]).limit(k)
+        columns = [store.PATH, store.VECTOR, "_distance"]
+        search = search.bypass_vector_index().select(columns).limit(k)
         if where:
             asked = " AND ".join(_any_of(name, values) for name, values in where.items())
             search = search.where(asked, prefilter=True)
         found = search.to_arrow()
-        return found[PATH].to_pylist(), embeddings_of(found)
+        return found[store.PATH].to_pylist(), embeddings_of(found)
 
 
 def _any_of(name: str, values: Sequence[str]) -> str:

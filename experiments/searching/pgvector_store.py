@@ -7,20 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from experiments.searching.store import (
-    CLASS,
-    DIGEST,
-    FOLDER,
-    ID,
-    PATH,
-    VECTOR,
-    Description,
-    Rows,
-    Store,
-    Where,
-)
+from experiments.searching import store
 from keras_dml._common.extras import needing
 
 with needing("pgvector", "a store pgvector:DSN"):
@@ -36,7 +24,7 @@ _FINISHED = "\nfinished"
 _OPERATORS = {"cosine": "<#>", "l2": "<->"}
 
 
-class PostgresStore(Store):
+class PostgresStore(store.Store):
     """A table of PostgreSQL.
 
     The place is a DSN: postgresql://USER@HOST/DATABASE or KEY=VALUE words. The environment
@@ -90,8 +78,8 @@ class PostgresStore(Store):
     def _query(self, text: str, **parts: Any) -> sql.Composed:
         return sql.SQL(text).format(table=self._name, **parts)
 
-    def create(self, description: Description) -> None:  # noqa: D102
-        names = [PATH, CLASS, FOLDER, *description.columns, DIGEST]
+    def create(self, description: store.Description) -> None:  # noqa: D102
+        names = [store.PATH, store.CLASS, store.FOLDER, *description.columns, store.DIGEST]
         text = [sql.SQL("{} text NOT NULL").format(sql.Identifier(name)) for name in names]
         create = (
             'CREATE TABLE {table} (id uuid PRIMARY KEY, {columns}, "vector" vector({d}) NOT NULL)'
@@ -119,8 +107,8 @@ class PostgresStore(Store):
             while rows := cursor.fetchmany(_READ):
                 yield [tuple(map(str, row)) for row in rows]
 
-    def upsert(self, rows: Rows) -> None:  # noqa: D102
-        names = [ID, *rows.columns, VECTOR]
+    def upsert(self, rows: store.Rows) -> None:  # noqa: D102
+        names = [store.ID, *rows.columns, store.VECTOR]
         query = self._query(
             "INSERT INTO {table} ({names}) VALUES ({values}) "
             "ON CONFLICT (id) DO UPDATE SET ({names}) = ROW ({new})",
@@ -137,9 +125,7 @@ class PostgresStore(Store):
         with self._connected() as connection:
             connection.execute(query, [list(ids)])
 
-    def nearest(  # noqa: D102
-        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, query: store.Vectors, k: int, metric: str, where: store.Where) -> store.Found:  # noqa: D102
         conditions = [sql.SQL("{} = ANY(%s)").format(sql.Identifier(name)) for name in where]
         select = self._query(
             'SELECT path, "vector" FROM {table} WHERE {where} '

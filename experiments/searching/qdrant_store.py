@@ -7,19 +7,9 @@ import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from experiments.options.errors import UsageError
-from experiments.searching.store import (
-    CLASS,
-    FOLDER,
-    ID,
-    PATH,
-    Description,
-    Rows,
-    Store,
-    Where,
-)
+from experiments.searching import store
 from keras_dml._common.extras import needing
 
 with needing("qdrant", "a store qdrant:URL"):
@@ -32,7 +22,7 @@ _READ = 2_000
 _SECONDS = 120
 
 
-class QdrantStore(Store):
+class QdrantStore(store.Store):
     """A collection of Qdrant. `place` is a server's URL."""
 
     kind = "qdrant"
@@ -57,7 +47,7 @@ class QdrantStore(Store):
         metadata = self._client.get_collection(self.table).config.metadata or {}
         return metadata.get(_DESCRIPTION, ""), metadata.get(_FINISHED) is True
 
-    def create(self, description: Description) -> None:  # noqa: D102
+    def create(self, description: store.Description) -> None:  # noqa: D102
         # Embeddings for the cosine have length 1. Qdrant's cosine would normalize them again.
         is_cosine = description.metric == "cosine"
         distance = models.Distance.DOT if is_cosine else models.Distance.EUCLID
@@ -69,7 +59,7 @@ class QdrantStore(Store):
             ),
             metadata={_DESCRIPTION: description.text(), _FINISHED: False},
         )
-        for name in (CLASS, FOLDER, *description.columns):
+        for name in (store.CLASS, store.FOLDER, *description.columns):
             self._client.create_payload_index(
                 self.table, _key(name), models.PayloadSchemaType.KEYWORD
             )
@@ -80,19 +70,19 @@ class QdrantStore(Store):
 
     def values(self, names: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:  # noqa: D102
         offset = None
-        wanted = [_key(name) for name in names if name != ID]
+        wanted = [_key(name) for name in names if name != store.ID]
         while True:
             points, offset = self._client.scroll(
                 self.table, limit=_READ, offset=offset, with_payload=wanted
             )
             yield [
-                tuple(str(point.id) if name == ID else point.payload[name] for name in names)
+                tuple(str(point.id) if name == store.ID else point.payload[name] for name in names)
                 for point in points
             ]
             if offset is None:
                 return
 
-    def upsert(self, rows: Rows) -> None:  # noqa: D102
+    def upsert(self, rows: store.Rows) -> None:  # noqa: D102
         names = list(rows.columns)
         payloads = [dict(zip(names, each)) for each in zip(*rows.columns.values())]
         batch = models.Batch(ids=rows.ids, vectors=rows.vectors.tolist(), payloads=payloads)
@@ -101,9 +91,7 @@ class QdrantStore(Store):
     def remove(self, ids: Sequence[str]) -> None:  # noqa: D102
         self._client.delete(self.table, models.PointIdsList(points=list(ids)), wait=True)
 
-    def nearest(  # noqa: D102
-        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, query: store.Vectors, k: int, metric: str, where: store.Where) -> store.Found:  # noqa: D102
         must = [
             models.FieldCondition(key=_key(name), match=models.MatchAny(any=list(values)))
             for name, values in where.items()
@@ -114,10 +102,10 @@ class QdrantStore(Store):
             limit=k,
             query_filter=models.Filter(must=must) if must else None,
             search_params=models.SearchParams(exact=True),
-            with_payload=[PATH],
+            with_payload=[store.PATH],
             with_vectors=True,
         )
-        paths = [point.payload[PATH] for point in found.points]
+        paths = [point.payload[store.PATH] for point in found.points]
         vectors = np.array([point.vector for point in found.points], np.float32)
         return paths, vectors.reshape(len(paths), len(query))
 

@@ -38,6 +38,8 @@ _COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
 MOST_VALUES = 500
 """The number of values of a column on the page."""
+_BUSY = "Too many searches at once: try again in a few seconds."
+_NO_STORE = "The store that holds the images does not answer: try again later."
 _SECONDS_TO_ARRIVE = 60
 _SECONDS_BETWEEN_LOOKS = 5
 _KEPT_PICTURES = 2000
@@ -63,7 +65,9 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
     _guard(app, {name.lower() for name in (host, *allowed_hosts)})
-    _explain_errors(app)
+    app.register_error_handler(HTTPException, _explained)
+    app.register_error_handler(BusyError, lambda _: ({"error": _BUSY}, 503, {"Retry-After": "5"}))
+    app.register_error_handler(StoreError, lambda _: ({"error": _NO_STORE}, 503))
     _add_page(app, search)
     _add_search(app, search)
     _add_pictures(app, search)
@@ -94,25 +98,12 @@ def _guard(app: flask.Flask, names: Collection[str]) -> None:
         return response
 
 
-def _explain_errors(app: flask.Flask) -> None:
-    """Answer errors with JSON."""
-
-    @app.errorhandler(HTTPException)
-    def explain(error: HTTPException) -> flask.typing.ResponseReturnValue:
-        text = error.description
-        if error.code == 413:
-            text = f"The upload is too large: at most {MOST_BYTES // 2**20} MB."
-        return {"error": text}, error.code or 500
-
-    @app.errorhandler(BusyError)
-    def wait(error: BusyError) -> flask.typing.ResponseReturnValue:
-        text = "Too many searches at once: try again in a few seconds."
-        return {"error": text}, 503, {"Retry-After": "5"}
-
-    @app.errorhandler(StoreError)
-    def no_store(error: StoreError) -> flask.typing.ResponseReturnValue:
-        text = "The store that holds the images does not answer: try again later."
-        return {"error": text}, 503
+def _explained(error: HTTPException) -> flask.typing.ResponseReturnValue:
+    """Answer an error with JSON."""
+    text = error.description
+    if error.code == 413:
+        text = f"The upload is too large: at most {MOST_BYTES // 2**20} MB."
+    return {"error": text}, error.code or 500
 
 
 def _add_page(app: flask.Flask, search: VisualSearch) -> None:

@@ -27,6 +27,10 @@ from keras_dml._common.types import Metric
 
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
+#: Embeddings, `[n, d]` or `[d]`.
+Vectors: TypeAlias = npt.NDArray[np.float32]
+#: Paths and embeddings of the nearest images.
+Found: TypeAlias = tuple[list[str], Vectors]
 # The allowed values of each column.
 Where: TypeAlias = Mapping[str, Sequence[str]]
 T = TypeVar("T")
@@ -84,7 +88,7 @@ class Rows(NamedTuple):
     """
 
     ids: list[str]
-    vectors: npt.NDArray[np.float32]
+    vectors: Vectors
     columns: dict[str, list[str]]
 
     def __len__(self) -> int:
@@ -101,11 +105,7 @@ def item_id(path: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, path))
 
 
-def made_rows(
-    paths: Sequence[str],
-    vectors: npt.NDArray[np.float32],
-    columns: Mapping[str, Sequence[str]],
-) -> Rows:
+def made_rows(paths: Sequence[str], vectors: Vectors, columns: Mapping[str, Sequence[str]]) -> Rows:
     """Build `Rows`. A digest changes with the embedding and with the columns.
 
     Args:
@@ -248,16 +248,12 @@ class Store(Target):
         for image, digest in itertools.chain(*self.values([ID, DIGEST])):
             # Two commands at the same time can add an image twice to LanceDB. Write it again.
             stored[image] = "" if image in stored else digest
-        wanted = dict(zip(rows.ids, rows.columns[DIGEST]))
-        removed = [image for image in stored if image not in wanted]
-        repeated = [image for image, digest in stored.items() if image in wanted and not digest]
-        new = [place for place, image in enumerate(rows.ids) if image not in stored]
-        changed = [
-            place
-            for place, image in enumerate(rows.ids)
-            if stored.get(image, wanted[image]) != wanted[image]
-        ]
-        for gone in _batches([*removed, *repeated], self.batch):
+        digests = list(enumerate(rows.columns[DIGEST]))
+        new = [place for place, _ in digests if rows.ids[place] not in stored]
+        changed = [place for place, now in digests if stored.get(rows.ids[place], now) != now]
+        removed = stored.keys() - set(rows.ids)
+        outdated = [image for image, digest in stored.items() if image in removed or not digest]
+        for gone in _batches(outdated, self.batch):
             self.remove(gone)
         todo = [*changed, *new]
         if todo:
@@ -297,9 +293,7 @@ class Store(Target):
         """Delete the images with these ids."""
 
     @abc.abstractmethod
-    def nearest(
-        self, query: npt.NDArray[np.float32], k: int, metric: str, where: Where
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, query: Vectors, k: int, metric: str, where: Where) -> Found:
         """Return paths and embeddings of the k nearest images that meet the conditions.
 
         The search is exact in the store's arithmetic. The order of equal scores is undefined.

@@ -6,17 +6,15 @@ import pathlib
 import threading
 from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
-
 from experiments.evaluation.calibration import read_calibration
 from experiments.evaluation.pictures import checked_picture
 from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
+from experiments.searching.columns import Mask
 from experiments.searching.gallery import open_gallery
 from experiments.searching.images import ImageFolder
-from experiments.searching.store import Description
+from experiments.searching.store import Description, Vectors
 from pipelines.images.limits import MOST_PIXELS
 
 # Concurrent searches. Decoding a PNG of 50 million pixels takes 1.4 GB.
@@ -158,7 +156,7 @@ class VisualSearch:
         """
         return self.search(self.read(item), k, conditions, but=item)
 
-    def check(self, conditions: Conditions) -> npt.NDArray[np.bool_] | None:
+    def check(self, conditions: Conditions) -> Mask:
         """Return which images meet the conditions on columns, or None for all images.
 
         Raises:
@@ -172,12 +170,7 @@ class VisualSearch:
         return self.columns.mask(conditions.where)
 
     def _answer(
-        self,
-        embeddings: npt.NDArray[np.float32],
-        k: int,
-        conditions: Conditions,
-        mask: npt.NDArray[np.bool_] | None,
-        but: int | None,
+        self, embeddings: Vectors, k: int, conditions: Conditions, mask: Mask, but: int | None
     ) -> Answer:
         # The search finds the item to leave out, unless the mask excludes it.
         more = but is not None and (mask is None or bool(mask[but]))
@@ -191,12 +184,8 @@ class VisualSearch:
             results = list(map(self._result, found.paths, found.scores))
             rows = [row for row, result in enumerate(results) if result.item != but]
             near = [row for row in rows if conditions.includes(results[row].score)]
-            groups = grouped(
-                [results[row] for row in near],
-                found.embeddings[near],
-                conditions.group_similarity,
-                k,
-            )
+            near_results, similarity = [results[row] for row in near], conditions.group_similarity
+            groups = grouped(near_results, found.embeddings[near], similarity, k)
             if len(groups) == k or asked == allowed or len(near) < len(rows) or not rows:
                 nearest = results[rows[0]].score if rows else None
                 return Answer(tuple(groups), allowed - more, nearest)

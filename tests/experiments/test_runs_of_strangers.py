@@ -10,8 +10,7 @@ from tiny_run import write_run
 from experiments import audit, evaluate, export, run
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.command_line import run_command
-from experiments.pages.links import add_link
-from experiments.pages.page import write_page
+from experiments.pages.page import add_link, write_page
 from keras_dml.retrieval import ExactIndex, load_index
 
 COMMANDS = {
@@ -116,7 +115,7 @@ def test_a_report_without_permission_keeps_its_links(tmp_path, monkeypatch, capl
     def replacing(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("experiments.pages.links.replacing", replacing)
+    monkeypatch.setattr("experiments.pages.page.replacing", replacing)
     add_link(report, page, "Evaluation")
     assert report.read_text() == before
     assert f"{report} cannot be changed to link to {page}" in caplog.text

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.exporting import layers
-from experiments.exporting.comparison import compare
+from experiments.exporting import formats
+from experiments.exporting.exported_run import compare
 from experiments.exporting.formats import FORMATS, Source, check_packages
 from experiments.options import UsageError
 from keras_dml._common.extras import MissingExtraError
@@ -48,7 +48,7 @@ def test_embeddings_equal_the_keras_model(name, tmp_path, capfd, monkeypatch):
     need(name)
     format, source = FORMATS[name], Source(model(), decoded)
     expected = source.model(IMAGES, training=False).numpy()
-    layers.write(name, format, source, tmp_path / format.file)
+    formats.write(name, format, source, tmp_path / format.file)
     answer = format.load(tmp_path / format.file)
     for count in (6, 1):
         np.testing.assert_allclose(answer(IMAGES[:count]), expected[:count], rtol=0, atol=2e-5)
@@ -76,7 +76,7 @@ def test_int8_embeddings_are_close_to_the_keras_model(name, tmp_path, capfd):
     for given in (None, examples):
         path = tmp_path / str(given is None) / format.file
         path.parent.mkdir()
-        layers.write(name, format, source._replace(examples=given), path)
+        formats.write(name, format, source._replace(examples=given), path)
         found = format.load(path)(IMAGES)
         sizes[given is None] = sum(file.stat().st_size for file in path.parent.iterdir())
     assert 1e-6 < np.abs(found - expected).max() < 0.25 * np.abs(expected).max()
@@ -95,18 +95,18 @@ def test_the_unsupported_layer_is_identified():
             raise RuntimeError("of a converter")
 
     format = FORMATS["onnx"]._replace(write=write, load=lambda path: None)
-    layers.write("onnx", format, Source(model(), decoded), pathlib.Path("nowhere"))
+    formats.write("onnx", format, Source(model(), decoded), pathlib.Path("nowhere"))
     source = Source(model(keras.layers.Dense(4), Refusing(name="mine")), decoded)
     with pytest.raises(
         UsageError, match=r"format=onnx does not have the layer 'mine' \(Refusing\)"
     ):
-        layers.write("onnx", format, source, pathlib.Path("nowhere"))
+        formats.write("onnx", format, source, pathlib.Path("nowhere"))
 
     def full(source, path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        layers.write("onnx", format._replace(write=full), source, pathlib.Path("nowhere"))
+        formats.write("onnx", format._replace(write=full), source, pathlib.Path("nowhere"))
 
 
 @pytest.mark.parametrize(

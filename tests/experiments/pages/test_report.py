@@ -21,7 +21,6 @@ from experiments.evaluation.scores import score_table
 from experiments.options import RunOptions, parse
 from experiments.pages import report
 from experiments.pages.embedding_map import Map
-from experiments.pages.links import add_link, links_html
 from experiments.pages.model_card import (
     NO_THRESHOLD,
     license_of_weights,
@@ -29,7 +28,7 @@ from experiments.pages.model_card import (
     update_final_model,
     update_threshold,
 )
-from experiments.pages.page import Cell, Row, array_picture, write_page
+from experiments.pages.page import Cell, Row, add_link, array_picture, links_html, write_page
 from experiments.pages.retrieval import Grid, Shown
 from experiments.pages.run_pages import made_by
 from pipelines import EvaluationTransform, ImageTable
