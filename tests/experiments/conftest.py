@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from forked_commands import ForkedCommands
+from photo_search import make_index
 from PIL import Image
 from small_commands import small_commands
 from tiny_run import finished_run
@@ -26,16 +26,15 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory):
-    """`ForkedCommands`, which forks each command from a process with imported modules."""
-    with ForkedCommands(tmp_path_factory.mktemp("printed")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def small(photos, tmp_path_factory):
+def small(photos, finished, tmp_path_factory):
     """Short commands that write files, by name."""
-    return small_commands(photos, tmp_path_factory.mktemp("read"))
+    return small_commands(photos, finished, tmp_path_factory.mktemp("read"))
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory):
+    """The folder of an index of five photos, next to the folders "photos" and "model"."""
+    return make_index(tmp_path_factory.mktemp("indexed"))
 
 
 @pytest.fixture(scope="session")

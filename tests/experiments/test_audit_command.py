@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from synthetic_photographs import catalog, photographs
-from tiny_run import TINY, small_encoder, write_run
-
-from experiments import audit
-from experiments.options.command_line import run_command
+from tiny_run import command_of, small_encoder, write_run
 
 RNG = np.random.default_rng(0)
 # 6 separate classes of 15 rows, with two swapped labels, one outlier, and one duplicate.
@@ -22,8 +19,7 @@ EMBEDDINGS[3] = [0, 0, 0, 0, 0, 0, -1, -1]
 EMBEDDINGS[60] = EMBEDDINGS[61]
 
 
-def command(*arguments):
-    return run_command(audit.main, ["audit", *map(str, arguments)])
+command = command_of("audit")
 
 
 def findings(folder):
@@ -66,14 +62,13 @@ def test_third_party_embeddings_and_limits(file, capsys):
 @pytest.mark.slow
 def test_duplicates_between_the_sets_of_a_file(tmp_path, capsys):
     pictures = photographs(catalog(4, seed=1), 3, seed=1)
-    paths = []
-    for number, pixels in enumerate(pictures):
-        paths.append(tmp_path / f"{number}.png")
-        Image.fromarray(pixels).resize((64, 64)).save(paths[-1])
-    shutil.copy(paths[0], tmp_path / "copy.png")
-    Image.open(paths[1]).save(tmp_path / "again.bmp")
-    Image.open(paths[2]).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "mirrored.png")
+    paths = [tmp_path / f"{number}.png" for number in range(len(pictures))]
+    for path, pixels in zip(paths, pictures):
+        Image.fromarray(pixels).resize((64, 64)).save(path)
     copies = [tmp_path / name for name in ("copy.png", "again.bmp", "mirrored.png")]
+    shutil.copy(paths[0], copies[0])
+    Image.open(paths[1]).save(copies[1])
+    Image.open(paths[2]).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(copies[2])
     (tmp_path / "broken.png").write_bytes(b"no image")
     z = RNG.normal(size=(12, 4))
     arrays = {
@@ -113,15 +108,6 @@ def test_a_run_with_its_training_images(photos, tmp_path, capsys):
     assert np.load(run / "audit" / "test.npy").shape == (21, 6)
 
 
-def test_a_run_without_a_model_names_the_command_that_resumes_it(photos, tmp_path, capsys):
-    (tmp_path / "flags.txt").write_text("\n".join([*TINY, f"--data_dir={photos}"]) + "\n")
-    assert command(f"--run={tmp_path}") == 2
-    printed = capsys.readouterr().err
-    assert "best.keras is missing" in printed and "experiments.run --flagfile=" in printed
-    assert printed.count("\n") == 1
-    assert not (tmp_path / "audit").exists()
-
-
 @pytest.mark.parametrize("count", [1, 2, 30])
 def test_identical_embeddings(tmp_path, count):
     labels = np.arange(count) % 2 + 2**40
@@ -151,25 +137,6 @@ def test_names_are_escaped_on_the_page_but_not_in_the_csv(tmp_path):
     page = (tmp_path / "names-audit" / "audit.html").read_text()
     assert "<b>&quot;" not in page and "&lt;b&gt;" in page and "\u202e" not in page
     assert any(line["class"] == '<b>"a",\u202eb' for line in findings(tmp_path / "names-audit"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Set one of --run and --embeddings, but got neither"),
-        (["--run=a", "--embeddings=b"], "but got both"),
-        (["--run=/nowhere"], "run must be the folder of a run, with flags.txt in it"),
-        (["--embeddings=/nowhere.npz"], "embeddings must be a .npz file"),
-        (["--embeddings={file}", "--resize=8"], "resize has no effect on --embeddings"),
-        (["--embeddings={file}", "--max_leaks=0"], "max_leaks must be unset"),
-        (["--embeddings={file}", "--correlation=2"], "correlation"),
-        (["--embeddings={file}", "--max_outliers=-1"], "max_outliers"),
-    ],
-)
-def test_invalid_flags(arguments, message, file, capsys):
-    assert command(*(word.format(file=file) for word in arguments)) == 2
-    printed = capsys.readouterr().err
-    assert message in printed and printed.count("\n") == 1
 
 
 @pytest.mark.parametrize(

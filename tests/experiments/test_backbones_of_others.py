@@ -10,13 +10,12 @@ from tiny_run import (
     assert_same_weights,
     assert_serves_its_embeddings,
     command,
+    command_of,
     final_weights,
     history,
     stopping_after_a_checkpoint,
 )
 
-from experiments import evaluate
-from experiments.options.command_line import run_command
 from keras_dml import models
 
 pytestmark = pytest.mark.slow
@@ -60,7 +59,7 @@ def test_training_resuming_exporting_and_serving(kind, photos, tmp_path, capfd):
 
     assert_serves_its_embeddings(whole)
     assert models.load_keras_file(whole / "best.keras").output_shape == (None, 8)
-    assert run_command(evaluate.main, ["evaluate", f"--run={whole}"]) == 0
+    assert command_of("evaluate")(f"--run={whole}") == 0
     assert "weights: its own" in (whole / "report.html").read_text()
 
 

@@ -1,7 +1,6 @@
 """Each benchmark prints its table."""
 
 import importlib.util
-import re
 import signal
 
 import keras
@@ -79,8 +78,7 @@ def test_every_loss_can_be_measured(name, monkeypatch):
     assert all(row[name] > 0 for name in times)
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
+@tiers.thorough
 @pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
 def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, capsys):
     monkeypatch.setattr(retrieval, "MILLION", (3_000, 300, 8))
@@ -94,20 +92,6 @@ def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, cap
     scores = np.array([row.split()[-4:] for row in rows], float)
     assert (scores[2] < scores[0]).all() and (scores[0] < scores[3]).all()
     np.testing.assert_array_equal(scores[4], scores[8])  # a small set has no tree
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["speed"], r"must be a benchmark \(losses, .*\), but got speed"),
-        ([], "but got nothing"),
-        (["losses", "--losses=hinge"], "losses must be .*hinge"),
-        (["losses", "--sizes=1"], "sizes must be at least 2"),
-    ],
-)
-def test_bad_input(arguments, message, capsys):
-    assert run_command(benchmark.main, ["benchmark", *arguments]) == 2
-    assert re.search(message, capsys.readouterr().err)
 
 
 def end_to_end_row(program, words, steps, rates):
@@ -129,8 +113,7 @@ def test_the_table_of_whole_trainings(monkeypatch, capsys):
     ]
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
+@tiers.thorough
 def test_a_whole_training_of_the_glyphs_net(capsys):
     _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")
     assert row.split()[:4] == ["small_convnet", "32", "multi_similarity", "keras_dml"]

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 from photo_search import make_index
+from tiny_run import command_of
 
-from experiments import calibrate
 from experiments.evaluation.calibration import (
     Calibration,
     calibration_path,
@@ -15,13 +15,10 @@ from experiments.evaluation.calibration import (
     write_calibration,
 )
 from experiments.evaluation.saved_model import fingerprint
-from experiments.options.command_line import run_command
 from experiments.options.errors import UsageError
 from keras_dml.metrics import verification
 
-
-def command(*arguments):
-    return run_command(calibrate.main, ["calibrate", *map(str, arguments)])
+command = command_of("calibrate")
 
 
 def embeddings_file(path, **change):
@@ -103,38 +100,20 @@ def test_an_index_is_calibrated_with_its_classes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "arguments", "message"),
+    ("arrays", "message"),
     [
-        ({}, ["--false_match_rate=1e-6"], "3,000,000 pairs of two classes (3 / rate)"),
-        ({}, ["--false_match_rate=0"], "false_match_rate must be a number above 0 and below 1"),
-        ({}, ["--false_match_rate=nan"], "false_match_rate"),
-        ({}, ["--metric=dot"], "metric"),
-        ({}, ["--saved_model=/no"], "saved_model must be the folder of a SavedModel"),
-        ({}, ["--run=/no"], "one of --run, --index, and --embeddings, but got run and embeddings"),
-        ({"labels": np.zeros(120)}, [], "labels must have at least two classes"),
-        ({"labels": np.arange(120)}, [], "no pair is positive"),
-        ({"embeddings": np.full((120, 2), np.inf)}, [], "embeddings must be finite"),
-        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, [], "at least two classes"),
+        ({"labels": np.zeros(120)}, "labels must have at least two classes"),
+        ({"labels": np.arange(120)}, "no pair is positive"),
+        ({"embeddings": np.full((120, 2), np.inf)}, "embeddings must be finite"),
+        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, "at least two classes"),
     ],
 )
-def test_invalid_input(tmp_path, capsys, arrays, arguments, message):
+def test_invalid_embeddings(tmp_path, capsys, arrays, message):
     embeddings_file(tmp_path / "all.npz", **arrays)
-    assert command(f"--embeddings={tmp_path / 'all.npz'}", *arguments) == 2
+    assert command(f"--embeddings={tmp_path / 'all.npz'}") == 2
     err = capsys.readouterr().err
     assert message in err and len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["all.npz"]
-
-
-def test_invalid_runs(tmp_path, capsys):
-    for arguments, message in [
-        ([], "--embeddings, but got none"),
-        ([f"--run={tmp_path}"], "run must be the folder of a finished run"),
-        (["--embeddings=/no.npz"], "embeddings must be a .npz file"),
-        ([f"--run={tmp_path}", "--saved_model=x"], "saved_model must be unset without"),
-    ]:
-        assert command(*arguments) == 2
-        err = capsys.readouterr().err
-        assert message in err and len(err.splitlines()) == 1
 
 
 def test_a_calibration_of_another_model_or_metric_is_refused(tmp_path):

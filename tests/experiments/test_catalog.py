@@ -7,25 +7,26 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from official_layouts import write_groceries
-from PIL import Image
+from photo_search import picture
 from tiny_run import (
     TINY,
     assert_same_runs,
     assert_serves_its_embeddings,
     command,
+    command_of,
     history,
     stopping_after_a_checkpoint,
 )
 
 import pipelines
-from experiments import evaluate
 from experiments.options import data as described
-from experiments.options.command_line import run_command
 from experiments.training.run_files import CANDIDATE, SERVED
 from keras_dml import relations
 from keras_dml.metrics import recall_at_k
 
+evaluate = command_of("evaluate")
 WORDS = [word for word in TINY if not word.startswith(("--dataset", "--batch_size"))]
 WORDS += ["--dataset=groceries", "--candidates=catalog", "--loss=nt_xent", "--batch_size=4"]
 WORDS += ["--steps_per_epoch=2", "--relation=shares_label"]
@@ -37,24 +38,17 @@ def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("catalog")
     ids = list(range(41, 47))
     data = write_groceries(root / "data", np.arange(4).repeat(4).tolist(), ids, ids)
-    rng = np.random.default_rng(0)
-    for path in sorted(data.rglob("*.jpg")):
-        colors = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
-        Image.fromarray(colors).resize((25, 20)).save(path)
+    for seed, path in enumerate(sorted(data.rglob("*.jpg"))):
+        picture(seed, (25, 20)).save(path)
     return data
-
-
-def backbone(path, filters=5):
-    """Save a small backbone, from images to maps."""
-    inputs = keras.Input([16, 16, 3])
-    x = keras.layers.Conv2D(filters, 3, strides=4)(keras.layers.Rescaling(1 / 255)(inputs))
-    keras.Model(inputs, x).save(path)
-    return path
 
 
 @pytest.fixture(scope="module")
 def words(data):
-    other = backbone(data.parent / "other.keras")
+    other = data.parent / "other.keras"
+    scaled = keras.layers.Rescaling(1 / 255)
+    maps = [keras.Input([16, 16, 3]), scaled, keras.layers.Conv2D(5, 3, strides=4)]
+    keras.Sequential(maps).save(other)
     return [*WORDS, f"--data_dir={data}", f"--candidate_backbone={other}"]
 
 
@@ -126,7 +120,7 @@ def test_evaluations_of_the_run_have_its_scores(run, data, tmp_path, capsys):
     ):
         output = tmp_path / name
         given = [*source, "--recall_at=1,2", "--noclustering", f"--output_dir={output}"]
-        assert run_command(evaluate.main, ["evaluate", *given]) == 0
+        assert evaluate(*given) == 0
         rows = json.loads((output / "evaluation.json").read_text())["rows"]
         of_file = [row for row in expected if not row.startswith("shares_label")]
         assert list(rows) == (of_file if name == "file" else list(expected))
@@ -137,12 +131,11 @@ def test_evaluations_of_the_run_have_its_scores(run, data, tmp_path, capsys):
     # The training classes have no catalog.
     capsys.readouterr()
     given = [f"--run={run}", "--split=train", f"--output_dir={tmp_path / 'train'}"]
-    assert run_command(evaluate.main, ["evaluate", *given]) == 0
+    assert evaluate(*given) == 0
     assert "catalog" not in capsys.readouterr().out.lower()
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
+@tiers.thorough
 def test_a_stopped_run_resumes_identically(words, run, tmp_path):
     with stopping_after_a_checkpoint():
         assert command(*words, f"--output_dir={tmp_path / 'run'}") == 130
@@ -150,44 +143,4 @@ def test_a_stopped_run_resumes_identically(words, run, tmp_path):
     assert command(*words, f"--output_dir={tmp_path / 'run'}") == 0
     assert_same_runs(run, tmp_path / "run")
     (tmp_path / "run" / f"{CANDIDATE}best.keras").write_text("damaged")
-    assert run_command(evaluate.main, ["evaluate", f"--run={tmp_path / 'run'}"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--dataset=folder", "--data_dir={photos}"],
-            "candidates must be batch for a dataset without",
-        ),
-        (["--loss=arcface"], "candidates must be batch for loss=arcface"),
-        (["--loss=n_pairs"], "candidates must be batch for loss=n_pairs"),
-        (["--also=tcm"], "candidates must be batch with --also"),
-        (["--candidates=batch", "--candidate_backbone=resnet50"], "without --candidates=catalog"),
-        (["--candidate_weights=none"], "without --candidate_backbone"),
-        (["--candidate_backbone=resnet1"], "With --candidate_backbone, backbone must be one of"),
-        (["--candidate_backbone={other}", "--embedding_size=none"], "candidate_backbone must have"),
-    ],
-)
-def test_invalid_candidates_are_refused(data, photos, flags, message, tmp_path, capsys):
-    other = backbone(tmp_path / "other.keras")
-    given = [word for word in WORDS if not word.startswith("--relation")]
-    flags = [flag.format(other=other, photos=photos) for flag in flags]
-    given += [f"--data_dir={data}", *flags]
-    assert command(*given, f"--output_dir={tmp_path / 'run'}") == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_a_relation_needs_coarse_classes(run, photos, tmp_path, capsys):
-    file = f"--embeddings={run / 'test_embeddings.npz'}"
-    others = [f"--saved_model={run / SERVED}", f"--data_dir={photos}"]
-    for flags, message in (
-        ([file], "relation has no effect on --embeddings"),
-        (others, "dataset must have coarse classes with --relation"),
-    ):
-        given = [*flags, "--relation=hierarchy", f"--output_dir={tmp_path / 'out'}"]
-        assert run_command(evaluate.main, ["evaluate", *given]) == 2
-        assert message in capsys.readouterr().err.splitlines()[-1]
-        assert not (tmp_path / "out").exists()
+    assert evaluate(f"--run={tmp_path / 'run'}") == 2

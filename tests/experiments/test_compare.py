@@ -6,17 +6,14 @@ import subprocess
 
 import pytest
 import tiny_run
-from tiny_run import TINY
+from tiny_run import TINY, command_of
 
 from experiments import compare
 from experiments.options import child
-from experiments.options.command_line import run_command
 from experiments.pages import comparison
 from experiments.recipes import paper_scores
 
-
-def command(*arguments):
-    return run_command(compare.main, ["compare", *map(str, arguments)])
+command = command_of("compare")
 
 
 @pytest.mark.slow
@@ -44,13 +41,9 @@ def test_table_page_and_best_recipe_of_finished_runs(photos, tmp_path, capfd):
     assert f"best: {max(recalls, key=recalls.get)}, cosine" in printed
     assert (output / "comparison.md").read_text().strip() in printed
     page = (output / "comparison.html").read_text()
-    # R@1, also over epochs, and the mutual information, but no accuracy for unseen classes.
-    assert page.count("<svg") == 3
     for name in recalls:
         assert f'<a href="{name}/report.html">{name}</a>' in page
         assert page.count(f"</span>{name}</figcaption>") == 4  # one row per query
-    raw = result["recall"].get("raw pixels, cosine")
-    assert (raw is None) == ("| raw pixels " not in printed)
 
 
 @pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, 1)])
@@ -61,21 +54,6 @@ def test_the_comparison_has_the_exit_code_of_a_failed_run(
     monkeypatch.setattr(child.subprocess, "run", lambda *words, **more: done)
     assert command("--recipes=cub.flags", f"--output_dir={tmp_path}") == code
     assert f"cub ended with code {ended}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "recipes must name at least one recipe"),
-        (["--recipes=nothing.flags"], "flagfile must be a file or a recipe"),
-        (["--recipes=zebra_*"], "recipes must match at least one recipe"),
-        (["--recipes=cub.flags,cub.flags"], "recipes must differ in name"),
-        (["--recipes=cub.flags", "word"], "start with --, but got word"),
-    ],
-)
-def test_bad_input(arguments, message, capsys):
-    assert command(*arguments) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, capsys):
@@ -100,9 +78,7 @@ def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, cap
     for text in (capsys.readouterr().out, (tmp_path / "out" / "comparison.md").read_text()):
         assert len(re.findall(line, text)) == 1
     page = (tmp_path / "out" / "comparison.html").read_text()
-    assert re.search(r'"row">untrained backbone</th>.*97\.4.*47\.9', page)
     assert "untrained backbone 97.4" in page  # in the figure
-    assert "untrained backbone" in (tmp_path / "out" / "comparison.tex").read_text()
 
 
 def test_the_whole_row_of_a_paper_is_next_to_ours(tmp_path):

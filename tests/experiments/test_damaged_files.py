@@ -11,7 +11,7 @@ import shutil
 import sys
 
 import numpy as np
-import pytest
+import tiers
 from damage import damage, files_of
 from left_behind import differences, left_behind
 from photo_search import save_color_model, write_photos
@@ -33,63 +33,41 @@ def run(module, *words):
     return code, printed.getvalue(), said.getvalue()
 
 
-class Places:
-    """Paths of the files that the commands read and write, relative to a fixed root."""
-
-    def __init__(self, root):
-        self.root = pathlib.Path(root)
-        self.photos, self.model = self.root / "photos", self.root / "model"
-        self.index, self.file = self.root / "index", self.root / "file.npz"
-        self.evaluation, self.out = self.root / "evaluation", self.root / "out"
-
-    def index_command(self, output=None):
-        """Index all photos."""
-        given = [f"--saved_model={self.model}", f"--images={self.photos}", "--batch_size=2"]
-        return run(index, *given, f"--output={output or self.index}")
-
-    def search_command(self):
-        """Search for the neighbors of a photo."""
-        query = self.photos / NAMES[4]
-        return run(search, f"--index={self.index}", f"--query={query}", "--k=9")
-
-    def evaluate_command(self):
-        """Evaluate the embeddings."""
-        words = [f"--embeddings={self.file}", "--noclustering", f"--output_dir={self.out}"]
-        return run(evaluate, *words)
-
-    def evaluate_model_command(self):
-        """Evaluate the exported model on all photos."""
-        words = [f"--saved_model={self.model}", "--dataset=folder", f"--data_dir={self.photos}"]
-        words += ["--split=all", "--recall_at=1,2"]
-        return run(evaluate, *words, f"--output_dir={self.evaluation}")
+def commands_of(root):
+    """Return command lines on the files in a folder, by name."""
+    model, photos = f"--saved_model={root / 'model'}", root / "photos"
+    given = [model, f"--images={photos}", "--batch_size=2"]
+    classes = ["--dataset=folder", f"--data_dir={photos}", "--split=all", "--recall_at=1,2"]
+    file = [f"--embeddings={root / 'file.npz'}", "--noclustering"]
+    return {
+        "index": (index, *given, f"--output={root / 'index'}"),
+        "search": (search, f"--index={root / 'index'}", f"--query={photos / NAMES[4]}", "--k=9"),
+        "new index": (index, *given, f"--output={root / 'out'}"),
+        "embeddings": (evaluate, *file, f"--output_dir={root / 'out'}"),
+        "evaluation": (evaluate, model, *classes, f"--output_dir={root / 'evaluation'}"),
+    }
 
 
-def index_again(places):
-    """Run the index command, then a search."""
-    ended = places.index_command()
-    return ended if ended[0] else places.search_command()
-
-
-# Name of the damaged file or folder -> its path, the command that reads it, the output's path.
+# Name of a trial -> the damaged file or folder, the commands that read it, and their output.
 KINDS = {
-    "index": (lambda p: p.index, index_again, lambda p: p.index),
-    "index, searched": (lambda p: p.index, Places.search_command, None),
-    "exported model": (lambda p: p.model, lambda p: p.index_command(p.out), lambda p: p.out),
-    "embeddings": (lambda p: p.file, Places.evaluate_command, lambda p: p.out),
-    "evaluation": (lambda p: p.evaluation, Places.evaluate_model_command, lambda p: p.evaluation),
+    "index": ("index", ["index", "search"], "index"),
+    "index, searched": ("index", ["search"], None),
+    "exported model": ("model", ["new index"], "out"),
+    "embeddings": ("file.npz", ["embeddings"], "out"),
+    "evaluation": ("evaluation", ["evaluation"], "evaluation"),
 }
 
 
 def prepare(root):
     """Write all files, undamaged."""
-    places = Places(root)
-    write_photos(places.photos, NAMES)
-    save_color_model(places.model)
-    write_checksums(places.model)
+    write_photos(root / "photos", NAMES)
+    save_color_model(root / "model")
+    write_checksums(root / "model")
     # The array is so large that NumPy does not reach its end if the header's shape is too small.
     rows = np.random.default_rng(0).normal(size=(300, 16))
-    np.savez(places.file, embeddings=rows, labels=np.repeat(np.arange(100), 3))
-    for ended in (places.index_command(), places.evaluate_model_command()):
+    np.savez(root / "file.npz", embeddings=rows, labels=np.repeat(np.arange(100), 3))
+    for name in ("index", "evaluation"):
+        ended = run(*commands_of(root)[name])
         assert ended[0] == 0, ended
 
 
@@ -106,16 +84,16 @@ class Trials:
         root = self._whole.parent / "work"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(self._whole, root)
-        places = Places(root)
-        path, command, left = KINDS[name]
-        target = path(places)
-        how = ""
+        path, names, output = KINDS[name]
+        target, how = root / path, ""
         if damaged_by is not None:
-            folder = target if target.is_dir() else target.parent
-            names = files_of(folder) if target.is_dir() else [target.name]
-            how = f"{name}: {damage(folder, damaged_by, names)}"
-        code, printed, said = command(places)
-        return how, code, printed, said, left_behind(left(places)) if left and not code else {}
+            folder = target if target.is_dir() else root
+            how = f"{name}: {damage(folder, damaged_by, files_of(target) or [path])}"
+        for command in names:
+            code, printed, said = run(*commands_of(root)[command])
+            if code:
+                break
+        return how, code, printed, said, left_behind(root / output) if output and not code else {}
 
     def __call__(self, seed):
         generator = np.random.default_rng(seed)
@@ -144,8 +122,7 @@ class Trials:
         return None
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
+@tiers.thorough
 def test_damaged_files_are_named_or_change_nothing(tmp_path, capsys):
     # Write the files in the folder where the trials read them, because they contain its path.
     prepare(tmp_path / "work")

@@ -9,7 +9,10 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from tiny_run import small_encoder, write_run
+import tiers
+from official_layouts import write_groceries
+from photo_search import png
+from tiny_run import command_of, small_encoder, write_run
 
 import pipelines
 from experiments import evaluate
@@ -17,7 +20,6 @@ from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.scores import SCORES
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import parse
-from experiments.options.command_line import run_command
 from experiments.pages import report
 from experiments.pages.retrieval import Shown
 from keras_dml import metrics
@@ -27,8 +29,7 @@ EMBEDDINGS = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
 TRANSFORM = pipelines.EvaluationTransform(16, resize=20)
 
 
-def command(*arguments):
-    return run_command(evaluate.main, ["evaluate", *map(str, arguments)])
+command = command_of("evaluate")
 
 
 def read(folder):
@@ -112,8 +113,6 @@ def test_prefixes_of_third_party_embeddings(tmp_path, capsys):
     expected = metrics.recall_at_k(EMBEDDINGS[:, :2], LABELS, [1, 3], "l2")
     assert scores["recall@3/l2/first 2"] == expected[3]
     assert "recall@1/l2/first 4" not in scores and "first 2, l2" in page
-    for lengths in ("2,1", "0,1", "3,5", "1,1"):
-        refused([*options, f"--matryoshka={lengths}"], f"matryoshka must .*4.*{lengths}", capsys)
 
 
 def test_a_catalog_in_a_file_is_searched(tmp_path):
@@ -149,26 +148,13 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
         ({"embeddings": EMBEDDINGS[:0], "labels": LABELS[:0]}, "at least 2 images.*0"),
         ({"paths": LABELS + "\udc80"}, "must be valid UTF-8"),
         ({"paths": LABELS[:4]}, "one label for each image.*4 images and 30 labels"),
-        ({"--recall_at": "30"}, "recall_at must be from 1 to 29.*30"),
-        ({"--split": "train"}, "split has no effect on --embeddings"),
-        ({"--dataset": "cub"}, "dataset has no effect on --embeddings"),
-        ({"--neighbors": "faiss"}, "neighbors.*scann.*faiss"),
     ],
 )
 def test_invalid_embeddings(changed, message, tmp_path, capsys):
-    given = [f"{name}={value}" for name, value in changed.items() if name.startswith("--")]
-    arrays = {"embeddings": EMBEDDINGS, "labels": LABELS, **({} if given else changed)}
+    arrays = {"embeddings": EMBEDDINGS, "labels": LABELS, **changed}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     np.savez(tmp_path / "mine.npz", **arrays)
-    refused([f"--embeddings={tmp_path / 'mine.npz'}", *given], message, capsys)
-    assert not list(tmp_path.rglob("*.json"))
-
-
-def test_the_relation_of_a_flag_file_needs_coarse_classes(tmp_path, capsys):
-    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS)
-    (tmp_path / "mine.flags").write_text("--relation=hierarchy\n")
-    words = [f"--flagfile={tmp_path / 'mine.flags'}", f"--embeddings={tmp_path / 'mine.npz'}"]
-    refused(words, "dataset must have coarse classes with --relation", capsys)
+    refused([f"--embeddings={tmp_path / 'mine.npz'}"], message, capsys)
     assert not list(tmp_path.rglob("*.json"))
 
 
@@ -205,22 +191,6 @@ def test_unreadable_files(tmp_path, capsys):
         (tmp_path / name).write_bytes(content)
         refused([f"--embeddings={tmp_path / name}"], f"must be a .npz file.*{name}", capsys)
     refused([f"--embeddings={tmp_path / 'gone.npz'}"], "gone.npz is not a file", capsys)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--run=/nowhere"], "run must be the folder of a run"),
-        ([], "one of --run, --model, .*but got none of them"),
-        (["--run=a", "--model=b"], "but got --run and --model"),
-        (["--run=a", "--backbone=small_convnet"], "but got --run and --backbone"),
-        (["--model=b", "--epochs=3"], "--epochs=3.*It is a flag of experiments.run"),
-        (["--model=b", "--nodeterministic"], "It is a flag of experiments.run"),
-        (["--model=b", "--pooling=max"], "pooling has no effect on --model"),
-    ],
-)
-def test_invalid_flags(arguments, message, capsys):
-    refused(arguments, message, capsys)
 
 
 def test_output_folders(tmp_path, capsys, monkeypatch):
@@ -288,8 +258,7 @@ def test_a_run_and_a_keras_model(model, photos, embeddings, tmp_path, monkeypatc
     assert read(tmp_path)[0] == scores
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
+@tiers.thorough
 def test_unsuitable_models(model, photos, tmp_path, capsys):
     data = ["--dataset=folder", f"--data_dir={photos}", f"--output_dir={tmp_path / 'out'}"]
     (tmp_path / "text.keras").write_text("no model")
@@ -345,3 +314,20 @@ def test_scores_by_scann_have_certificates(tmp_path, capsys):
     for key in ("recall@3/cosine", "map@r/l2", "recall@1/cosine/first 2"):
         low, high = certificates[f"{key}/exact_low"], certificates[f"{key}/exact_high"]
         assert low < scores[key] < high
+
+
+def test_models_of_candidates_and_relations_that_do_not_fit(photos, tmp_path, capsys):
+    ids = [41, 42, 43]  # test classes
+    groceries = write_groceries(tmp_path / "data", [0, 0, 1, 1], ids, ids, png(5))
+    small_encoder().save(tmp_path / "queries.keras")
+    small_encoder(8).save(tmp_path / "longer.keras")
+    model = [f"--model={tmp_path / 'queries.keras'}", "--resize=20"]
+    data = ["--dataset=groceries", f"--data_dir={groceries}"]
+    longer = f"--candidate_model={tmp_path / 'longer.keras'}"
+    for words, message in (
+        ([*model, *data, longer], "candidate_model must give embeddings of length 6"),
+        ([*model, *data, longer, "--split=train"], "candidate_model must come with split=test"),
+        ([longer, f"--saved_model={tmp_path}"], "candidate_model must be unset without --model"),
+        ([*model, f"--data_dir={photos}", "--relation=hierarchy"], "must have coarse classes"),
+    ):
+        refused([*words, f"--output_dir={tmp_path / 'out'}"], message, capsys)

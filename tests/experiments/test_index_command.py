@@ -10,10 +10,9 @@ import pytest
 import tensorflow as tf
 from photo_search import index_command, picture, png, save_color_model, write_photos
 from PIL import Image
+from tiny_run import command_of
 
-from experiments import search
 from experiments.evaluation import saved_model as image_embedder
-from experiments.options.command_line import run_command
 from experiments.searching.images import ImageFolder
 from keras_dml import retrieval
 from keras_dml._files.checksums import write_checksums
@@ -155,7 +154,9 @@ def test_a_repeated_command_embeds_only_new_images(tmp_path, photos, command, em
     assert embedded == [] and load_index(folder).metric == "l2"
 
 
-def test_a_damaged_index_is_rebuilt(tmp_path, command, embedded):
+def test_a_damaged_index_is_rebuilt_and_a_moved_model_embeds_nothing(
+    tmp_path, model, command, embedded
+):
     folder = tmp_path / "index" / "index"
     assert command() == 0
     embedded.clear()
@@ -167,28 +168,18 @@ def test_a_damaged_index_is_rebuilt(tmp_path, command, embedded):
         damage()
         assert command() == 0 and embedded == []
         assert load_index(folder).ids.tolist() == NAMES
-
-
-def test_a_moved_model(tmp_path, model, command, embedded):
-    assert command() == 0
     moved = shutil.copytree(model, tmp_path / "moved")
-    embedded.clear()
     assert command(f"--saved_model={moved}") == 0 and embedded == []
     settings = json.loads((tmp_path / "index" / "settings.json").read_text())
     assert settings["saved_model"] == str(moved)
-
-
-def small_tree(monkeypatch):
-    """Let the command build a tree of two leaves."""
-    tree = retrieval.TreeAH(num_leaves=2, leaves_to_search=2, reorder=30)
-    monkeypatch.setattr("experiments.searching.index_building.TreeAH", lambda target_recall: tree)
 
 
 @pytest.mark.slow
 def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
     pytest.importorskip("scann")
     write_photos(photos, [f"more/{number:02d}.png" for number in range(20)])
-    small_tree(monkeypatch)
+    tree = retrieval.TreeAH(num_leaves=2, leaves_to_search=2, reorder=30)
+    monkeypatch.setattr("experiments.searching.index_building.TreeAH", lambda target_recall: tree)
     with monkeypatch.context() as without_scann:
         without_scann.setitem(sys.modules, "scann", None)
         retrieval.scann_loads.cache_clear()
@@ -241,6 +232,10 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
         (["--prefix=2", "--target_recall=0.8"], "prefix must be unset with --target_recall"),
         (["--backbone=x"], "Set either --saved_model or --backbone, but got both"),
+        (["--engine=ray"], "to must be set with --engine=ray"),
+        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "prefix must be unset with"),
+        (["--workers=2"], "workers must be unset without --engine=ray"),
+        (["--images=s3://bucket/photos"], "images must be a folder"),
     ],
 )
 def test_bad_input(tmp_path, photos, model, command, arguments, message, capsys):
@@ -317,17 +312,14 @@ def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photo
     assert sorted(found) == sorted(names)
 
 
-def test_a_damaged_model_is_refused_before_it_is_loaded(tmp_path, model, command, capsys):
+def test_a_damaged_model_and_a_model_with_another_signature(tmp_path, model, command, capsys):
     damaged = shutil.copytree(model, tmp_path / "damaged")
     write_checksums(damaged)
     graph = bytearray((damaged / "saved_model.pb").read_bytes())
     graph[len(graph) // 2] ^= 1
     (damaged / "saved_model.pb").write_bytes(graph)
-    assert command(f"--saved_model={damaged}") == 2
+    assert command(f"--saved_model={damaged}", f"--output={tmp_path / 'one'}") == 2
     assert "saved_model.pb has changed since" in capsys.readouterr().err
-
-
-def test_a_model_with_another_signature(tmp_path, command, capsys):
     module = tf.Module()
     module.serve = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None], tf.float32)])
     tf.saved_model.save(module, str(tmp_path / "other"), {"serving_default": module.serve})
@@ -376,5 +368,5 @@ def test_a_backbone_needs_no_training(tmp_path, photos, embedded, capsys):
     # The folder of the index can be moved.
     shutil.move(output, tmp_path / "moved")
     words = [f"--index={tmp_path / 'moved'}", f"--query={photos / NAMES[0]}", "--k=1"]
-    assert run_command(search.main, ["search", *words]) == 0
+    assert command_of("search")(*words) == 0
     assert "1.0000  0.png" in capsys.readouterr().out

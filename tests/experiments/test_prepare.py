@@ -10,9 +10,8 @@ import zipfile
 
 import pytest
 from official_layouts import write_cub, write_groceries, write_inshop, write_sop
+from tiny_run import command_of
 
-from experiments import prepare
-from experiments.options.command_line import run_command
 from pipelines.datasets import cub as cub_module
 from pipelines.datasets import groceries as groceries_module
 from pipelines.datasets import inshop as inshop_module
@@ -22,8 +21,7 @@ from pipelines.datasets.download import ARCHIVES, Archive
 NOWHERE = "http://127.0.0.1:1/CUB_200_2011.tgz"
 
 
-def command(*arguments):
-    return run_command(prepare.main, ["prepare", *map(str, arguments)])
+command = command_of("prepare")
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +38,14 @@ def tiny_is_full(monkeypatch):
 
 
 @pytest.fixture
-def cub_archive(tmp_path):
-    """Path of an archive of CUB-200-2011 with five images."""
-    write_cub(tmp_path / "remote" / "CUB_200_2011", content=bytes(range(256)) * 40)
-    path = tmp_path / "remote" / "CUB_200_2011.tgz"
+def cub_archive(tmp_path, monkeypatch):
+    """Path of an archive of CUB-200-2011 with five images, which is the official archive."""
+    root = write_cub(tmp_path / "remote" / "CUB_200_2011", content=bytes(range(256)) * 40)
+    path = root.with_suffix(".tgz")
     with tarfile.open(path, "w:gz") as archive:
-        archive.add(path.with_name("CUB_200_2011"), "CUB_200_2011")
-    shutil.rmtree(path.with_name("CUB_200_2011"))
+        archive.add(root, "CUB_200_2011")
+    shutil.rmtree(root)
+    serve(monkeypatch, "cub", path)
     return path
 
 
@@ -164,8 +163,7 @@ def test_a_truncated_archive(name, checksum, tmp_path, monkeypatch, capsys, requ
     assert contents(folder) == [path.name]
 
 
-def test_a_download_of_another_file_is_deleted(tmp_path, cub_archive, monkeypatch, capsys):
-    serve(monkeypatch, "cub", cub_archive)
+def test_a_download_of_another_file_is_deleted(tmp_path, cub_archive, capsys):
     cub_archive.write_bytes(b"<html>moved</html>")
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
     err = capsys.readouterr().err
@@ -173,18 +171,14 @@ def test_a_download_of_another_file_is_deleted(tmp_path, cub_archive, monkeypatc
     assert contents(tmp_path / "data") == []
 
 
-def test_leftovers_of_a_killed_command_are_not_used(tmp_path, cub_archive, monkeypatch):
-    serve(monkeypatch, "cub", cub_archive)
+def test_leftovers_of_a_killed_command_are_not_used(tmp_path, cub_archive):
     for left in (".unpacking-CUB_200_2011", ".downloading"):
         write_cub(tmp_path / "data" / left / "CUB_200_2011", (1, 2))
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 0
     assert contents(tmp_path / "data") == ["CUB_200_2011", "CUB_200_2011.tgz"]
 
 
-def test_an_incomplete_folder_is_reported_and_not_changed(
-    tmp_path, cub_archive, monkeypatch, capsys
-):
-    serve(monkeypatch, "cub", cub_archive)
+def test_an_incomplete_folder_is_reported_and_not_changed(tmp_path, cub_archive, capsys):
     root = write_cub(tmp_path / "data" / "CUB_200_2011")
     next(root.rglob("*.jpg")).unlink()
     for folder in (root, root.parent):
@@ -196,7 +190,6 @@ def test_an_incomplete_folder_is_reported_and_not_changed(
 
 
 def test_counts_that_differ_from_the_publication(tmp_path, cub_archive, monkeypatch, capsys):
-    serve(monkeypatch, "cub", cub_archive)
     monkeypatch.setattr(cub_module, "NUM_IMAGES", 11_788)
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
     assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788" in capsys.readouterr().err
@@ -219,10 +212,7 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
     assert "3 images of 2 classes (gallery)" in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_created_is_a_usage_error(
-    tmp_path, cub_archive, monkeypatch, capsys
-):
-    serve(monkeypatch, "cub", cub_archive)
+def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path, cub_archive, capsys):
     (tmp_path / "file").write_text("")
     assert command("--dataset=cub", f"--data_dir={tmp_path / 'file' / 'data'}") == 2
     assert f"{tmp_path / 'file'}" in capsys.readouterr().err

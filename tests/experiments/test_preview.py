@@ -3,32 +3,30 @@
 import shutil
 
 import numpy as np
-import pytest
 from PIL import Image
+from tiny_run import command_of
 
 import pipelines
 from experiments import preview
-from experiments.options.command_line import run_command
 
 FLAGS = ["--dataset=folder", "--image_size=32", "--resize=40", "--crop=fixed", "--images=3"]
 
 
-def command(*arguments):
-    return run_command(preview.main, ["preview", *map(str, arguments)])
+command = command_of("preview")
 
 
 def test_a_row_has_the_evaluation_image_and_training_crops(photos):
-    table = pipelines.load_dataset("folder", photos).train
+    table = pipelines.load_dataset("folder", photos).train.select(np.arange(4))
     evaluation = pipelines.EvaluationTransform(32, 40)
     augmentation = pipelines.TrainTransform(24, 30, crop="fixed")
-    shown, again = (preview.tiles(table, augmentation, evaluation, 4, seed=1) for _ in range(2))
+    shown, again = (preview.tiles(table, augmentation, evaluation, 2, seed=1) for _ in range(2))
     (first, *crops), count = shown, len(table)
     assert first.shape == (count, 32, 32, 3) and {x.shape for x in crops} == {(count, 24, 24, 3)}
     np.testing.assert_array_equal(crops, again[1:])
     evaluated = np.concatenate(list(pipelines.evaluation_batches(table, evaluation)))
     np.testing.assert_allclose(first, evaluated, atol=0.5)
     for row in zip(*crops, strict=True):  # different crops, some of them mirrored
-        assert len({tile.tobytes() for tile in row}) == 4
+        assert len({tile.tobytes() for tile in row}) == 2
 
 
 def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
@@ -37,19 +35,6 @@ def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     assert command("--flagfile=mine.flags", "--images=1", "--crops=1") == 0
     width, height = Image.open("mine-preview.png").size
     assert width > 300 and height > 150
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--crops=0"], "crops must be a whole number of at least 1"),
-        (["--resize=20"], "resize must be at least image_size"),
-    ],
-)
-def test_bad_input(photos, arguments, message, capsys):
-    assert command(*FLAGS, f"--data_dir={photos}", *arguments) == 2
-    err = capsys.readouterr().err
-    assert message in err and "Traceback" not in err
 
 
 def test_an_unreadable_image(photos, tmp_path, capsys):

@@ -1,18 +1,16 @@
 """`experiments.run`: recipes, invalid input, and resuming."""
 
 import json
-import re
 
 import keras
 import numpy as np
 import pytest
+import tiers
 from processes import run_python
 from tiny_run import TINY, assert_serves_its_embeddings, command
 
-from experiments import recipes
-from experiments.options import RunOptions, parse, resolved
+from experiments.options import RunOptions, parse
 from experiments.training import encoders
-from experiments.training.run_folder import RunFolder
 from keras_dml import metrics, models
 
 
@@ -86,88 +84,6 @@ def test_a_local_flag_file_has_precedence_over_a_packaged_recipe(tmp_path, monke
     assert options.epochs == 77
 
 
-@pytest.mark.parametrize("recipe", recipes.names())
-def test_every_recipe_has_a_description_and_parses(recipe, tmp_path):
-    text = recipes.find_recipe(recipe).read_text()
-    head = "\n".join(line for line in text.splitlines() if line.startswith("#"))
-    assert text.startswith("# ")
-    assert f"--flagfile={recipe}" in head
-    assert "Expected:" in head
-    options = parse(RunOptions, ["run", f"--flagfile={recipe}"])
-    assert f"{options.name}.flags" == recipe
-    assert options.dataset
-    # The flags of the run are a flag file for the same options.
-    (tmp_path / "flags.txt").write_text(resolved(options))
-    again = parse(RunOptions, ["run", f"--flagfile={tmp_path / 'flags.txt'}"])
-    assert resolved(again) == resolved(options)
-    assert again.loss_arguments == options.loss_arguments
-    for choice in ("sampler", "optimizer", "schedule"):
-        of_run, of_file = (getattr(each, f"{choice}_arguments") for each in (options, again))
-        assert of_run.items() <= of_file.items()
-
-
-BAD = [
-    (["--flagfile=glyph.flags"], "glyph.flags.*Did you mean glyphs.flags or .*keras-dml recipes"),
-    (["--optimizer=adma"], "optimizer must be .*sgd, adam, .*adma.*Did you mean adam "),
-    (["--dataset=glyph"], r"dataset must be .*tfds:NAME.*Did you mean glyphs\?"),
-    (["--loss=tripplet"], r"loss must be .*tripplet.*Did you mean triplet\b"),
-    ([], "dataset must be one of"),
-    (["--flagfile=@circle"], "circle.flags names itself"),
-    (["--flagfile=@utf16"], "utf16.flags cannot be read"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), BAD)
-def test_bad_command_lines(arguments, message, tmp_path, capsys):
-    (tmp_path / "circle.flags").write_text("--flagfile=circle.flags\n")
-    (tmp_path / "utf16.flags").write_text("--epochs=2\n", encoding="utf-16")
-    arguments = [re.sub(r"@(\w+)", rf"{tmp_path}/\1.flags", word) for word in arguments]
-    check_refused([*arguments, f"--output_dir={tmp_path / 'run'}"], message, tmp_path, capsys)
-
-
-BAD_FOR_TINY = [
-    (["--backbone=resnet51"], "backbone must be one of .*resnet50.*resnet51"),
-    (["--weights=imagenet"], "small_convnet"),
-    (["--train_classes=3"], "batch_size must be .* 3 classes, but got 8. Lower batch_size"),
-    (["--epochs=3", "--head_epochs=3"], "head_epochs must be below epochs=3"),
-    (["--batch_size=9"], "batch_size must be a multiple of images_per_class=2.*9"),
-    (["--resize=12by12"], "resize must be N or HxW"),
-    (["--crop_area=a,b"], "crop_area must be 2 numbers"),
-    (["--recall_at=50"], "recall_at must be from 1 to 19.*50"),
-    (["--filters=8,x"], "filters must be whole numbers with commas between them.*8,x"),
-    (["--backbone=inceptionv3"], "inceptionv3, but got 16.*at least 75"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), BAD_FOR_TINY)
-def test_bad_values(arguments, message, photos, tmp_path, capsys):
-    given = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *arguments]
-    check_refused(given, message, tmp_path, capsys)
-
-
-def check_refused(arguments, message, tmp_path, capsys):
-    assert command(*arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert re.search(message, err), err
-    assert not (tmp_path / "run").exists()
-
-
-def test_folders_that_cannot_be_written(photos, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("")
-    for folder, message in [
-        (tmp_path / "file", "output_dir must be a writable folder"),
-        (tmp_path / "file" / "run", "output_dir must be a writable folder"),
-        (tmp_path / "mine", "has other files"),
-    ]:
-        assert command(*TINY, f"--data_dir={photos}", f"--output_dir={folder}") == 2
-        assert message in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-
-
 @pytest.mark.slow
 def test_nan_stops_the_run_at_its_step_before_a_checkpoint(photos, tmp_path, capsys):
     folder = tmp_path / "run"
@@ -181,14 +97,7 @@ def test_nan_stops_the_run_at_its_step_before_a_checkpoint(photos, tmp_path, cap
     assert "is not finite at step 2" in (folder / "diverged.txt").read_text()
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path):
-    held = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    with pytest.raises(ValueError, match="in use by another running process"):
-        RunFolder(held.path, "--seed=0\n").open()
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
+@tiers.thorough
 @pytest.mark.parametrize(
     "more",
     [

@@ -6,31 +6,26 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import pytest
-from photo_search import index_command, make_index, picture, png, save_color_model, write_photos
-from PIL import Image
+import tensorflow as tf
+from photo_search import index_command, picture, png, save_color_model, write_photos
+from tiny_run import command_of
 
 import experiments.searching
-from experiments import search
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
-from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.saved_model import fingerprint
-from experiments.options.command_line import run_command
 from experiments.searching.answer import Answer, Conditions
 from experiments.searching.visual_search import VisualSearch
 
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    return make_index(tmp_path_factory.mktemp("search"))
-
-
-def command(*arguments):
-    return run_command(search.main, ["search", *map(str, arguments)])
+command = command_of("search")
 
 
 def test_neighbors_are_printed(index, tmp_path, capsys):
     queries = [tmp_path / "one.png", tmp_path / "<b>two.png"]
+    if sys.platform == "linux":  # file names are text elsewhere
+        queries.append(tmp_path / os.fsdecode(b"caf\xe9.png"))
+        picture(2).save(queries[2])
     picture(1).save(queries[0])
     picture(3, (400, 200)).save(queries[1])
     given = [f"--query={query}" for query in queries]
@@ -42,6 +37,7 @@ def test_neighbors_are_printed(index, tmp_path, capsys):
     assert lines[6] == str(queries[1]) and lines[7].endswith("  b/3.gif")
     scores = [float(line.split()[1]) for line in lines[2:5]]
     assert scores == sorted(scores, reverse=True)
+    assert len(queries) == 2 or lines[11].endswith("caf?.png")
 
 
 @pytest.fixture(scope="module")
@@ -138,56 +134,6 @@ def test_conditions_on_the_command_line(known, capsys):
     assert lines[2:4] == ["   1  1.0000  7.png  (and 2 alike)", "      milk, 1 of 1"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
-def test_a_name_that_is_not_utf_8_is_shown_with_question_marks(index, tmp_path, capsys):
-    query = tmp_path / os.fsdecode(b"caf\xe9.png")
-    picture(1).save(query)
-    assert command(f"--index={index}", f"--query={query}") == 0
-    assert "caf?.png" in capsys.readouterr().out
-
-
-def test_bad_input(index, tmp_path, capsys):
-    text = tmp_path / "text.jpg"
-    text.write_text("no image")
-    huge = tmp_path / "huge.png"
-    Image.new("1", (8000, 8000)).save(huge)
-    damaged = shutil.copytree(index, tmp_path / "damaged")
-    (damaged / "index" / "embeddings.npy").write_bytes(b"no array")
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    settings = read_checked(index / "settings.json")
-    (unfinished / "settings.json").write_text(checked_text(settings | {"built": None}))
-    moved = shutil.copytree(index, tmp_path / "moved")
-    (moved / "settings.json").write_text(checked_text(settings | {"saved_model": "/no/model"}))
-    other = shutil.copytree(index.parent / "model", tmp_path / "model")
-    (other / "variables" / "more").touch()
-    image = f"--query={index.parent / 'photos' / '4.webp'}"
-    for arguments, message in [
-        ([f"--index={index}"], "Set either --query=IMAGE (repeatable) or --serve"),
-        ([f"--index={index}", image, "--query="], "query must not be empty"),
-        ([f"--index={tmp_path}", image], f"{tmp_path} has no settings.json"),
-        ([f"--index={unfinished}", image], "is not finished: repeat its python -m"),
-        ([f"--index={index}", f"--query={text}"], f"query {text} cannot be searched"),
-        ([f"--index={index}", f"--query={huge}"], "an image of more than 50 million pixels"),
-        ([f"--index={damaged}", image], "Its python -m experiments.index command builds it again"),
-        ([f"--index={index}", image, "--port=80"], "port must be 8000 without --serve"),
-        ([f"--index={index}", "--serve", "--allowed_host=*.org"], "allowed_host must be one"),
-        ([f"--index={index}", "--serve", "--k=5"], "k must be unset with --serve"),
-        ([f"--index={index}", "--query=/no/x.jpg"], "query /no/x.jpg cannot be read (No such file"),
-        ([f"--index={index}", image, "--k=6"], "k must be at most the number of images, 5"),
-        ([f"--index={index}", image, f"--saved_model={other}"], "saved_model must be the model"),
-        ([f"--index={moved}", image], "is gone: /no/model. If it has moved, set"),
-        ([f"--index={index}", image, "--images=/no"], "the folder of the index's images is gone"),
-    ]:
-        assert command(*arguments) == 2, arguments
-        err = capsys.readouterr().err
-        assert message in err and len(err.splitlines()) == 1
-    settings["built"] = "damaged"
-    (unfinished / "settings.json").write_text(json.dumps(settings)[:40])
-    assert command(f"--index={unfinished}", image) == 2
-    assert "settings.json is damaged" in capsys.readouterr().err
-
-
 def test_without_the_web_library(index, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "waitress", None)
     # Another test may have imported the module.
@@ -221,3 +167,71 @@ def test_matches_with_a_calibration(index, tmp_path, capsys):
     assert [each["match"] for each in found["answers"][0]["neighbours"]] == [True, False]
     assert command(*given, "--where=class=b") == 0
     assert "      all below the threshold of a match: b, 1 of 1\n" in capsys.readouterr().out
+
+
+class Words(tf.Module):
+    """An embedding of words: of the picture whose seed the words name."""
+
+    def __init__(self, pictures, length):
+        super().__init__()
+        self.table = tf.constant(pictures)
+        self.length = length
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="words")])
+    def serve(self, words):
+        rows = tf.gather(self.table, tf.strings.to_number(words, tf.int32))
+        return {"embeddings": tf.ensure_shape(rows[:, : self.length], [None, self.length])}
+
+
+def save_words(path, length=48):
+    pixels = [np.asarray(picture(seed).resize((4, 4)), "float32") for seed in range(5)]
+    words = Words(np.reshape(pixels, (5, -1)) - 127.5, length)
+    tf.saved_model.save(words, str(path), {"serving_default": words.serve})
+    return path
+
+
+@pytest.fixture(scope="module")
+def models(index):
+    """SavedModels of words, of words with short embeddings, and of images."""
+    folder = index.parent
+    short = save_words(folder / "short", 3)
+    return {"words": save_words(folder / "words"), "short": short, "images": folder / "model"}
+
+
+def test_words_find_images_with_the_model_of_the_queries(index, models, capsys):
+    given = [f"--index={index}", f"--query_model={models['words']}", "--k=1"]
+    assert command(*given, "--query_text=3", "--query_text=0") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "3" and lines[2].endswith("  b/3.gif")
+    found = [line for line in lines if line.endswith("  a/0.png")]
+    assert len(found) == 1
+
+
+def test_an_image_is_embedded_by_the_model_of_the_queries(index, models, tmp_path, capsys):
+    query = tmp_path / "query.png"
+    picture(1).save(query)
+    same = [f"--index={index}", f"--query={query}", "--k=1"]
+    assert command(*same, f"--query_model={models['images']}") == 0
+    assert "  a/1.png" in capsys.readouterr().out
+    assert command(*same, f"--query_model={models['words']}") == 2
+    assert "cannot be searched" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--query_text=red", "query_text must be unset without --query_model"),
+        ("--query_text= --query_model={short}", "query_text must not be empty"),
+        ("--query_text=1 --query_model={short}", "query_model must give embeddings of length 48"),
+        ("--query_text=red --query_model={images}", "query_model must take text"),
+        (
+            "--query_text=1 --query_model={short} --saved_model={images}",
+            "query_model must be unset with --saved_model",
+        ),
+        ("--serve --query_model={images}", "query_model must be unset with --serve"),
+    ],
+)
+def test_invalid_models_of_queries_are_refused(index, models, flags, message, capsys):
+    assert command(f"--index={index}", *flags.format(**models).split()) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line

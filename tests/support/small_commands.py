@@ -5,9 +5,12 @@ import os
 import pathlib
 import tarfile
 
+from kills import Command
 from official_layouts import write_cub
 from photo_search import save_color_model
 from tiny_run import TINY
+
+from experiments.exporting.formats import FORMATS
 
 # Runs in the command's process: a complete dataset of five images, from a local file.
 _OFFICIAL = """
@@ -24,27 +27,23 @@ class SmallCommand:
     Args:
         module: name of the command's module.
         arguments: function from the folder to the command's words.
-        setup: as in `ForkedCommands.start`.
+        setup: Python code that the process runs before the command.
     """
 
     def __init__(self, module, arguments, setup=""):
         self._module, self._arguments, self._setup = module, arguments, setup
 
-    def start(self, commands, folder, *more):
-        """Start the command with additional words at the end."""
-        words = [*self._arguments(folder), *more]
-        return commands.start(self._module, *words, setup=self._setup)
-
-    def run(self, commands, folder, *more):
-        """Run the command and return how it ended."""
-        return self.start(commands, folder, *more).wait()
+    def start(self, folder):
+        """Start the command and return `Command`."""
+        return Command(self._module, self._arguments(folder), self._setup)
 
 
-def small_commands(photos, folder):
-    """Return all commands by name; their inputs are in `photos` and in `folder`.
+def small_commands(photos, run, folder):
+    """Return all commands by name; their inputs are in `photos`, in `run`, and in `folder`.
 
     Args:
         photos: folder with a folder of pictures for each class.
+        run: folder of a finished run.
         folder: an empty folder.
     """
     model = save_color_model(folder / "model")
@@ -81,7 +80,16 @@ def small_commands(photos, folder):
             lambda to: ["--dataset=cub", f"--data_dir={to}"],
             _official(folder / "remote"),
         ),
+        **{f"export {name}": _export(run, name) for name in FORMATS},
     }  # fmt: skip
+
+
+def _export(run, name):
+    int8 = ["--int8"] if FORMATS[name].int8 else []
+    return SmallCommand(
+        "experiments.export",
+        lambda to: [f"--run={run}", f"--format={name}", *int8, f"--output_dir={to / 'it'}"],
+    )
 
 
 def _official(folder):

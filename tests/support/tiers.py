@@ -6,6 +6,11 @@ THOROUGH = (pytest.mark.slow, pytest.mark.thorough)
 """The marks of a case that runs only by hand."""
 
 
+def thorough(test):
+    """Mark a test that runs only by hand."""
+    return pytest.mark.slow(pytest.mark.thorough(test))
+
+
 def parametrize(argument, values, sooner, later=THOROUGH):
     """`pytest.mark.parametrize` whose values except `sooner` get the marks `later`.
 

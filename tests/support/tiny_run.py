@@ -1,6 +1,7 @@
 """Runs of a few seconds, in this process or in another one, and their outputs."""
 
 import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import run
 from experiments.options.command_line import run_command
 from experiments.training.run_files import Manifest
 from experiments.training.run_folder import RunFolder
@@ -71,9 +71,13 @@ def history(folder):
     return [{k: v for k, v in row.items() if k != "train/seconds"} for row in rows]
 
 
-def command(*arguments):
-    """Run experiments.run and return its exit code."""
-    return run_command(run.main, ["run", *map(str, arguments)])
+def command_of(name):
+    """Return a function that runs a command in this process and returns its exit code."""
+    main = importlib.import_module(f"experiments.{name}").main
+    return lambda *arguments: run_command(main, [name, *map(str, arguments)])
+
+
+command = command_of("run")
 
 
 def finished_run(folder, photos, *more):
@@ -98,14 +102,14 @@ def stopping_after_a_checkpoint(epoch=None):
         yield
 
 
-def start(*words, backend=None):
+def start(*words, **environment):
     """Start `python -m` with these words, with stderr in stdout."""
     return subprocess.Popen(
         [sys.executable, "-m", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | ({"KERAS_BACKEND": backend} if backend else {}),
+        env=os.environ | environment,
     )
 
 

@@ -1,15 +1,31 @@
-"""`EmbeddingFile`: resuming, reusing, and refusing files."""
+"""Files of embeddings: resuming, locks, archives, bad images, and deleted images."""
 
+import errno
+import fcntl
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from PIL import Image
 
 from experiments.evaluation.embedding_file import EmbeddingFile
+from experiments.evaluation.held_folder import (
+    held,
+    held_beside,
+    try_lock,
+)
+from experiments.evaluation.model_embeddings import embed_table
+from experiments.evaluation.npz_file import UnreadableError, read_npz
+from experiments.evaluation.saved_model import ImageEmbedder
+from experiments.evaluation.table_embedder import IdentifiedEmbedder
+from experiments.options.errors import RunError, UsageError
+from pipelines import ImageTable
 
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
 
@@ -79,25 +95,167 @@ def test_an_error_loses_no_written_row(tmp_path):
     np.testing.assert_array_equal(array, ROWS)
 
 
+KILLED = """
+import os, signal, sys
+import numpy as np
+from experiments.evaluation.embedding_file import EmbeddingFile
+file, rows = EmbeddingFile(sys.argv[1], 10, "a").__enter__(), np.load(sys.argv[2])
+file.append(rows[:4])
+file.append(rows[4:6])
+file._stream.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.mark.slow
 def test_a_killed_process_loses_no_complete_row(tmp_path):
     """After `kill -9`, complete rows stay on disk and a partial batch is recomputed."""
     path = tmp_path / "e.npy"
-    program = (
-        "import os, signal, sys\n"
-        "sys.path.insert(0, sys.argv[1])\n"
-        "import test_embedding_file as t\n"
-        "file = t.EmbeddingFile(sys.argv[2], 10, 'a').__enter__()\n"
-        "file.append(t.ROWS[:4])\n"
-        "file.append(t.ROWS[4:6])\n"
-        "file._stream.flush()\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    here = os.path.dirname(__file__)
-    done = subprocess.run([sys.executable, "-c", program, here, str(path)], check=False)
+    np.save(tmp_path / "rows.npy", ROWS)
+    words = [sys.executable, "-c", KILLED, str(path), str(tmp_path / "rows.npy")]
+    done = subprocess.run(words, check=False)
     assert done.returncode == -signal.SIGKILL
     assert fill(path)[0] == list(range(4, 10))  # the second batch was not recorded as written
     np.testing.assert_array_equal(np.load(path), ROWS)
     # A file that is shorter than its recorded state is not reused.
     path.write_bytes(path.read_bytes()[:150])
     assert fill(path)[0] == list(range(10))
+
+
+class VanishingImages:
+    """An embedder whose images are deleted after the first batch, optionally with the folder."""
+
+    transform = "whole"
+
+    def __init__(self, delete):
+        self.delete = delete
+
+    def batches(self, table, description, first_row):
+        yield np.zeros((1, 3), "float32")
+        self.delete()
+        raise tf.errors.NotFoundError(None, None, "an image")
+
+
+@pytest.mark.parametrize("keep_folder", [True, False])
+def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (4, 4)).save(folder / name)
+    table = ImageTable.from_paths(sorted(map(str, folder.iterdir())), [0, 1])
+
+    def delete():
+        shutil.rmtree(folder)
+        if keep_folder:  # like an empty mount point
+            folder.mkdir()
+
+    model = IdentifiedEmbedder(VanishingImages(delete), "model")
+    with pytest.raises(RunError, match="a.png can no longer be read.*continues where it stopped"):
+        embed_table(model, table, tmp_path / "evaluation.npy")
+
+
+@pytest.mark.parametrize("error", [tf.errors.InvalidArgumentError, tf.errors.CancelledError])
+def test_other_images_are_embedded_despite_a_bad_image(error):
+    """Under load, TensorFlow may raise an error that does not name the bad image."""
+
+    def signature(images):
+        if b"bad" in images.numpy():
+            raise error(None, None, "Function was cancelled before it was started")
+        return {"embeddings": tf.ones([len(images), 2])}
+
+    embedder = ImageEmbedder.__new__(ImageEmbedder)
+    embedder._function, embedder._input, embedder.dimensions = signature, "images", 2
+    embeddings, bad = embedder([b"1", b"2", b"bad", b"4", b"5"])
+    np.testing.assert_array_equal(embeddings[:, 0], [1, 1, 0, 1, 1])
+    assert bad == {2: "not a JPEG, PNG, WebP, BMP or GIF image"}
+
+
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
+    with held(tmp_path, "output"):
+        second = held(tmp_path, "output")
+        with pytest.raises(UsageError, match=r"output '.*' is in use by another running process"):
+            second.__enter__()
+    with held(tmp_path, "output"):
+        pass
+
+
+def test_the_lock_next_to_a_folder_is_deleted_and_a_stale_lock_is_reused(tmp_path):
+    folder, link = tmp_path / "made", tmp_path / "link"
+    link.symlink_to(folder)
+    (tmp_path / ".made.lock").touch()
+    with held_beside(folder, "output_dir"):
+        for name in (folder, link):
+            second = held_beside(name, "output_dir")
+            with pytest.raises(UsageError, match=r"output_dir '.*' is in use by another"):
+                second.__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+    with held_beside(folder, "output_dir"):
+        pass
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def unsupported(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(OSError, match=r"No locks available: '.*/\.lock'"), held(tmp_path, "output"):
+        pass
+
+
+def test_a_lock_that_is_a_link_or_a_pipe_is_refused_without_damage(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "dangling").symlink_to(tmp_path / "new")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    os.mkfifo(tmp_path / "pipe without a reader")
+    for name in ("link", "dangling", "pipe", "pipe without a reader"):
+        with pytest.raises(OSError, match=name):
+            try_lock(tmp_path / name)
+    os.close(reader)
+    try_lock(victim).close()
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "new").exists()
+
+
+def test_arrays_by_name(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.arange(3), b=np.eye(2))
+    arrays, held = read_npz(path, ["a", "c"])
+    assert list(arrays) == ["a"] and arrays["a"].tolist() == [0, 1, 2] and held == ["a", "b"]
+    assert list(read_npz(path)[0]) == ["a", "b"]
+    with pytest.raises(FileNotFoundError):
+        read_npz(tmp_path / "gone.npz")
+
+
+def test_a_changed_shape_is_detected_although_numpy_reads_it(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.ones((4000, 8)))
+    data = path.read_bytes()
+    assert data.count(b"(4000, 8)") == 1
+    path.write_bytes(data.replace(b"(4000, 8)", b"(4000, 4)"))
+    with np.load(path) as saved:
+        assert saved["a"].shape == (4000, 4)
+    with pytest.raises(UnreadableError):
+        read_npz(path)
+
+
+@pytest.mark.parametrize("place", range(0, 400, 25))
+def test_a_changed_bit_is_detected_or_has_no_effect(place, tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, a=np.arange(10))
+    data = bytearray(path.read_bytes())
+    data[place % len(data)] ^= 4
+    path.write_bytes(data)
+    try:
+        arrays, _ = read_npz(path)
+    except UnreadableError:
+        return
+    assert arrays["a"].tolist() == list(range(10))
+
+
+def test_python_objects_are_not_loaded(tmp_path):
+    np.savez(tmp_path / "a.npz", a=np.array([{}], object))
+    with pytest.raises(UnreadableError, match="allow_pickle"):
+        read_npz(tmp_path / "a.npz")

@@ -13,7 +13,6 @@ from experiments.evaluation.evaluators import (
     ClassifierAccuracy,
     ClassMeanAccuracy,
     Finished,
-    PairSimilarities,
     RawPixels,
     RetrievalScores,
     Start,
@@ -111,24 +110,15 @@ def test_scores_by_scann_have_certificates_after_each_epoch_and_at_the_end():
     assert "recall@1/cosine/photo to catalog/exact_low" in findings.result["certificates"]
 
 
-def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, monkeypatch, capsys):
-    data = Split(table([0, 1]), table([0, 1] * 3, seed=3))
+def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, capsys):
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    run = run_on(data, [1])
+    run = run_on(Split(table([0, 1]), table([0, 1] * 3, seed=3)), [1])
     run.folder = folder
     RawPixels().before(run, Start(0, None))
     assert RawPixels().finish(run, None) == Findings()
     assert not folder.file(RAW_PIXELS).exists()
-
+    folder.write_json(RAW_PIXELS, {"cosine": {"recall@1": 0.5}})  # by the run before a resume
     run.options.raw_pixels = True
-    evaluator = RawPixels()
-    evaluator.before(run, Start(0, None))
-    said = capsys.readouterr().out
-    rows = evaluator.finish(run, None).rows
-    assert set(rows) == {"raw pixels, cosine", "raw pixels, l2"}
-    share = rows["raw pixels, cosine"]["recall@1"]
-    assert f"raw pixels, cosine: R@1 {100 * share:.1f} %" in said
-    folder.write_json(RAW_PIXELS, {"cosine": {"recall@1": 0.5}})
     RawPixels().before(run, Start(0, None))
     assert "R@1 50.0 %" in capsys.readouterr().out
 
@@ -154,25 +144,3 @@ def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
     old = UntrainedBackbone()
     old.before(run, Start(3, None, lambda: pytest.fail("it is trained now")))
     assert old.finish(run, None) == Findings()
-
-
-def test_random_weights_are_not_a_baseline(started):
-    run, _ = started
-    run.options.weights = "none"
-    evaluator = UntrainedBackbone()
-    evaluator.before(run, Start(0, None, lambda: pytest.fail("nothing to measure")))
-    assert evaluator.finish(run, None) == Findings()
-    assert not run.folder.file(UNTRAINED).exists()
-
-
-def test_pairs_before_training_use_the_untrained_backbone(started):
-    run, embeddings = started
-    end = Finished(None, embeddings, [], {})
-    (figure,) = PairSimilarities().finish(run, end).figures.values()
-    assert next(iter(figure.panels)).startswith("before, raw pixels: matching")
-    UntrainedBackbone().before(run, Start(0, None, lambda: embeddings))
-    (figure,) = PairSimilarities().finish(run, end).figures.values()
-    (name, before), (other, after) = figure.panels.items()
-    assert name.partition(": ")[0] == "before, untrained backbone"
-    assert name.partition(": ")[2] == other.partition(": ")[2]
-    np.testing.assert_array_equal(before, after)

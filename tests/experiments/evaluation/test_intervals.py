@@ -1,12 +1,15 @@
-"""Intervals and differences, compared with SciPy and with values computed by hand."""
+"""Numbers of several runs: intervals, differences, baselines, and tables in three formats."""
 
+import csv
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.evaluation.baselines import best_baseline, distinct_baselines
 from experiments.evaluation.intervals import Interval, differences, mean_interval
+from experiments.evaluation.tables import write_table
 
 
 @pytest.mark.parametrize("count", [2, 5, 30])
@@ -71,3 +74,65 @@ def test_constant_differences(gap, p):
     scores = {"a": [5.0, 7.0, 6.0], "b": [5.0 - gap, 7.0 - gap, 6.0 - gap]}
     (found,) = differences(scores)
     assert found.p == p
+
+
+PIXELS = {"raw pixels, cosine": {"recall@1": 0.3}, "raw pixels, l2": {"recall@1": 0.4}}
+UNTRAINED = {
+    "untrained backbone, cosine": {"recall@1": 0.97},
+    "untrained backbone, l2": {"recall@1": 0.96},
+}
+
+
+@pytest.mark.parametrize(
+    ("recall", "expected"),
+    [
+        ({}, ("raw pixels", None)),
+        (PIXELS, ("raw pixels, l2", 0.4)),
+        (PIXELS | UNTRAINED, ("untrained backbone, cosine", 0.97)),
+        (
+            {"raw pixels, cosine": {"recall@1": math.nan}, "raw pixels, l2": {"recall@2": 0.5}},
+            ("raw pixels", None),
+        ),
+    ],
+)
+def test_the_untrained_backbone_has_precedence_over_raw_pixels(recall, expected):
+    assert best_baseline(recall) == expected
+
+
+def result(share):
+    rows = {
+        "cosine": {"recall@1": share, "map@r": 0.5},
+        "photo to catalog, cosine": {"recall@1": 0.25},
+    }
+    return {"baselines": {"untrained backbone": rows}}
+
+
+def test_different_baselines_are_named_after_their_run():
+    found = distinct_baselines({"first": result(0.97), "second": result(0.8), "3": result(0.8)})
+    assert list(found) == ["untrained backbone (first)", "untrained backbone (second)"]
+    assert found["untrained backbone (second)"]["cosine"]["recall@1"] == 0.8
+
+
+LINES = [["recipe", "R@1", "time, s"], ["cub_ce & co", "85.4 ± 0.6", "–"], ["50 %", "97.4", "3.0"]]
+
+
+def test_a_table_is_written_in_three_formats(tmp_path):
+    text = write_table(tmp_path / "study", LINES, "Below.")
+    assert (tmp_path / "study.md").read_text() == f"{text}\n"
+    assert text.splitlines() == [
+        "| recipe      |        R@1 | time, s |",
+        "| ----------- | ---------: | ------: |",
+        "| cub_ce & co | 85.4 ± 0.6 |       – |",
+        "| 50 %        |       97.4 |     3.0 |",
+        "",
+        "Below.",
+    ]
+    with open(tmp_path / "study.csv", newline="") as stream:
+        assert list(csv.DictReader(stream)) == [
+            {"recipe": "cub_ce & co", "R@1": "85.4", "R@1, ±": "0.6", "time, s": ""},
+            {"recipe": "50 %", "R@1": "97.4", "R@1, ±": "", "time, s": "3.0"},
+        ]
+    latex = (tmp_path / "study.tex").read_text().splitlines()
+    assert latex[0] == r"\begin{tabular}{lrr}" and latex[-1] == r"\end{tabular}"
+    assert r"cub\_ce \& co & 85.4 $\pm$ 0.6 &       -- \\" in latex
+    assert latex[5].startswith(r"50 \%")

@@ -9,11 +9,10 @@ import types
 import keras
 import numpy as np
 import pytest
+from tiny_run import command_of
 
-from experiments import export
 from experiments.exporting import hub
 from experiments.options import RunOptions, UsageError, parse
-from experiments.options.command_line import run_command
 from keras_dml import models
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import MissingExtraError
@@ -140,7 +139,7 @@ def test_the_command_publishes_an_export(finished, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(huggingface_hub, "HfApi", FakeApi)
     run = shutil.copytree(finished, tmp_path / "glyphs-seed0")
     words = [f"--run={run}", "--format=saved_model", "--to=hf:me/glyphs"]
-    assert run_command(export.main, ["export", *words]) == 0
+    assert command_of("export")(*words) == 0
     assert "published: https://hub/me/glyphs" in capsys.readouterr().out
     card = huggingface_hub.ModelCard.load(FakeApi.target / "README.md")
     assert len(card.data.eval_results) == 2

@@ -1,13 +1,19 @@
-"""Exit codes and messages: a user's mistake differs from an internal error."""
+"""Exit codes and messages of mistakes, internal errors, and interrupts; child processes."""
 
 import errno
 import os
+import pathlib
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from experiments import search
 from experiments.options import RunError, UsageError, command_line, run_command
+from experiments.options.visible import visible
 from experiments.recipes import RecipeError
 from keras_dml._common.errors import ArgumentTypeError
 
@@ -97,10 +103,6 @@ def test_debug_prints_the_traceback(word, capsys, tmp_path):
     assert said.count("\n") == 1
 
 
-def test_a_message_with_undecodable_bytes_is_printed(capsys):
-    assert ended(UsageError("no image: a\udcff.png"), capsys)[0] == 2
-
-
 def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -131,3 +133,140 @@ def test_a_server_disables_onednn_before_tensorflow_is_imported(monkeypatch):
     monkeypatch.setattr(search, "needing", imported)
     with pytest.raises(UsageError, match="far enough"):
         search.main(["search", "--index=here", "--serve"])
+
+
+@pytest.mark.parametrize("name", ["é ü.png", "قطة.png", "a\tb", "👩\u200d🌾.png"])
+def test_names_in_any_language_are_unchanged(name):
+    assert visible(name) == name
+
+
+def test_messages_contain_no_control_characters(capsys):
+    error = UsageError("no image: a\u202egnp\x1b]0;x\x07.png")
+    assert ended(UsageError("no image: a\udcff.png"), capsys)[0] == 2
+    assert ended(error, capsys) == (2, "error: no image: a\\u202egnp\\u001b]0;x\\u0007.png\n")
+
+
+def test_a_package_that_hides_ours_is_named_in_one_line(tmp_path):
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.recipes"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert f"{tmp_path}/pipelines/__init__.py hides" in done.stderr and "keras-dml" in done.stderr
+
+
+COMMAND = """
+import atexit, os, signal, sys, threading, time
+from experiments.options import run_command
+
+class InCallback:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+def main(words):
+    atexit.register(time.sleep, 0.1)
+    threading.Thread(target=time.sleep, args=[0.6]).start()
+    print("began", flush=True)
+    if "callback" in WORDS:
+        InCallback()
+    try:
+        time.sleep(20)
+    except KeyboardInterrupt:
+        if "replaced" in WORDS:
+            raise RuntimeError("active exception types: REPLACED BY KeyboardInterrupt")
+        raise
+    finally:
+        time.sleep(0.2)  # cleans up
+
+WORDS = sys.argv.copy()
+sys.argv = sys.argv[:1]
+sys.exit(run_command(main, goes_on="the same command continues"))
+"""
+LINE = "interrupted: the same command continues\n"
+
+
+def started(*words):
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "began\n"
+    return process
+
+
+def test_a_second_interrupt_at_any_moment_ends_the_process_with_one_line():
+    # During the command's cleanup, while Python waits for threads, and in the exit handlers.
+    delays = (0.0, 0.195, 0.205, 0.55, 0.65)
+    processes = [started() for _ in delays]
+    began = time.monotonic()
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+    for delay, process in zip(delays, processes):
+        time.sleep(max(0.0, began + delay - time.monotonic()))
+        process.send_signal(signal.SIGINT)
+    ends = [(process.communicate(timeout=20)[1], process.returncode) for process in processes]
+    assert ends == [(LINE, 130)] * len(delays)
+
+
+def test_an_interrupt_that_python_drops_or_tensorflow_replaces():
+    """Python drops an exception in a callback. C++ code raises another exception in its place."""
+    processes = [started("callback"), started("replaced")]
+    processes[1].send_signal(signal.SIGINT)
+    for process in processes:
+        assert (process.communicate(timeout=20)[1], process.returncode) == (LINE, 130)
+
+
+def test_a_process_that_ignores_interrupts_continues_to_ignore_them():
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', sys.executable, "-c"]
+    code = COMMAND.replace("time.sleep(20)", "time.sleep(0.5)")
+    with subprocess.Popen([*ignoring, code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "began\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+CHILD = """
+import os, sys, time
+from experiments.options.child import end_with_parent
+end_with_parent()
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+PARENT = f"""
+import subprocess, sys
+from experiments.options.child import child_environment
+subprocess.run([sys.executable, "-c", {CHILD!r}], env=child_environment())
+"""
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_a_child_ends_with_its_killed_parent():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    with parent:
+        child = int(parent.stdout.readline())
+        assert is_alive(child)
+        parent.kill()
+        parent.wait(10)
+        for _ in range(100):
+            if not is_alive(child):
+                return
+            time.sleep(0.05)
+        os.kill(child, signal.SIGKILL)
+    pytest.fail("the child was still there five seconds later")

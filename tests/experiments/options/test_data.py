@@ -1,54 +1,39 @@
 """Datasets from flags, with a gallery or a fold."""
 
-import io
 import re
 
 import pytest
 from official_layouts import write_groceries, write_inshop
-from photo_search import write_photos
-from PIL import Image
+from photo_search import png, write_photos
 
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options import data as described
 
 
-@pytest.fixture
-def inshop(tmp_path):
-    file = io.BytesIO()
-    Image.new("RGB", (9, 8), "teal").save(file, "JPEG")
-    return write_inshop(
-        tmp_path / "data", (1, 1, 2), (3, 4, 5), (6, 4, 3, 5), content=file.getvalue()
-    )
+def data(dataset, folder, *more, known_bad=None):
+    """Return the dataset of a command line, and the lines of its bad images."""
+    words = ["run", f"--dataset={dataset}", f"--data_dir={folder}", *more]
+    return described.data(parse(RunOptions, words), known_bad)
 
 
-def data(folder, *more):
-    words = ["run", "--dataset=inshop", f"--data_dir={folder}", *more]
-    options = parse(RunOptions, words)
-    return options, described.data(options)
+def names(lines):
+    return [line.partition("\t")[0] for line in lines]
 
 
-def images(folder, item):
-    return sorted((folder / "img" / "WOMEN" / "Tees" / f"id_{item:08}").iterdir())
-
-
-def test_bad_images_leave_query_and_gallery_with_the_same_classes(inshop):
-    for item in (4, 6):  # a query of class 4, the only gallery image of class 6
-        images(inshop, item)[0].write_bytes(b"no image")
-    _, (split, lines) = data(inshop, "--skip_bad_images")
-    assert [line.partition("\t")[0] for line in lines] == [
-        str(images(inshop, 4)[0]),
-        str(images(inshop, 6)[0]),
-    ]
-    names = ("id_00000003", "id_00000004", "id_00000005")
-    assert split.test.class_names == split.gallery.class_names == names
+def test_bad_images_leave_query_and_gallery_with_the_same_classes(tmp_path):
+    inshop = write_inshop(tmp_path, (1, 1, 2), (3, 4, 5), (6, 4, 3, 5), content=png(5))
+    tees = inshop / "img" / "WOMEN" / "Tees"
+    alone, other = (sorted((tees / f"id_{item:08}").iterdir())[0] for item in (6, 4))
+    alone.write_bytes(b"no image")  # the only gallery image of class 6
+    with pytest.raises(ValueError, match=r"not an image that can be read: .*id_00000006"):
+        data("inshop", inshop)
+    other.write_bytes(b"no image")  # a query of class 4
+    split, lines = data("inshop", inshop, "--skip_bad_images")
+    assert names(lines) == [str(other), str(alone)]
+    kept = ("id_00000003", "id_00000004", "id_00000005")
+    assert split.test.class_names == split.gallery.class_names == kept
     assert split.test.labels.tolist() == [0, 2]
     assert split.gallery.labels.tolist() == [1, 0, 2]
-
-
-def test_a_bad_gallery_image_is_found_before_training(inshop):
-    images(inshop, 6)[0].write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"not an image that can be read: .*id_00000006"):
-        data(inshop)
 
 
 BREAKING = ["a\nb.png", "a\r\tb.png", "a\u2028b.png", "a\x85 b.png", '"a".png']
@@ -56,24 +41,17 @@ BREAKING = ["a\nb.png", "a\r\tb.png", "a\u2028b.png", "a\x85 b.png", '"a".png']
 
 def test_bad_images_with_line_breaks_in_their_names_are_left_out(tmp_path, monkeypatch):
     for side in ("train", "unseen"):
-        for name in ("good.png", "also good.png", f"not {side}.png", *BREAKING):
-            (tmp_path / "data" / side).mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (9, 8), "teal").save(tmp_path / "data" / side / name, "PNG")
+        write_photos(tmp_path / side, ["good.png", "also good.png", f"not {side}.png", *BREAKING])
     for name in ("not train.png", *BREAKING):
-        (tmp_path / "data" / "train" / name).write_bytes(b"no image")
-    options = parse(
-        RunOptions,
-        ["run", "--dataset=folder", f"--data_dir={tmp_path / 'data'}", "--skip_bad_images"],
-    )
-    split, lines = described.data(options)
+        (tmp_path / "train" / name).write_bytes(b"no image")
+    split, lines = data("folder", tmp_path, "--skip_bad_images")
     left = [path.rpartition("/")[2] for path in split.train.paths]
     assert left == ["also good.png", "good.png"] and len(split.test) == 3 + len(BREAKING)
-    assert len(lines) == 1 + len(BREAKING) and all(
-        line.isprintable() for line in "".join(lines).split("\t")
-    )
+    assert len(lines) == 1 + len(BREAKING)
+    assert all(line.isprintable() for line in "".join(lines).split("\t"))
     # A resumed run does not decode the images again.
     monkeypatch.setattr(described.pipelines, "find_bad_images", pytest.fail)
-    again, same = described.data(options, lines)
+    again, same = data("folder", tmp_path, "--skip_bad_images", known_bad=lines)
     assert same == lines and again.train.paths.tolist() == split.train.paths.tolist()
 
 
@@ -82,52 +60,46 @@ def test_a_fold_never_reads_a_test_image(tmp_path):
     for kind in "efgh":  # the test classes
         for file in (photos / kind).iterdir():
             file.write_text("no image")
-    words = ["run", "--dataset=folder", f"--data_dir={photos}"]
     with pytest.raises(UsageError, match="not an image"):
-        described.data(parse(RunOptions, words))
+        data("folder", photos)
     for fold, kinds in (("1/2", "ab"), ("2/2", "cd")):
         for more in ([], ["--skip_bad_images"]):
-            options = parse(RunOptions, [*words, f"--fold={fold}", *more])
-            split, lines = described.data(options)
+            split, lines = data("folder", photos, f"--fold={fold}", *more)
             assert split.test.class_names == tuple(kinds)
             assert sorted(split.train.class_names + split.test.class_names) == list("abcd")
             assert not lines
 
 
 def test_bad_pictures_of_the_training_catalog_are_found_before_training(tmp_path):
-    file = io.BytesIO()
-    Image.new("RGB", (9, 8), "teal").save(file, "JPEG")
-    folder = write_groceries(tmp_path, content=file.getvalue())
+    folder = write_groceries(tmp_path, content=png(5))
     (bad,) = folder.rglob("Kind_1_Iconic.jpg")
     bad.write_bytes(b"no image")
-    words = ["run", "--dataset=groceries", f"--data_dir={folder}", "--candidates=catalog"]
+    given = ("groceries", folder, "--candidates=catalog")
     with pytest.raises(UsageError, match="not an image.*Kind_1_Iconic"):
-        described.data(parse(RunOptions, words))
-    options = parse(RunOptions, [*words, "--skip_bad_images"])
-    split, lines = described.data(options)
-    assert [line.partition("\t")[0] for line in lines] == [str(bad)]
+        data(*given)
+    split, lines = data(*given, "--skip_bad_images")
+    assert names(lines) == [str(bad)]
     assert split.train.class_names == split.training_catalog.class_names
     assert split.train.num_classes == 2 and split.training_catalog.labels.tolist() == [0]
-
-
-@pytest.mark.parametrize("fold", ["1", "0/2", "3/2", "1/1", "1/0", "a/b", "-1/2", "1/2/3", "²/3"])
-def test_invalid_folds(fold):
-    with pytest.raises(UsageError, match=f"fold must be K/N.* got {fold}"):
-        parse(RunOptions, ["run", f"--fold={fold}"])
 
 
 def test_a_few_files_that_are_not_images_are_left_out_of_a_folder(tmp_path, capsys):
     photos = write_photos(tmp_path, [f"{kind}/{n}.png" for kind in "abcd" for n in range(10)])
     (photos / "a" / "3.png").write_text("no image")
     (photos / "d" / "7.png").write_text("no image")
-    options = parse(RunOptions, ["run", "--dataset=folder", f"--data_dir={photos}"])
-    split, lines = described.data(options)
+    split, lines = data("folder", photos)
     assert (len(split.train), len(split.test), len(lines)) == (19, 19, 2)
     said = capsys.readouterr().out
     assert said.count("left out: ") == 2 and f"{photos}/a/3.png (not a JPEG" in said
     (photos / "b" / "0.png").write_text("no image")
     with pytest.raises(UsageError, match=r"a/3.png .*--skip_bad_images"):
-        described.data(options)
+        data("folder", photos)
+
+
+@pytest.mark.parametrize("fold", ["1", "0/2", "3/2", "1/1", "1/0", "a/b", "-1/2", "1/2/3", "²/3"])
+def test_invalid_folds(fold):
+    with pytest.raises(UsageError, match=f"fold must be K/N.* got {fold}"):
+        parse(RunOptions, ["run", f"--fold={fold}"])
 
 
 @pytest.mark.parametrize(
@@ -159,8 +131,7 @@ def test_a_crop_that_removes_much_is_announced(words, expected):
 
 def test_a_folder_of_one_class_has_nothing_to_test(tmp_path):
     photos = write_photos(tmp_path, [f"a/{number}.png" for number in range(4)])
-    words = ["run", "--dataset=folder", f"--data_dir={photos}"]
     with pytest.raises(ValueError, match=r"data_dir must have .* 2 class folders.*only .a. in"):
-        described.data(parse(RunOptions, words))
-    split, _ = described.data(parse(RunOptions, [*words, "--class_split=within_classes"]))
+        data("folder", photos)
+    split, _ = data("folder", photos, "--class_split=within_classes")
     assert split.same_classes

@@ -1,4 +1,4 @@
-"""The help of every command lists exactly the flags that the command accepts."""
+"""The flags of every command: their help, their defaults, and values that they refuse."""
 
 import importlib
 import re
@@ -6,29 +6,38 @@ import re
 import pytest
 import tiers
 from processes import run_python
+from tiny_run import command_of
 
 from experiments import benchmark
 from experiments.__main__ import commands
-from experiments.options import RunOptions, declarations, help_text, run_command
-from experiments.options.parsing import parse
+from experiments.options import (
+    Options,
+    RunOptions,
+    declarations,
+    help_text,
+    parse,
+    run_command,
+)
+from experiments.options.visible import visible
 
 
-def options_of(module):
-    """Return the options class of a command, or None for a command with subcommands."""
-    found = [
-        value
-        for value in vars(module).values()
-        if getattr(value, "command", None) == module.__name__ and isinstance(value, type)
-    ]
-    return found[0] if found else None
+def all_options():
+    """Return the options class of each command and benchmark, by the command's name."""
+    for name in commands():
+        importlib.import_module(f"experiments.{name}")
+    found, waiting = {}, [Options]
+    while waiting:
+        for kind in waiting.pop().__subclasses__():
+            waiting.append(kind)
+            if kind.__module__.startswith("experiments.") and "command" in vars(kind):
+                found.setdefault(kind.command, kind)
+    return {command: kind for command, kind in found.items() if command}
 
 
-MODULES = {name: importlib.import_module(f"experiments.{name}") for name in commands()}
+OPTIONS = all_options()
 COMMANDS = {
-    name: (module, options) for name, module in MODULES.items() if (options := options_of(module))
+    name: OPTIONS[f"experiments.{name}"] for name in commands() if f"experiments.{name}" in OPTIONS
 }
-OPTIONS = [options for _, options in COMMANDS.values()]
-OPTIONS += [options for options, _ in benchmark.BENCHMARKS.values()]
 
 
 def shown(text):
@@ -37,7 +46,7 @@ def shown(text):
     return {name: (default, " ".join(below.split())) for name, default, below in found}
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.command)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_every_flag_is_listed_with_its_default_and_limits(options):
     text = help_text(options, full=True)
     flags = shown(text)
@@ -47,6 +56,7 @@ def test_every_flag_is_listed_with_its_default_and_limits(options):
         for name, (_, _, flag) in declarations(options).items()
         if flag.required
     ]
+    bare = parse(options, ["command", *needed])
     for name, (_, _, flag) in declarations(options).items():
         default, below = flags[name]
         assert len(below) > 5
@@ -57,9 +67,9 @@ def test_every_flag_is_listed_with_its_default_and_limits(options):
             assert bound is None or f"{int(bound)}" in below
         if flag.default is not None and name not in ("flagfile", "help"):
             # Setting a flag to its listed default changes nothing.
-            line = ["command", *needed]
-            given = parse(options, [*line, *([f"--{name}={default}"] if default else [])])
-            assert getattr(given, name, None) in (getattr(parse(options, line), name, None),)
+            words = [f"--{name}={default}"] if default else []
+            given = parse(options, ["command", *needed, *words])
+            assert getattr(given, name, None) in (getattr(bare, name, None),)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +77,9 @@ def test_every_flag_is_listed_with_its_default_and_limits(options):
     [*((name, "--help") for name in COMMANDS), ("run", "-h"), ("run", "--helpfull")],
 )
 def test_a_command_prints_its_help(name, word, capsys):
-    module, options = COMMANDS[name]
-    assert run_command(module.main, [name, "--whatever", word]) == 0
-    assert capsys.readouterr().out == f"{help_text(options, full=word == '--helpfull')}\n"
+    assert command_of(name)("--whatever", word) == 0
+    expected = help_text(COMMANDS[name], full=word == "--helpfull")
+    assert capsys.readouterr().out == f"{expected}\n"
 
 
 def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
@@ -83,7 +93,7 @@ def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
 
 LIGHT = [
     name
-    for name, (_, options) in COMMANDS.items()
+    for name, options in COMMANDS.items()
     if not any(key for _, key, _ in declarations(options).values())
 ]
 
@@ -126,3 +136,59 @@ def test_the_short_help_of_a_run_has_the_common_flags():
     assert {"dataset", "loss", "backbone", "epochs", "output_dir", "images_per_class"} <= set(flags)
     assert "lora_layers" not in flags and f"describes all {len(declarations(RunOptions))}" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+NO_NUMBERS = ["nan", "inf", "-inf", "1e999", "x", "1,1", "١٢", "²", "1_0", "0x10", "None", "--"]
+NO_NUMBERS += ["", " "]
+WRONG = {
+    int: [*NO_NUMBERS, "1.5", "1e3", str(2**70), str(-(2**70)), "9" * 5000, "True"],
+    float: [*NO_NUMBERS, "1e308", "-1e308", "9" * 5000, "True"],
+    bool: ["maybe", "", "2", "nan", "-1", "1,1"],
+}
+"""Type of a flag -> values that no flag of the type accepts."""
+
+
+def wrong_values(flag, is_first):
+    """Return values that the flag's declaration excludes; all of them for the first of its type."""
+    if flag.choices:
+        several = [] if flag.kind is tuple else [",".join(flag.choices * 2)]
+        return ["", "x", "nan", flag.choices[0].upper() + "_", *several]
+    values = WRONG.get(flag.kind, [])[: None if is_first else 1]
+    if flag.lower_bound is not None:
+        values += [str(flag.lower_bound - 1)] + ["-1"] * (flag.lower_bound > -1)
+    if flag.upper_bound is not None:
+        values.append(str(flag.upper_bound + 1))
+    may_be_empty = flag.repeated or (flag.kind is tuple and flag.default == ())
+    return values if flag.kind in WRONG or may_be_empty else [*values, ""]
+
+
+def parsed_wrongly(options, name, value):
+    """Return the fault in how a wrong value is handled, or None."""
+    try:
+        parse(options, ["command", f"--{name}={value}"])
+    except ValueError as error:
+        said = " ".join(str(error).split())
+        if type(error).__name__ not in ("UsageError", "RecipeError"):
+            return f"{type(error).__name__}: {said[:200]}"
+        # The message shows the first characters of the value.
+        shown = visible(" ".join(value.split()))[:60].strip()
+        return None if name in said and shown in said else f"said {said[:200]}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "taken"
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_values_outside_the_declaration_of_a_flag_are_refused(options):
+    # The flags of another command, to which this command forwards them, are tested there.
+    bases = [base for base in options.__mro__[1:] if vars(base).get("command")]
+    theirs = {name: flag for base in bases for name, flag in declarations(base).items()}
+    own = {name: one for name, one in declarations(options).items() if theirs.get(name) != one}
+    own.pop("help", None)
+    kinds = set()
+    for name, (_, _, flag) in own.items():
+        for value in wrong_values(flag, flag.kind not in kinds):
+            fault = parsed_wrongly(options, name, value)
+            assert fault is None, f"--{name}={value[:30]}: {fault}"
+        if not flag.choices:
+            kinds.add(flag.kind)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
 
 import pytest
 
@@ -11,8 +10,6 @@ from experiments.options import (
     RunOptions,
     UsageError,
     command_line_only_words,
-    declarations,
-    flags_of,
     given_words,
     option,
     parse,
@@ -96,23 +93,6 @@ def test_invalid_command_lines(words, message, tmp_path, monkeypatch):
     (tmp_path / "help.flags").write_text("--help\n")
     with pytest.raises(ValueError, match=message):
         parse(Small, ["small", *words])
-
-
-def test_an_invalid_declaration_is_a_type_error():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Odd(Options):
-        what: dict = option(None, "Odd", "No flag can be that.")
-
-    with pytest.raises(TypeError, match="what must have the type of a flag"):
-        declarations(Odd)
-    (flag,) = (flag for name, (_, _, flag) in declarations(Small).items() if name == "number")
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Twice(Small):
-        others: Mapping = flags_of(lambda: (flag,))
-
-    with pytest.raises(TypeError, match="Twice declares --number twice"):
-        declarations(Twice)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

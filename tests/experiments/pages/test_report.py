@@ -1,10 +1,12 @@
-"""The report of a run: its parts, its escaped texts, and its pictures."""
+"""The report of a run, its model card, and links between pages."""
 
 import base64
+import dataclasses
 import html.parser
 import io
-import os
+import pathlib
 import re
+import shlex
 from unittest import mock
 
 import matplotlib
@@ -12,13 +14,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import keras_dml
 from experiments.evaluation.figures import Curves
 from experiments.evaluation.result import Result
 from experiments.evaluation.scores import score_table
+from experiments.options import RunOptions, parse
 from experiments.pages import report
 from experiments.pages.embedding_map import Map
-from experiments.pages.page import Cell, Row, array_picture
+from experiments.pages.model_card import (
+    NO_THRESHOLD,
+    license_of_weights,
+    model_card,
+    update_final_model,
+    update_threshold,
+)
+from experiments.pages.page import Cell, Row, add_link, array_picture, links_html, write_page
 from experiments.pages.retrieval import Grid, Shown
+from experiments.pages.run_pages import made_by
+from pipelines import EvaluationTransform, ImageTable
+from pipelines.split import Split
 
 # Characters of HTML and of a terminal, and the text that a page shows.
 NASTY = "<b>&\"'$a\u202eg\x1b[31m\r"
@@ -115,11 +129,8 @@ class Page(html.parser.HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert tag in VOID or self.open.pop() == tag
 
     def handle_data(self, data):
         self.texts.append(data)
@@ -158,22 +169,11 @@ def test_given_text_is_escaped_everywhere(text, tmp_path):
     assert ESCAPED in page.texts and ESCAPED in score_table(rows)
 
 
-def test_the_table_shows_the_scores(text):
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', text)
-    assert [(name, re.sub("</?td>", "|", cells)) for name, cells in rows] == [
-        ("embedding, cosine", "|60.0||71.2||–|"),
-        ("embedding, l2", "|50.0||75.0||–|"),
-        ("raw pixels, cosine", "|15.8||–||99.0|"),
-        ("raw pixels, l2", "|–||–||100.0|"),
-        ("photo to catalog, l2", "|70.0||–||–|"),
-        ("&lt;a&gt;", "|5|"),
-    ]
-
-
 def test_the_headline_the_summary_and_the_figures(text):
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["60.0", "93.0", "15.8"]
     assert "cosine, kept from epoch 3, the best by R@1 on the &lt;test&gt; images<" in text
     assert "<dt>images per second</dt><dd>1,014</dd>" in text
+    assert '<th scope="row">embedding, cosine</th><td>60.0</td><td>71.2</td><td>–</td>' in text
     labels = [svg["aria-label"] for svg in Page(text).all("svg")]
     assert "accuracy from 91 at epoch 1 to 94 at epoch 4" in labels[1]
     assert labels[-1] == "map of 1 embeddings, 0 of them as pictures"
@@ -230,19 +230,6 @@ def test_the_report_does_not_depend_on_matplotlib_settings(text, tmp_path):
         assert dict(matplotlib.rcParams) == before
 
 
-def test_a_failed_report_keeps_the_previous_report(tmp_path, monkeypatch):
-    text = written(tmp_path, BARE)
-
-    def no_space(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", no_space)
-    with pytest.raises(OSError, match="no space left"):
-        written(tmp_path, Result("never there", BARE.rows))
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == text
-    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
-
-
 def test_other_scores_follow_the_recall_columns(tmp_path):
     scores = {"map@r": 0.25, "recall@10": 0.9, "recall@1": 0.6, "r_precision": float("nan")}
     rows = {"embedding, cosine": scores, "raw": {"recall@1": 0.7}}
@@ -259,3 +246,104 @@ def test_other_scores_follow_the_recall_columns(tmp_path):
     ]  # fmt: skip
     assert "R-precision is the share" in text and "MAP@R is the mean" in text
     assert text.count("<svg ") == 1 and "evaluation" not in text  # no training curves
+
+
+def test_the_command_repeats_the_run_and_versions_are_listed(tmp_path):
+    flags = tmp_path / "some flags.txt"
+    flags.write_text("--loss=triplet\n--dataset=glyphs\n")
+    command, versions = made_by(flags, ["--trust_code"]).split("\n")
+    _, _, _, *words = shlex.split(command)
+    assert words == [f"--flagfile={flags}", "--trust_code", "--output_dir=AGAIN"]
+    assert f"keras_dml {keras_dml.__version__}" in versions
+    assert re.search(r"keras 3\.\d+", versions)
+    if (pathlib.Path(keras_dml.__file__).parents[1] / ".git").exists():
+        assert re.search("commit [0-9a-f]{12}", versions)
+
+
+def test_a_page_links_to_existing_pages(tmp_path):
+    run, other = tmp_path / "a run", tmp_path / "others"
+    for folder in (run, other):
+        folder.mkdir()
+    report, page = run / "report.html", other / "50 % & more.html"
+    write_page(report, "A run", {page: "Comparison"})
+    assert "<a " not in report.read_text()
+    write_page(page, "Comparison", {report: "Its run"})
+    assert '<a href="../a%20run/report.html">Its run</a>' in page.read_text()
+    add_link(report, page, "Compared & more")
+    add_link(report, run / ".." / "others" / page.name, "Compared & more")  # no duplicate
+    link = '<a href="../others/50%20%25%20%26%20more.html">Compared &amp; more</a>'
+    assert report.read_text().count("<a ") == 1 and link in report.read_text()
+    add_link(report, run / "nowhere.html", "Nothing")
+    assert report.read_text().count("<a ") == 1
+    # A rewritten page keeps its added links. Links to deleted pages disappear.
+    write_page(report, "The run, again")
+    assert link in report.read_text()
+    page.unlink()
+    add_link(report, report, "Itself")
+    assert links_html(report, {}) == '<nav class="soft"><a href="report.html">Itself</a></nav>'
+
+
+def test_pages_without_a_place_for_links_do_not_change(tmp_path):
+    old = tmp_path / "old.html"
+    old.write_bytes(b"<h1>\xff</h1>")
+    add_link(old, old, "Itself")
+    add_link(tmp_path / "none.html", old, "Old")
+    old.write_text("<h1>Old</h1>")
+    add_link(old, old, "Itself")
+    assert old.read_text() == "<h1>Old</h1>"
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+
+
+OPTIONS = parse(RunOptions, ["run", "--dataset=glyphs", "--weights=none", "--data_dir=/of/mine"])
+TABLE = ImageTable.from_arrays(np.zeros((4, 8, 8, 3), np.uint8), [0, 0, 1, 1])
+CARD = model_card(
+    "mine", {"File": "`f`"}, OPTIONS, Split(TABLE, TABLE, same_classes=True),
+    EvaluationTransform(8, (9, 10)), "R@1 is 1", example="f(x)",
+)  # fmt: skip
+
+
+def test_contents_of_the_card():
+    for words in (
+        "# mine\n", "- File: `f`\n\n```python\nf(x)\n```", "resized to 9 × 10 pixels",
+        "Training: 4 images of 2 classes", "of the same classes", "R@1 is 1", NO_THRESHOLD,
+        "--loss=multi_similarity",
+    ):  # fmt: skip
+        assert words in CARD
+    assert "/of/mine" not in CARD
+
+
+def test_a_threshold_replaces_the_previous_threshold(tmp_path):
+    path = tmp_path / "card.md"
+    update_threshold(path, "From 0.5 on.")
+    assert not path.exists()
+    for card in (CARD, "# another card\n"):
+        path.write_text(card, encoding="utf-8")
+        update_threshold(path, "From 0.5 on.")
+        changed = path.read_text(encoding="utf-8")
+        assert changed == card.replace(NO_THRESHOLD, "From 0.5 on.")
+
+
+def test_the_final_model_is_a_line_of_its_use(tmp_path):
+    path = tmp_path / "card.md"
+    path.write_text(CARD, encoding="utf-8")
+    for _ in range(2):
+        update_final_model(path, "refit/saved_model")
+    text = path.read_text(encoding="utf-8")
+    assert text.count("- Final model, of every class: `refit/saved_model`\n\n## Prepro") == 1
+
+
+@pytest.mark.parametrize(
+    ("backbone", "weights", "words"),
+    [
+        ("resnet50", "none", "random weights"),
+        ("resnet50", "imagenet", "keras.io/api/applications"),
+        ("resnet50_v1_5", "imagenet", "of `resnet50_v1_5` by torchvision"),
+        ("efficientnet_lite0", "packaged", "(Apache-2.0)"),
+        ("hub:dinov2_base", "imagenet", "`hub:dinov2_base`, which has their license"),
+        ("resnet50", "mine.h5", "`mine.h5`, of unknown license"),
+    ],
+)
+def test_licenses(backbone, weights, words):
+    assert words in license_of_weights(
+        dataclasses.replace(OPTIONS, backbone=backbone, weights=weights)
+    )

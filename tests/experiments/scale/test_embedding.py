@@ -4,26 +4,16 @@ import contextlib
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+import tiers
 from photo_search import index_command, plain_embeddings, save_color_model, write_photos
 from processes import run_python
+from tiny_run import start
 
-NAMES = [f"{folder}/{number:03d}.png" for folder in "abc" for number in range(60)]
 SECONDS = 300
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ray")
-    write_photos(folder / "photos", NAMES)
-    (folder / "photos" / "a" / "bad.jpg").write_text("no image")
-    save_color_model(folder / "model")
-    return folder
 
 
 def words(made, output, address, *more):
@@ -39,16 +29,6 @@ def read_parquet(folder):
     table = pq.read_table(folder)
     vectors = np.array(table["vector"].to_pylist(), np.float32)
     return dict(zip(table["path"].to_pylist(), vectors)), len(table)
-
-
-def start(command_line, mark):
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.index", *command_line],
-        env={**os.environ, mark: "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def processes(mark, name=""):
@@ -68,14 +48,15 @@ def finished_files(output):
 
 
 @pytest.mark.slow
-def test_a_killed_worker_loses_nothing_and_repeats_nothing(made, tmp_path):
+def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path):
     """The embeddings equal the result of the command without Ray."""
     pytest.importorskip("ray")
     write_photos(tmp_path / "photos", [f"{number:03d}.png" for number in range(600)])
     (tmp_path / "photos" / "bad.jpg").write_text("no image")
     save_color_model(tmp_path / "model")
     output, folder, mark = tmp_path / "out", tmp_path / "files", f"KERAS_DML_TEST_{os.getpid()}_w"
-    process = start(words(tmp_path, output, f"parquet:{folder}", "--workers=2"), mark)
+    given = words(tmp_path, output, f"parquet:{folder}", "--workers=2")
+    process = start("experiments.index", *given, **{mark: "1"})
     killed = None
     try:
         while process.poll() is None and not killed:
@@ -96,10 +77,9 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(made, tmp_path):
         np.testing.assert_allclose(found[path], row, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
+@tiers.thorough
 @pytest.mark.parametrize("store", ["parquet", "lancedb"])
-def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path):
+def test_a_killed_command_continues_and_leaves_no_process(store, tmp_path):
     """Killed when Ray starts, when a worker starts, and after 1, 3, and all files."""
     pytest.importorskip("ray")
     if store == "lancedb":
@@ -112,7 +92,7 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
     moments = [("raylet/raylet", 0), ("_Embedder", 0), (None, 1), (None, 3), (None, 10)]
     for number, (program, files) in enumerate(moments):
         mark = f"KERAS_DML_TEST_{os.getpid()}_{store}_{number}"
-        process = start(command_line, mark)
+        process = start("experiments.index", *command_line, **{mark: "1"})
         try:
             while process.poll() is None:
                 if processes(mark, program) if program else len(finished_files(output)) >= files:
@@ -138,28 +118,13 @@ def test_a_killed_command_continues_and_leaves_no_process(made, store, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--engine=ray"], "to must be set with --engine=ray"),
-        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "prefix must be unset with"),
-        (["--workers=2"], "workers must be unset without --engine=ray"),
-        (["--images=s3://bucket/photos"], "images must be a folder"),
-    ],
-)
-def test_conflicting_flags(made, tmp_path, more, said, capsys):
-    given = [f"--saved_model={made / 'model'}", f"--images={made / 'photos'}"]
-    assert index_command(*given, f"--output_dir={tmp_path / 'out'}", *more) == 2
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("address", "said"),
     [
         ("127.0.0.1:1", "nothing answers at RAY_ADDRESS=127.0.0.1:1 ("),
         ("auto", "the cluster of RAY_ADDRESS=auto cannot be used: no cluster"),
     ],
 )
-def test_no_cluster_at_the_address(address, said, made, tmp_path, monkeypatch, capsys):
+def test_no_cluster_at_the_address(address, said, index, tmp_path, monkeypatch, capsys):
     ray = pytest.importorskip("ray")
 
     def refuse(address, **given):
@@ -168,21 +133,20 @@ def test_no_cluster_at_the_address(address, said, made, tmp_path, monkeypatch, c
 
     monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr(ray, "init", refuse)
-    given = words(made, tmp_path / "out", f"parquet:{tmp_path / 'files'}")
+    given = words(index.parent, tmp_path / "out", f"parquet:{tmp_path / 'files'}")
     assert index_command(*given) == 2
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_folder_that_disappears_stops_the_command(made, tmp_path):
+@tiers.thorough
+def test_a_folder_that_disappears_stops_the_command(tmp_path):
     pytest.importorskip("ray")
     photos = tmp_path / "photos"
     names = [f"{number:04d}.png" for number in range(1500)]
     write_photos(photos, names)
     save_color_model(tmp_path / "model")
     given = words(tmp_path, tmp_path / "out", f"parquet:{tmp_path / 'files'}", "--workers=1")
-    process = start(given, "KERAS_DML_TEST")
+    process = start("experiments.index", *given)
     while process.poll() is None and not finished_files(tmp_path / "out"):
         time.sleep(0.002)
     photos.rename(tmp_path / "saved")

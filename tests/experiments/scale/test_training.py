@@ -3,39 +3,20 @@
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import time
 
-import local_workers
 import pytest
 import tiers
-from tiny_run import TINY_GLYPHS, assert_same_runs
+from tiny_run import TINY_GLYPHS, assert_same_runs, finish, start
 
 TINY = [*TINY_GLYPHS, "--dropout=0.5", "--optimizer=adam", "--deterministic"]
 TINY += ["--epochs=6", "--steps_per_epoch=4", "--eval_every=3"]
 SECONDS = 240
 
 
-def start(folder, *more):
+def start_run(folder, *more):
     words = [*TINY, "--engine=ray", "--workers=2", f"--output_dir={folder}", *more]
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.run", *words],
-        cwd=local_workers.ROOT,
-        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(process):
-    """Wait for a process. Return its exit code, stdout, and stderr."""
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-    return process.returncode, out, err
+    return start("experiments.run", *words)
 
 
 def workers_of(folder):
@@ -57,10 +38,9 @@ def workers_of(folder):
 def whole(tmp_path_factory):
     pytest.importorskip("ray")
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    code, out, err = ended(start(folder))
-    assert code == 0, err[-3000:]
-    assert f"report: {folder}/report.html" in out
-    assert err.count("building its first step") == 1, err[-3000:]  # only the first worker prints
+    said = finish(start_run(folder))
+    assert f"report: {folder}/report.html" in said
+    assert said.count("building its first step") == 1  # only the first worker prints
     return folder
 
 
@@ -71,22 +51,20 @@ def test_a_killed_worker_is_restarted_and_the_run_is_bit_identical(
 ):
     folder = tmp_path / "killed"
     monkeypatch.setenv("MARK", str(folder))
-    process = start(folder)
+    process = start_run(folder)
     deadline = time.monotonic() + SECONDS
     while not (folder / "checkpoint.npz").is_file() and time.monotonic() < deadline:
         time.sleep(0.005)
     os.kill(workers_of(folder)[victim], signal.SIGKILL)
     assert not (folder / "result.json").exists(), "killed too late"
-    code, out, err = ended(process)
-    assert code == 0, err[-3000:]
-    assert "continued after epoch" in out + err
+    assert "continued after epoch" in finish(process)
     assert_same_runs(whole, folder)
 
 
 @pytest.mark.slow
 def test_a_mistake_stops_the_workers_with_one_line_and_no_retry(tmp_path):
     pytest.importorskip("ray")
-    code, _, err = ended(start(tmp_path / "run", "--batch_size=25"))
-    assert code == 2
-    assert "error: batch_size must be a multiple of the 2 devices" in err.splitlines()[-1]
+    said = finish(start_run(tmp_path / "run", "--batch_size=25"), code=2)
+    last = said.splitlines()[-1]  # after the lines of Ray
+    assert last.startswith("error: batch_size must be a multiple of the 2 devices")
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,9 @@ import time
 import urllib.request
 
 import pytest
-from photo_search import answering, make_index, picture, png, send
+import tiers
+from memory import growth, private_kilobytes
+from photo_search import answering, picture, png, send
 from PIL import Image
 
 pytest.importorskip("flask")
@@ -27,11 +29,6 @@ from experiments.searching import serve, visual_search
 from experiments.searching.answer import Answer, SearchResult, answers_text
 from experiments.searching.columns import Columns
 from experiments.searching.visual_search import VisualSearch
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    return make_index(tmp_path_factory.mktemp("serve"))
 
 
 @pytest.fixture(scope="module")
@@ -237,11 +234,7 @@ def test_control_characters_in_names_are_escaped(index):
     page = serve.create_app(search).test_client().get("/").text
     assert SHOWN in page and "\u202e" not in page
     answers = [(HOSTILE, Answer((SearchResult(0, HOSTILE, 1.0, HOSTILE),)))]
-    assert answers_text("cosine", answers).splitlines()[1:] == [
-        SHOWN,
-        f"   1  1.0000  {SHOWN}",
-        f"      {SHOWN}, 1 of 1",
-    ]
+    assert answers_text("cosine", answers).count(SHOWN) == 3
 
 
 @pytest.fixture(scope="module")
@@ -308,8 +301,7 @@ def server(index):
         process.kill()
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
+@tiers.thorough
 def test_a_server_process_under_load(server, index):
     process, port = server
     assert send(port, os.urandom(20 * 2**20))[0] == 413
@@ -370,19 +362,16 @@ def test_the_page_in_a_browser(server, tmp_path):
     for card, found in zip(cards, expected["neighbours"]):
         address = f"/?example={found['item']}&amp;k=10{where.replace('&', '&amp;')}"
         assert f'href="{address}" title="{found["path"]}"' in card
-        assert f"<b>{found['similarity']:.3f}</b><span>{found['rank']}</span>" in card
-        # The script gives this class to small pictures once they are loaded.
-        assert re.search(f'<img src="{found["image"]}" alt="{found["path"]}" class="pixels">', card)
+        assert (
+            f"<b>{found['similarity']:.3f}</b>" in card and f'<img src="{found["image"]}"' in card
+        )
     chips = re.findall('<button type="button"[^>]*>([^<]*)</button>', page)
     classes = [f"{one['class']}, {one['count']} of 4" for one in expected["classes"]]
     assert chips == ["folder:a ×", "folder:b ×", *classes]
-    assert '<option value="folder">folder</option>' in page
-    assert '<option value="b/c" label="b/c (1)"></option>' in page
     page = page_in_browser(tmp_path, f"http://127.0.0.1:{server[1]}/?example=0&where=class:aa")
     error = "No image has class=aa. Did you mean a? Click a condition above to remove it."
     assert f'role="alert">{error}</p>' in page
     assert '<figure id="query">' in page  # not hidden
-    assert 'title="remove this condition">class:aa ×</button>' in page
 
 
 def test_the_answer_reports_matches(index, tmp_path):
@@ -397,3 +386,23 @@ def test_the_answer_reports_matches(index, tmp_path):
     upload = client.post("/search?k=2", data={"image": (io.BytesIO(png(1)), "a.png")}).json
     assert [each["match"] for each in upload["neighbours"]] == [True, False]
     assert "A match: similarity of at least 0.9990" in client.get("/").text
+
+
+@tiers.thorough
+def test_memory_of_many_searches_and_of_large_uploads_is_freed(server, capsys):
+    """Version 0.1.0 kept 870 MB after two large uploads."""
+    process, port = server
+    sizes, at_a_time = [], 20
+    for turn in range(3000 // at_a_time):
+        for number in range(at_a_time):
+            assert send(port, png(turn * at_a_time + number, (40, 40)))[0] == 200
+        sizes.append(private_kilobytes(process.pid))
+    more = growth(sizes) / at_a_time
+    file = io.BytesIO()
+    picture(0, (6000, 4000)).save(file, "JPEG")  # 288 MB as float32
+    for _ in range(10):
+        assert send(port, file.getvalue())[0] == 200
+    kept = (private_kilobytes(process.pid) - sizes[-1]) / 1024
+    with capsys.disabled():
+        print(f"\n3000 searches: {more:.3f} kB growth each; 10 uploads: {kept:.0f} MB")
+    assert more < 1.0 and kept < 200

@@ -8,7 +8,7 @@ import types
 
 import numpy as np
 import pytest
-from photo_search import index_command, make_index, picture, png
+from photo_search import index_command, picture, png
 from stores import WITH_POSTGRES, MemoryStore, description, stand_in_for_qdrant
 
 from experiments import search
@@ -25,18 +25,14 @@ class Elsewhere:
         return True
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stores")
-    make_index(folder)
-    return folder
+@pytest.fixture
+def made(index):
+    return index.parent
 
 
-def index_to(folder, address, *more):
-    return index_command(
-        f"--saved_model={folder / 'model'}", f"--images={folder / 'photos'}",
-        f"--output={folder / 'index'}", f"--to={address}", *more,
-    )  # fmt: skip
+def index_to(folder, output, address):
+    given = [f"--saved_model={folder / 'model'}", f"--images={folder / 'photos'}"]
+    return index_command(*given, f"--output={output}", f"--to={address}")
 
 
 def found(capsys, address, *more):
@@ -60,7 +56,7 @@ def test_search_and_its_server_read_from_a_store(
     else:
         pytest.importorskip("lancedb")
     address = f"{kind}:{place}#photos"
-    assert index_to(made, address) == 0
+    assert index_to(made, tmp_path / "index", address) == 0
     assert f"{address}: 5 images: added 5, changed 0, removed 0\n" in capsys.readouterr().out
     query = tmp_path / "query.png"
     picture(3).save(query)

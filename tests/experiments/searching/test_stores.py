@@ -1,8 +1,11 @@
 """Third-party vector stores return the stored rows and the same neighbors as `ExactIndex`."""
 
+import sys
+
 import numpy as np
 import pytest
 import stores
+import tiers
 from stores import PATHS, WITH_POSTGRES
 
 from experiments.options.errors import UsageError
@@ -16,6 +19,7 @@ from experiments.searching.addresses import (
 )
 from experiments.searching.gallery import StoreGallery
 from experiments.searching.store import StoreError, check_columns, item_id
+from keras_dml._common.extras import MissingExtraError
 from keras_dml.retrieval import ExactIndex
 
 
@@ -189,11 +193,22 @@ def test_third_party_tables_are_not_changed(tmp_path):
     assert missing.description() is None and not (tmp_path / "none").exists()
 
 
-def test_a_missing_server():
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("qdrant", "http://127.0.0.1:1"),
+        ("pgvector", "postgresql://me:secret@127.0.0.1:1/photos"),
+    ],
+)
+def test_a_missing_server(kind, place):
+    pytest.importorskip({"qdrant": "qdrant_client", "pgvector": "pgvector"}[kind])
+    with pytest.raises(StoreError, match=f"{kind}:.* cannot be used: .*refused") as caught:
+        open_store(Address(kind, place, "images")).description()
+    assert "secret" not in str(caught.value)
+
+
+def test_the_address_of_qdrant_is_a_url():
     pytest.importorskip("qdrant_client")
-    store = open_store(Address("qdrant", "http://127.0.0.1:1", "images"))
-    with pytest.raises(StoreError, match=r"qdrant:http://127.0.0.1:1 cannot be used: .*refused"):
-        store.description()
     with pytest.raises(UsageError, match="qdrant:URL must be the URL of a server"):
         open_store(Address("qdrant", "folder", "images"))
 
@@ -219,22 +234,15 @@ def test_invalid_addresses(text):
         parsed_address(text, "to")
 
 
-def test_unsupported_columns():
+def test_unsupported_columns_and_searches():
     with pytest.raises(UsageError, match="other than id, .* but got the column vector"):
         check_columns(["Price (€)", "vector"])
-
-
-def test_parquet_cannot_be_searched():
     with pytest.raises(UsageError, match="index must be lancedb, qdrant, or pgvector"):
         parsed_address("parquet:somewhere", "index")
 
 
 @pytest.mark.parametrize("kind", ["lancedb", "qdrant", "pgvector"])
 def test_a_missing_extra_is_named(kind, monkeypatch):
-    import sys
-
-    from keras_dml._common.extras import MissingExtraError
-
     for name in ("lancedb", "qdrant_client", "pgvector", "psycopg"):
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("lancedb_store", "qdrant_store", "pgvector_store"):
@@ -251,3 +259,81 @@ def test_a_second_command_may_not_write_to_the_same_folder(kind, tmp_path):
         pass
     with locked_store(address), locked_store(Address(kind, "s3://bucket/store", "images")):
         pass
+
+
+def test_parquet_files_have_the_rows_and_replace_no_other_files(tmp_path, monkeypatch):
+    pq = pytest.importorskip("pyarrow.parquet")
+    from experiments.searching import parquet_files
+
+    folder, rows = tmp_path / "files", stores.rows()
+    monkeypatch.setattr(parquet_files, "ROWS", 10)
+    target = parquet_files.ParquetFiles(folder)
+    assert target.write(stores.description(), rows) == "written"
+    names = sorted(path.name for path in folder.glob("part-*"))
+    assert names == [f"part-0000{number}.parquet" for number in range(3)]
+    table = pq.read_table(folder)
+    assert table.column_names == ["id", "path", "class", "folder", "brand", "digest", "vector"]
+    assert table["path"].to_pylist() == rows.columns["path"] and table["id"].to_pylist() == rows.ids
+    np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), "f4"), rows.vectors)
+    fewer = stores.rows(stores.PATHS[:5])
+    assert target.write(stores.description(), fewer)
+    assert pq.read_table(folder)["path"].to_pylist() == stores.PATHS[:5]
+    (tmp_path / "theirs").mkdir()
+    for place in ("theirs", "none/files"):
+        with pytest.raises(UsageError, match="to=parquet:FOLDER must be a new folder"):
+            parquet_files.ParquetFiles(tmp_path / place)
+
+
+@pytest.fixture
+def dsn(postgres):
+    """Address of an empty database on a running server."""
+    return postgres.new_database()
+
+
+@tiers.thorough
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_a_third_party_approximate_index_is_not_used(metric, dsn):
+    import psycopg
+
+    operators = {"cosine": "vector_ip_ops", "l2": "vector_l2_ops"}[metric]
+    store = open_store(Address("pgvector", dsn, "It's"))
+    rows = stores.rows([f"{number}.png" for number in range(3_000)], metric=metric)
+    store.create(stores.description(metric=metric))
+    store.upsert(rows)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f'CREATE INDEX ON "It\'s" USING hnsw ("vector" {operators})')
+        connection.execute("SET hnsw.ef_search = 10")
+        connection.execute("ANALYZE")
+    far = rows.vectors @ rows.vectors[:20].T
+    if metric == "l2":
+        far = -np.linalg.norm(rows.vectors[:, None] - rows.vectors[None, :20], axis=2)
+    for number in range(20):
+        found, vectors = store.nearest(rows.vectors[number], 100, metric, {})
+        best = np.sort(far[:, number])[-100:]
+        places = [int(path.removesuffix(".png")) for path in found]
+        np.testing.assert_allclose(np.sort(far[places, number]), best, rtol=1e-5)
+        np.testing.assert_array_equal(vectors, rows.vectors[places])
+
+
+@tiers.thorough
+def test_errors_of_the_server_are_one_line(dsn):
+    import psycopg
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute('CREATE TABLE "theirs" (x integer)')
+        connection.execute("CREATE ROLE guest LOGIN")
+    with pytest.raises(UsageError, match="holds something else"):
+        open_store(Address("pgvector", dsn, "theirs")).description()
+    guest = open_store(Address("pgvector", dsn.replace("user=me", "user=guest"), "images"))
+    with pytest.raises(StoreError, match="permission denied") as caught, guest.asking():
+        guest.create(stores.description())
+    assert "\n" not in str(caught.value)
+    store = open_store(Address("pgvector", dsn, "images"))
+    store.create(stores.description())
+    rows = stores.rows()
+    shorter = stores.made_rows(rows.columns["path"], rows.vectors[:, :5], {"brand": [""] * 24})
+    for wrong, said in ((shorter, "expected 6 dimensions"), (stores.rows(brand="\0"), "NUL")):
+        with pytest.raises(StoreError, match=said) as caught, store.asking():
+            store.upsert(wrong)
+        assert "\n" not in str(caught.value)
+    assert not [row for block in store.values(["id"]) for row in block]

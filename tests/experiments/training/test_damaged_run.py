@@ -1,7 +1,10 @@
-"""A run folder with a cut, changed, or missing file: the same result, or one line."""
+"""A run folder with a damaged file or with two processes: the same result, or one line."""
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import types
 
 import keras
@@ -87,9 +90,9 @@ def cut(path):
     path.write_bytes(data[: len(data) * 2 // 3])
 
 
-def flip(path, place=0.5):
+def flip(path):
     data = bytearray(path.read_bytes())
-    data[int(place * len(data))] ^= 1
+    data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
 
 
@@ -187,15 +190,15 @@ def kill_at(monkeypatch, path, call):
         folder.close()
 
 
-@pytest.mark.parametrize("call", range(1, 5))
-def test_a_kill_between_two_renamings_loses_nothing(call, tmp_path, monkeypatch):
-    begun(tmp_path / "whole", 1)
-    shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
-        kill_at(monkeypatch, tmp_path / "run", call)
-    assert ended(tmp_path / "run") == ended(tmp_path / "whole")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {path.name for path in (tmp_path / "whole").iterdir()}
+def test_a_kill_between_two_renamings_loses_nothing(two_epochs, tmp_path, monkeypatch):
+    begun(tmp_path / "begun", 1)
+    for call in range(1, 5):
+        run = shutil.copytree(tmp_path / "begun", tmp_path / f"run {call}")
+        with pytest.raises(KeyboardInterrupt):
+            kill_at(monkeypatch, run, call)
+        assert ended(run) == two_epochs[1]
+        whole = two_epochs[0].with_name("whole")
+        assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
 
 
 def test_changed_files_of_a_finished_run_are_named(tmp_path):
@@ -218,3 +221,69 @@ def test_changed_files_of_a_finished_run_are_named(tmp_path):
     (path / CHECKPOINT).unlink()
     with pytest.raises(UsageError, match="there is no checkpoint: delete the result"):
         _ = RunFolder(path, FLAGS).result
+
+
+# Open the folder, write files on request, and wait. The tests force the order of events: the second
+# process looks at the folder, the first works and is killed, and the second opens the folder.
+FIRST = """
+import sys
+from experiments.training.run_folder import RunFolder
+folder = RunFolder(sys.argv[1], sys.argv[2]).open()
+print("open", flush=True)
+for line in sys.stdin:
+    folder.write_text(line.strip(), "{}")
+    print("written", flush=True)
+"""
+
+
+class First:
+    """Another process that uses the folder."""
+
+    def __init__(self, path, flags):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", FIRST, str(path), flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout.readline() == "open\n"
+
+    def write(self, name):
+        self.process.stdin.write(f"{name}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "written\n"
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kept", "seen"), [(CHECKPOINT, "flags"), ("result.json", "nothing")])
+def test_a_folder_that_another_run_used_in_between_is_refused(tmp_path, kept, seen):
+    path = tmp_path / "run"
+    if seen == "nothing":
+        second = RunFolder(path, "--seed=1\n")
+    first = First(path, "--seed=0\n")
+    if seen == "flags":
+        second = RunFolder(path, "--seed=1\n")
+        with pytest.raises(ValueError, match="in use by another running process"):
+            second.open()
+    first.write(kept)
+    first.kill()
+    with pytest.raises(ValueError, match="run with other flags.*there --seed=0, now --seed=1"):
+        second.open()
+    assert (path / FLAGS_FILE).read_text() == "--seed=0\n"
+    # The refused process does not lock the folder, so that the first command can resume.
+    RunFolder(path, "--seed=0\n").open()
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_checkpoint_can_be_reused(tmp_path):
+    second = RunFolder(tmp_path / "run", "--seed=1\n")
+    first = First(second.path, "--seed=0\n")
+    first.write(RAW_PIXELS)
+    first.kill()
+    second.open()
+    assert (second.path / FLAGS_FILE).read_text() == "--seed=1\n"
+    assert not (second.path / RAW_PIXELS).exists()

@@ -1,32 +1,34 @@
-"""The epoch whose model a run keeps, and the early end of a training."""
+"""The epoch whose model a run keeps, the early end of a training, and the refit on all classes."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import keras
 import local_workers
 import numpy as np
 import pytest
-from tiny_run import TINY, TINY_GLYPHS, command, finished_run, history
+import tiers
+from tiny_run import (
+    TINY,
+    TINY_GLYPHS,
+    assert_same_weights,
+    command,
+    command_of,
+    finish,
+    finished_run,
+    history,
+    kill_when,
+    start,
+)
 
 from experiments.evaluation.evaluators import RetrievalScores
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.evaluation.scores import RECALL_AT_1 as RECALL
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training import refit
+from experiments.training import refit, selection
 from experiments.training.plan import check_validated, describe
 from experiments.training.run_files import read_finished
-from experiments.training.selection import (
-    check_selection,
-    epochs_of_all_classes,
-    is_over,
-    kept,
-    kept_by,
-    kept_in_words,
-    stopped,
-    waited,
-)
+from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
 
 FOLD = "--fold=1/4"
@@ -53,20 +55,20 @@ def options(*words):
 def test_the_default_is_the_last_epoch_or_the_best_on_a_fold(words, rule, epoch, why):
     log = [{"epoch": number, RECALL: value} for number, value in ((1, 0.5), (2, 0.7), (3, 0.6))]
     given = options(*words)
-    check_selection(given)
-    assert kept_by(given) == rule
-    row = kept(log, given)
+    selection.check_selection(given)
+    assert selection.kept_by(given) == rule
+    row = selection.kept(log, given)
     assert row["epoch"] == epoch
-    assert kept_in_words(row, given) == why
+    assert selection.kept_in_words(row, given) == why
 
 
 def test_the_best_epoch_is_chosen_by_the_watched_score():
     given = options(FOLD, "--patience=2")
     log = [{"epoch": 1, RECALL: 0.9, MAP_AT_R: 0.1}, {"epoch": 2, RECALL: 0.1, MAP_AT_R: 0.2}]
-    assert kept(log, given)["epoch"] == 2
-    assert kept_in_words(log[0], given) == "the best by MAP@R on fold 1/4"
+    assert selection.kept(log, given)["epoch"] == 2
+    assert selection.kept_in_words(log[0], given) == "the best by MAP@R on fold 1/4"
     row = {"epoch": 1, RECALL: 0.9, ACCURACY: 0.5}
-    said = kept_in_words(row, options("--keep=best_test"))
+    said = selection.kept_in_words(row, options("--keep=best_test"))
     assert said == "the best by accuracy on the test images"
 
 
@@ -109,28 +111,31 @@ def rows(*scores):
 )
 def test_number_of_evaluations_without_a_gain(scores, evaluations):
     log = rows(*scores)
-    assert waited(log, options(FOLD)) == evaluations
+    assert selection.waited(log, options(FOLD)) == evaluations
     for patience in range(1, 5):
-        assert is_over(log, options(FOLD, f"--patience={patience}")) == (evaluations >= patience)
-    assert not is_over(log, options(FOLD))  # the default has no early stopping
+        assert selection.is_over(log, options(FOLD, f"--patience={patience}")) == (
+            evaluations >= patience
+        )
+    assert not selection.is_over(log, options(FOLD))  # the default has no early stopping
 
 
 def test_head_epochs_do_not_count():
     given = options(FOLD, "--head_epochs=4", "--patience=2")
-    assert waited(rows(0.5, 0.4, 0.3, 0.2), given) == 0
-    assert not is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1), given)
-    assert is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1, 0.1), given)
+    assert selection.waited(rows(0.5, 0.4, 0.3, 0.2), given) == 0
+    assert not selection.is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1), given)
+    assert selection.is_over(rows(0.5, 0.4, 0.3, 0.2, 0.1, 0.1), given)
 
 
 def test_messages_of_early_stopping():
     given = options(FOLD, "--patience=2", "--epochs=9")
-    assert stopped(rows(0.3, 0.5, 0.4, 0.45), given) == (
+    assert selection.stopped(rows(0.3, 0.5, 0.4, 0.45), given) == (
         "after epoch 4 of 9: in 2 evaluations MAP@R on fold 1/4 has not risen above the 50.0 % of "
         "epoch 2"
     )
-    assert stopped(rows(0.3, 0.5, 0.4), given) == ""
+    assert selection.stopped(rows(0.3, 0.5, 0.4), given) == ""
     # The run ends after this epoch in any case.
-    assert stopped(rows(0.3, 0.5, 0.4, 0.45), options(FOLD, "--patience=2", "--epochs=4")) == ""
+    last = options(FOLD, "--patience=2", "--epochs=4")
+    assert selection.stopped(rows(0.3, 0.5, 0.4, 0.45), last) == ""
     run = SimpleNamespace(
         data=split([0, 0, 1, 1]), options=given, steps_per_epoch=7, paper={}, gallery=None
     )
@@ -140,8 +145,9 @@ def test_messages_of_early_stopping():
 
 
 def test_epochs_of_a_run_on_all_classes():
-    assert epochs_of_all_classes([3, 4, 8, 6], None) == 5
-    assert epochs_of_all_classes([1], 2) == 3  # the backbone trains for at least one epoch
+    assert selection.epochs_of_all_classes([3, 4, 8, 6], None) == 5
+    # The backbone trains for at least one epoch.
+    assert selection.epochs_of_all_classes([1], 2) == 3
 
 
 def split(labels):
@@ -156,24 +162,7 @@ def test_a_fold_of_single_images_has_no_score_to_watch():
         check_validated(options(FOLD, "--patience=2"), split([0, 1]))
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--patience=0", "--keep=best_fold"], "keep must be last or best_test without --fold"),
-        (["--fold=1/2"], "schedule must be constant or step with --patience.*warm_cosine"),
-        (["--fold=1/2", "--patience=-1"], "patience"),
-    ],
-)
-def test_invalid_patience(words, message, tmp_path, capsys):
-    given = [*TINY, "--patience=2", *words, f"--output_dir={tmp_path / 'run'}"]
-    assert command(*given) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert re.search(message, line)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
+@tiers.thorough
 def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(refit, "run_module", lambda _, *words, **more: command(*words))
     folder = tmp_path / "run"
@@ -193,8 +182,7 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
     assert result["stopped"]["after_epoch"] == 3 and result["stopped"]["why"].startswith(why)
     assert result["scores"]["map@r/cosine"] == pytest.approx(log[0][MAP_AT_R], abs=1e-6)
     page = (folder / "report.html").read_text()
-    assert f"<dt>Stopped</dt><dd>{why}" in page and "MAP@R on the validated classes" in page
-    assert "Fold</dt><dd>1/2 of the training classes" in page and "on the test images" not in page
+    assert f"<dt>Stopped</dt><dd>{why}" in page and "on the test images" not in page
 
     # A run that is killed after its last checkpoint resumes without further training.
     (folder / "result.json").unlink()
@@ -210,8 +198,7 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
     assert [row["step"] for row in history(folder / "refit")] == [2]
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
+@tiers.thorough
 def test_workers_stop_together(tmp_path):
     folder = tmp_path / "run"
     words = [*TINY_GLYPHS, "--fold=1/2", "--epochs=30", "--patience=2", "--steps_per_epoch=2"]
@@ -220,3 +207,92 @@ def test_workers_stop_together(tmp_path):
     first, second = local_workers.finish(local_workers.start(2, "experiments.run", *words))
     assert "stopped after epoch 3 of 30" in first and second == ""
     assert [row["epoch"] for row in history(folder)] == [1, 2, 3]
+
+
+def last_step(folder):
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+
+
+def words_of(photos, folder):
+    """Return the flags of a run with a refit."""
+    words = [*TINY, f"--data_dir={photos}", f"--output_dir={folder}", "--refit"]
+    return [*words, "--epochs=3", "--steps_per_epoch=2", "--raw_pixels"]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """The folder of a finished run with the files that the refit reads."""
+    folder = RunFolder(tmp_path, "\n".join([*TINY, "--train_classes=5"]) + "\n")
+    folder.write_text("flags.txt", folder.flags)
+    rows = {"embedding, cosine": {"recall@1": 0.5}}
+    result = {"rows": rows, "table": "its table", "batch_size": 6}
+    sides = {"trained_on": "20 images of 5 classes: a", "tested_on": "8 images of 2 other classes"}
+    folder.write_json("result.json", result | sides)
+    folder.write_text("metrics.jsonl", '{"epoch": 2, "step": 14}\n')
+    return tmp_path
+
+
+def test_the_refit_has_the_steps_and_batch_of_the_first_run(written, monkeypatch, capsys):
+    given = []
+    monkeypatch.setattr(refit, "run_module", lambda _, *words, **more: given.append(words))
+    words = [*TINY, "--train_classes=5", "--raw_pixels", f"--output_dir={written}", "--refit"]
+    refit.refit(parse(RunOptions, ["run", *words]))
+    (passed_on,) = given
+    second = parse(RunOptions, ["run", *passed_on])
+    assert (second.batch_size, second.steps_per_epoch, second.epochs) == (6, 7, 2)
+    assert (second.class_split, second.train_classes) == ("every_class", None)
+    assert second.folder == written / "refit" and not (second.refit or second.raw_pixels)
+    assert (second.learning_rate, second.embedding_size) == (0.001, 8)  # from the flags
+    refit.check_refit(second)
+    before = refit.measured(second)
+    assert before["table"] == "its table"
+    said = refit.origin_of(before)
+    assert "It trained on 20 images of 5 classes: a, and was tested on 8 images of 2" in said
+
+
+@tiers.thorough
+def test_a_refit_trains_on_every_class(photos, tmp_path, capfd, monkeypatch):
+    # Run in this process, because another process takes seconds to start.
+    monkeypatch.setattr(refit, "run_module", lambda _, *words, **more: command(*words))
+    folder = tmp_path / "run"
+    words = words_of(photos, folder)
+    assert command(*words) == 0
+    said = capfd.readouterr().out
+    assert "again on every class, with the same 3 epochs of 2 steps" in said
+    assert "40 images of 10 classes to train, none to test, as" in said
+    assert said.endswith(f"final model, of every class: {folder / 'refit' / 'saved_model'}\n")
+
+    final = folder / "refit"
+    assert last_step(folder) == last_step(final) == 6
+    before, after = (json.loads((each / "result.json").read_text()) for each in (folder, final))
+    assert after["recall"] == before["recall"] and after["scores"] == before["scores"]
+    sentence = "belong to the model before. It trained on 20 images of 5 classes: class0, class1"
+    page, card = ((final / name).read_text() for name in ("report.html", "model_card.md"))
+    for text in (page, card, after["measured"]):
+        assert sentence in text and "20 images of 5 other classes: class5" in text
+    assert "all 40 images of 10 classes" in card and "Test: none: every class trained" in card
+    assert '<a href="refit/report.html">' in (folder / "report.html").read_text()
+    assert '<a href="../report.html">The run that measured</a>' in page
+    for name in ("saved_model/saved_model.pb", "best.keras", "last.keras"):
+        assert (final / name).is_file(), name
+
+    finished = (final / "result.json").stat().st_mtime_ns
+    assert command(*words) == 0  # both are finished
+    assert (final / "result.json").stat().st_mtime_ns == finished
+    assert (folder / "model_card.md").read_text().count("Final model") == 1
+    # A threshold cannot be calibrated on training images.
+    assert command_of("calibrate")(f"--run={final}") == 2
+    assert "run must have unseen test images" in capfd.readouterr().err
+
+
+@tiers.thorough
+def test_a_kill_in_either_phase_does_not_change_the_result(photos, tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    words = ["experiments.run", *words_of(photos, killed), "--deterministic"]
+    for phase in (killed, killed / "refit"):
+        kill_when((phase / "checkpoint.npz").is_file, start(*words), phase)
+    said = finish(start(*words))
+    assert f"{killed} is finished" in said and "; continued after epoch" in said
+    finish(start("experiments.run", *words_of(photos, whole), "--deterministic"))
+    for part in (".", "refit"):
+        assert_same_weights(whole / part, killed / part)

@@ -2,7 +2,8 @@
 
 import json
 import sys
-import types
+from unittest import mock
+from unittest.mock import call
 
 import pytest
 import tiny_run
@@ -32,105 +33,72 @@ def evaluate(folder, log_to, *, fails=False):
             raise FloatingPointError
 
 
-class FakeClient:
-    """Stands for `mlflow.MlflowClient`."""
-
-    calls = None
-
-    def __init__(self, uri):
-        self.calls.append(("client", uri))
-
-    def get_experiment_by_name(self, name):
-        return None
-
-    def create_experiment(self, name):
-        return "7"
-
-    def create_run(self, experiment, tags):
-        self.calls.append(("run", experiment, tags["mlflow.runName"]))
-        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="id1"))
-
-    def log_param(self, *arguments):
-        self.calls.append(("param", *arguments))
-
-    def log_metric(self, *arguments, step):
-        self.calls.append(("metric", *arguments, step))
-
-    def set_terminated(self, *arguments):
-        self.calls.append(("end", *arguments))
-
-
 @pytest.fixture
-def mlflow_calls(monkeypatch):
-    FakeClient.calls = []
-    monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(MlflowClient=FakeClient))
-    return FakeClient.calls
+def client(monkeypatch):
+    """Stand-in for `mlflow.MlflowClient`."""
+    package = mock.MagicMock()
+    monkeypatch.setitem(sys.modules, "mlflow", package)
+    client = package.MlflowClient.return_value
+    client.get_experiment_by_name.return_value = None
+    client.create_experiment.return_value = "7"
+    client.create_run.return_value.info.run_id = "id1"
+    return client
 
 
-def test_mlflow_gets_flags_and_scores(folder, mlflow_calls):
+def test_mlflow_gets_flags_and_scores(folder, client):
     evaluate(folder, "mlflow:http://host")
-    assert mlflow_calls == [
-        ("client", "http://host"),
-        ("run", "7", "a run"),
-        ("param", "id1", "loss", "triplet"),
-        ("param", "id1", "epochs", "2"),
-        ("metric", "id1", "epoch", 1, 5),
-        ("metric", "id1", "test/R_at_1", 0.25, 5),
-        ("metric", "id1", "epoch", 2, 10),
-        ("metric", "id1", "test/R_at_1", 0.5, 10),
-        ("end", "id1", "FINISHED"),
+    sys.modules["mlflow"].MlflowClient.assert_called_once_with("http://host")
+    client.create_run.assert_called_once_with("7", tags={"mlflow.runName": "a run"})
+    params = [call("id1", "loss", "triplet"), call("id1", "epochs", "2")]
+    assert client.log_param.call_args_list == params
+    assert client.log_metric.call_args_list == [
+        call("id1", "epoch", 1, step=5),
+        call("id1", "test/R_at_1", 0.25, step=5),
+        call("id1", "epoch", 2, step=10),
+        call("id1", "test/R_at_1", 0.5, step=10),
     ]
-    mlflow_calls.clear()
+    client.set_terminated.assert_called_once_with("id1", "FINISHED")
     # A resumed run continues the same run, and another tracker begins a new one.
     with pytest.raises(FloatingPointError):
         evaluate(folder, "mlflow:http://host", fails=True)
-    assert mlflow_calls[1][0] == "metric" and mlflow_calls[-1] == ("end", "id1", "FAILED")
-    mlflow_calls.clear()
+    client.set_terminated.assert_called_with("id1", "FAILED")
+    assert client.create_run.call_count == 1
     evaluate(folder, "mlflow:")
-    assert mlflow_calls[:2] == [("client", None), ("run", "7", "a run")]
+    assert client.create_run.call_count == 2
 
 
-def test_a_failing_tracker_does_not_end_the_training(folder, mlflow_calls, monkeypatch, caplog):
-    def fail(*arguments, **more):
-        raise ConnectionError("unreachable")
-
-    monkeypatch.setattr(FakeClient, "log_metric", fail)
+def test_a_failing_tracker_does_not_end_the_training(folder, client, caplog):
+    client.log_metric.side_effect = ConnectionError("unreachable")
     evaluate(folder, "mlflow:x")
-    assert [record.getMessage() for record in caplog.records] == [
-        "log_to=mlflow:x stopped: unreachable"
-    ]
-    monkeypatch.setattr(FakeClient, "create_run", fail)
+    assert caplog.messages == ["log_to=mlflow:x stopped: unreachable"]
+    client.create_run.side_effect = ConnectionError("unreachable")
     folder.file("tracker.json").unlink()
     with pytest.raises(UsageError, match="log_to must be .*unreachable"):
         evaluate(folder, "mlflow:x")
 
 
-def test_a_password_in_an_address_is_not_written(folder, mlflow_calls):
+def test_a_password_in_an_address_is_not_written(folder, client):
     for _ in range(2):
         evaluate(folder, "mlflow:https://me:secret@host/mlflow")
     assert "secret" not in folder.file("tracker.json").read_text()
-    assert sum(call[0] == "run" for call in mlflow_calls) == 1  # the second call continues the run
+    assert client.create_run.call_count == 1  # the second call continues the run
 
 
 def test_wandb_gets_flags_and_scores(folder, monkeypatch):
-    calls = []
-
-    def init(**arguments):
-        calls.append(arguments)
-        return types.SimpleNamespace(
-            id=arguments["id"] or "w1",
-            log=lambda scores, step: calls.append((scores, step)),
-            finish=lambda exit_code: calls.append(exit_code),
-        )
-
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    wandb = mock.MagicMock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    run = wandb.init.return_value
+    run.id = "w1"
     evaluate(folder, "wandb:team/project")
-    begun, first, second, ended = calls
-    assert (begun["entity"], begun["project"], begun["name"]) == ("team", "project", "a run")
-    assert begun["config"] == {"loss": "triplet", "epochs": "2"} and begun["id"] is None
-    assert first == ({"epoch": 1, "test/R@1": 0.25}, 5) and second[1] == 10 and ended == 0
+    given = wandb.init.call_args.kwargs
+    assert (given["entity"], given["project"], given["name"]) == ("team", "project", "a run")
+    assert given["config"] == {"loss": "triplet", "epochs": "2"} and given["id"] is None
+    scores = [({"epoch": 1, "test/R@1": 0.25}, 5), ({"epoch": 2, "test/R@1": 0.5}, 10)]
+    assert run.log.call_args_list == [call(row, step=step) for row, step in scores]
+    run.finish.assert_called_once_with(exit_code=0)
     evaluate(folder, "wandb:team/project")
-    assert calls[4]["id"] == "w1" and calls[4]["resume"] == "allow"
+    given = wandb.init.call_args.kwargs
+    assert given["id"] == "w1" and given["resume"] == "allow"
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
@@ -166,19 +134,12 @@ def test_wandb_works_offline(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_logs_each_evaluation(photos, tmp_path, mlflow_calls):
+def test_a_run_logs_each_evaluation(photos, tmp_path, client):
     output = tiny_run.finished_run(tmp_path / "run", photos, "--log_to=mlflow:somewhere")
-    steps = [call[3:] for call in mlflow_calls if call[:3] == ("metric", "id1", "epoch")]
-    rows = tiny_run.history(output)
-    assert [value for value, _ in steps] == [row["epoch"] for row in rows] == [1, 2]
-    assert [step for _, step in steps] == [row["step"] for row in rows]
-    assert ("param", "id1", "backbone", "small_convnet") in mlflow_calls
-    assert mlflow_calls[-1] == ("end", "id1", "FINISHED")
+    for row in tiny_run.history(output):
+        client.log_metric.assert_any_call("id1", "epoch", row["epoch"], step=row["step"])
+    client.log_param.assert_any_call("id1", "backbone", "small_convnet")
+    client.set_terminated.assert_called_once_with("id1", "FINISHED")
     # An address can contain a password.
     for name in ("flags.txt", "report.html", "model_card.md"):
         assert "somewhere" not in (output / name).read_text()
-
-
-def test_another_tracker_is_a_usage_error(capsys):
-    assert tiny_run.command(*tiny_run.TINY, "--log_to=tensorboard:x") == 2
-    assert "log_to must be mlflow:URI or wandb:PROJECT" in capsys.readouterr().err

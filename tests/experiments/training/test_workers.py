@@ -1,18 +1,27 @@
-"""Two workers on this machine give the result of one process, also after `kill -9`."""
+"""Two workers give the result of one process, also after `kill -9`; `TF_CONFIG` and Slurm."""
 
+import json
 import os
 import signal
+import socket
 import time
 
 import local_workers
 import numpy as np
 import pytest
+import tensorflow as tf
+import tiers
+from local_workers import free_ports, tf_config
 from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history
+
+from experiments import run
+from experiments.options import RunOptions, UsageError, parse
+from experiments.options.command_line import run_command
+from experiments.training.cluster import Cluster, read_cluster
+from experiments.training.devices import devices
 
 TINY = [*TINY_GLYPHS, "--dropout=0.5", "--optimizer=adam", "--deterministic"]
 TINY += ["--epochs=4", "--steps_per_epoch=3", "--eval_every=2"]
-
-pytestmark = pytest.mark.slow
 
 
 def start(folder, *more):
@@ -40,6 +49,7 @@ def whole(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
     alone = tmp_path / "alone"
     assert command(*TINY, f"--output_dir={alone}") == 0
@@ -55,7 +65,7 @@ def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
     assert kept[0] == kept[1]
 
 
-@pytest.mark.thorough
+@tiers.thorough
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, victim):
     folder = tmp_path / "killed"
@@ -75,7 +85,7 @@ def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, vic
     assert_same_runs(whole, folder)
 
 
-@pytest.mark.thorough
+@tiers.thorough
 def test_each_worker_names_flags_that_differ(tmp_path):
     words = ["experiments.run", *TINY, "--strategy=multi_worker"]
     words += [f"--output_dir={tmp_path / 'run'}", "--seed=@index"]
@@ -84,3 +94,97 @@ def test_each_worker_names_flags_that_differ(tmp_path):
         assert code == 2
         assert "error: flags must be the same on all workers" in err
     assert not (tmp_path / "run").exists()
+
+
+def config(cluster, task):
+    return json.dumps({"cluster": cluster, "task": task})
+
+
+def test_other_strategies_ignore_tf_config(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{")
+    for strategy in ("one", "auto", "mirrored"):
+        assert read_cluster(strategy) == Cluster()
+
+
+def test_a_chief_comes_before_the_workers(monkeypatch):
+    ports = free_ports(3)
+    addresses = [f"localhost:{port}" for port in ports]
+    named = {"worker": addresses[1:], "chief": addresses[:1]}
+    for job, index, place in (("chief", 0, 0), ("worker", 0, 1), ("worker", 1, 2)):
+        monkeypatch.setenv("TF_CONFIG", config(named, {"type": job, "index": index}))
+        cluster = read_cluster("multi_worker")
+        assert (cluster.index, cluster.size, cluster.first) == (place, 3, place == 0)
+
+
+TWO = {"worker": ["host0:2222", "host1:2222"]}
+FIRST = {"type": "worker", "index": 0}
+BAD = [
+    "",
+    "[]",
+    json.dumps({"cluster": TWO}),
+    config({"worker": ["host0:70000"]}, FIRST),
+    config(TWO, {"type": "chief", "index": 0}),
+    config(TWO, {"type": "worker", "index": 2}),
+]
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_configurations(text, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(UsageError, match="TF_CONFIG must have the addresses") as raised:
+        read_cluster("multi_worker")
+    assert f"got {text or 'nothing'}." in str(raised.value)
+    assert '{"cluster": {"worker": ["host0:2222"' in str(raised.value)
+
+
+def refused(tmp_path, capsys, *arguments):
+    """Return the error line of a run."""
+    words = ["run", "--dataset=glyphs", f"--output_dir={tmp_path / 'run'}", *arguments]
+    assert run_command(run.main, words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    return err
+
+
+@pytest.mark.parametrize("task", range(3))
+def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
+    monkeypatch.setenv("TF_CONFIG", "")  # so that monkeypatch restores the variable
+    monkeypatch.delenv("TF_CONFIG")
+    variables = {
+        "SLURM_PROCID": task,
+        "SLURM_LOCALID": 0,
+        "SLURM_STEP_NUM_TASKS": 3,
+        "SLURM_STEP_NODELIST": "gpu[1-2,10]",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+        "SLURMD_NODENAME": ["gpu1", "gpu2", "gpu10"][task],
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    cluster = read_cluster("multi_worker")
+    assert sorted(cluster.addresses) == ["gpu10:2222", "gpu1:2222", "gpu2:2222"]
+    assert cluster.addresses[cluster.index] == f"{variables['SLURMD_NODENAME']}:2222"
+
+
+def test_a_run_without_addresses_ends_with_one_line(monkeypatch, tmp_path, capsys):
+    for name in ("TF_CONFIG", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    assert "got nothing" in refused(tmp_path, capsys, "--strategy=multi_worker")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu1")
+    assert "SLURM_PROCID" in refused(tmp_path, capsys, "--strategy=multi_worker")
+
+
+def test_a_used_port_is_named(monkeypatch, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("TF_CONFIG", tf_config(0, [port, *free_ports(1)]))
+        message = refused(tmp_path, capsys, "--strategy=multi_worker")
+    assert "TF_CONFIG must name a free port" in message
+    assert str(port) in message
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
+def test_auto_is_one_device_without_a_gpu():
+    options = parse(RunOptions, ["run", "--strategy=auto", "--batch_size=3"])
+    assert devices(options) is tf.distribute.get_strategy()

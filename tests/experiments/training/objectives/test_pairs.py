@@ -1,13 +1,19 @@
-"""Losses over pairs of embeddings, with one output or with an output per level."""
+"""Losses over pairs: levels, memory, chunks, miners, prefixes, a second loss, and relations."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
 from processes import difference
+from tiny_run import finished_run, history
 
+from experiments.evaluation.evaluators import RetrievalScores
 from experiments.options import UsageError
-from keras_dml import losses, mining, models
+from experiments.options.data import paths_of_classes
+from experiments.options.data import relation as relation_of
+from keras_dml import losses, mining, models, relations
+from pipelines import ImageTable
 
 
 @pytest.mark.slow
@@ -38,21 +44,6 @@ def test_one_encoder_embeds_photos_and_catalog_pictures(tiny):
     assert logs["loss"] == pytest.approx(float(sum(ways)) / 2, rel=1e-4)
 
 
-def test_without_levels_one_output_has_the_class_ids_as_targets(objective):
-    one = objective("--loss=snca")
-    assert not one.outputs()
-    batches = object()
-    assert one.targets(batches) is batches
-    assert set(one.compile_arguments(10)) == {"loss", "metrics"}
-
-
-def test_every_step_updates_the_embedding(objective):
-    one = objective("--loss=snca", "--warmup_steps=1")
-    assert one.updates(8) == 8
-    assert one.learning_rate(9).total_steps == 9
-    assert one.rate_after(0.5, 8) == 0.5
-
-
 @pytest.mark.slow
 def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
     flags = ["--memory_size=20", "--memory_weight=0.5", "--memory_start_step=0"]
@@ -66,28 +57,6 @@ def test_a_memory_of_earlier_batches_does_not_change_the_embedding(tiny):
     np.testing.assert_array_equal(run.model.predict(run.images, verbose=0), run.embeddings())
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--memory_weight=2"], "memory_size must be at least batch_size=128, but got none"),
-        (["--memory_size=100"], "memory_size must be at least batch_size=128.*100"),
-        (["--memory_size=500", "--loss=ice"], "anchor_gradient must be True"),
-        (
-            ["--memory_size=500", "--memory_batch_term=false"],
-            "start_step must be 0 without batch_term",
-        ),
-    ],
-)
-def test_an_invalid_memory_is_refused(tiny, flags, message):
-    with pytest.raises(ValueError, match=message):
-        tiny("--loss=snca", *flags, two_levels=False)
-
-
-def test_a_memory_with_levels_is_refused(tiny):
-    with pytest.raises(ValueError, match="memory_size must be unset with --levels"):
-        tiny("--loss=snca", "--memory_size=500")
-
-
 def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
     message = "memory_start_step must be below the 1,000 steps.*1000"
     with pytest.raises(UsageError, match=message):
@@ -97,16 +66,10 @@ def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
     objective("--loss=snca").check_steps(1)
 
 
-def test_chunks_that_depend_on_each_other_are_refused(tiny):
-    message = "chunk_size must be unset without --frozen_batch_norm or --chunk_statistics.*norm"
-    with pytest.raises(ValueError, match=message):
-        tiny("--loss=snca", "--chunk_size=3", two_levels=False)
-
-
 @pytest.mark.slow
 @tiers.parametrize(
     "loss",
-    ["snca", "margin", "memory", "ce", "center", "proxy_anchor"],
+    ["snca", "margin", "memory", "levels", "ce", "center", "proxy_anchor"],
     ["memory", "snca"],
     pytest.mark.thorough,
 )
@@ -115,9 +78,11 @@ def test_chunks_give_the_weights_of_the_whole_batch(tiny, loss):
     if loss == "memory":
         flags[0] = "--loss=snca"
         flags += ["--memory_size=20", "--memory_start_step=0"]
+    if loss == "levels":
+        flags[0] = "--loss=multi_similarity"
     trained = []
     for more in ([], ["--chunk_size=3"]):
-        run = tiny(*flags, *more, two_levels=False)
+        run = tiny(*flags, *more, two_levels=loss == "levels")
         batches = tf.data.Dataset.from_tensors((run.images, run.class_ids)).repeat(2)
         run.model.run_eagerly = True
         history = run.model.fit(run.objective.targets(batches), verbose=0).history
@@ -126,18 +91,6 @@ def test_chunks_give_the_weights_of_the_whole_batch(tiny, loss):
     assert difference(plain, chunked) < 1e-5
     assert set(logs) == set(chunked_logs)
     assert chunked_logs["loss"] == pytest.approx(logs["loss"], rel=1e-4)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_chunks_with_levels(tiny):
-    trained = []
-    for more in ([], ["--chunk_size=3"]):
-        run = tiny("--loss=multi_similarity", "--frozen_batch_norm", *more)
-        batches = tf.data.Dataset.from_tensors((run.images, run.class_ids))
-        run.model.fit(run.objective.targets(batches), verbose=0)
-        trained.append(run.embedding.get_weights())
-    assert difference(*trained) < 1e-5
 
 
 @pytest.mark.slow
@@ -149,13 +102,89 @@ def test_miners_are_applied_in_order(tiny):
     assert expected < float(losses.ContrastiveLoss()(run.class_ids, run.embeddings()))
 
 
+def test_loss_and_scores_have_the_prefixes_of_the_flag(objective):
+    one = objective("--loss=snca", "--temperature=0.2", "--matryoshka=2,4,8", "--embedding_size=8")
+    loss = one.loss()
+    assert isinstance(loss, losses.MatryoshkaLoss)
+    assert (loss.dims, loss.loss.temperature) == ((2, 4, 8), 0.2)
+    (scores,) = [each for each in one.evaluators() if isinstance(each, RetrievalScores)]
+    assert scores.prefixes == (2, 4)
+    assert not isinstance(objective("--loss=snca").loss(), losses.MatryoshkaLoss)
+
+
+def test_prefixes_of_backbone_features_end_with_their_length(objective):
+    one = objective("--loss=snca", "--matryoshka=4,8")
+    one.check_dimensions(8)
+    with pytest.raises(UsageError, match="matryoshka must end with 16.*4,8"):
+        one.check_dimensions(16)
+    objective("--loss=snca").check_dimensions(16)
+
+
+@pytest.mark.parametrize("first", ["ce", "contrastive"])
+def test_the_loss_is_the_sum_of_both_with_the_weight(first, tiny):
+    words = ["--also=tcm", "--also_weight=0.5", "--also_flags=negative_margin=0.2"]
+    run = tiny(f"--loss={first}", *words, two_levels=False)
+    outputs = run.model(run.images, training=False)
+    one = losses.get(first)(run.class_ids, outputs["first"])
+    other = losses.ThresholdConsistentMarginLoss(negative_margin=0.2)(
+        run.class_ids, outputs["also"]
+    )
+    assert run.evaluate()["loss"] == pytest.approx(float(one) + 0.5 * float(other), rel=1e-4)
+    assert outputs["first"].shape[1] == (4 if first == "ce" else 5)
+
+
+@pytest.mark.slow
+def test_a_joint_run(photos, tmp_path):
+    folder = finished_run(tmp_path / "run", photos, "--loss=ce", "--also=tcm")
+    for row in history(folder):
+        total = row["train/first_loss"] + row["train/also_loss"]
+        assert row["train/loss"] == pytest.approx(total, rel=1e-3)
+
+
+# Classes 0 and 2 have the coarse class 7, and classes 1 and 3 the coarse class 5.
+CLASSES = ImageTable(
+    np.arange(4),
+    tuple("abcd"),
+    arrays=np.zeros((4, 2), "float32"),
+    coarse_ids=np.array([7, 5, 7, 5]),
+)
+
+
+def test_each_class_has_a_label_of_its_coarse_class_and_one_of_its_own():
+    assert paths_of_classes(CLASSES).tolist() == [[1, 2], [0, 3], [1, 4], [0, 5]]
+    with pytest.raises(UsageError, match="dataset must have coarse classes with --relation"):
+        paths_of_classes(ImageTable.from_arrays(np.zeros((4, 2)), np.arange(4)))
+
+
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "relation"),
     [
-        (["--mining=hardest"], "mining must be one of hard, semi_hard, .*hardest"),
-        (["--mining="], "mining must not be empty"),
+        ("hierarchy", relations.Hierarchy()),
+        ("hierarchy --relation_positives=category", relations.Hierarchy("category")),
+        ("shares_label", relations.SharesLabel(encoding="ids")),
+        ("shares_label --relation_min_overlap=0.5", relations.SharesLabel(0.5, encoding="ids")),
     ],
 )
-def test_invalid_mining_is_refused(objective, flags, message):
-    with pytest.raises(ValueError, match=message):
-        objective(*flags)
+def test_the_loss_has_the_relation_of_the_flags(objective, flags, relation):
+    made = objective("--loss=supcon", *f"--relation={flags}".split())
+    assert relation_of(made.options).get_config() == relation.get_config()
+    z = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+    labels = paths_of_classes(CLASSES)[np.repeat(np.arange(4), 2)]
+    expected = losses.SupConLoss(relation=relation)(labels, z)
+    assert float(made.loss()(labels, z)) == float(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--memory_size=20", "--memory_start_step=0"]])
+def test_a_step_with_a_relation_has_the_loss_of_the_relation(tiny, more):
+    flags = ["--loss=supcon", "--relation=hierarchy", "--batch_size=8"]
+    run = tiny(*flags, *more, two_levels=False)
+    batches = tf.data.Dataset.from_tensors((run.images, run.class_ids))
+    [(_, labels)] = run.objective.targets(batches, CLASSES)
+    expected = losses.SupConLoss(relation=relations.Hierarchy())(labels, run.embeddings())
+    logs = run.model.evaluate(run.objective.targets(batches, CLASSES), verbose=0, return_dict=True)
+    assert logs["loss"] == pytest.approx(float(expected), rel=1e-4)
+    assert logs["positives_per_anchor"] == 1
+    before = keras.tree.map_structure(np.copy, run.embedding.get_weights())
+    run.model.fit(run.objective.targets(batches, CLASSES), verbose=0)
+    assert any((a != b).any() for a, b in zip(before, run.embedding.get_weights()))

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
+import tiers
 from tiny_run import TINY, assert_same_weights, finished_run, history
 
 from experiments.evaluation.figures import Curves
 from experiments.evaluation.tracked import accuracy_difference, tracked_figures
 from experiments.options import RunOptions, parse
-from experiments.options.errors import UsageError
-from experiments.training.objectives import objective_of
 from experiments.training.objectives.tracked import TrackedLosses, proposition_1
 
 
@@ -59,25 +58,6 @@ def test_tracked_values_equal_the_losses_on_the_first_batches():
     assert found["track/contrastive"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--track=nothing"], "track must be of .*nothing"),
-        (["--track=arcface"], "track must be of losses over embeddings.*arcface.*proxies"),
-        (["--track=rankmi"], "track must be of losses over embeddings.*rankmi.*network"),
-        (["--track=spce", "--track_flags=margin=1"], "track_flags must be an argument of spce"),
-        (
-            ["--track=contrastive", "--track_flags=margin=x"],
-            "track_flags: margin must be a finite number",
-        ),
-        (["--track_flags=margin=1"], "track_flags must be LOSS/ARGUMENT=VALUE"),
-    ],
-)
-def test_losses_that_cannot_be_tracked_are_refused_by_name(words, message):
-    with pytest.raises(UsageError, match=message):
-        objective_of(options("--loss=contrastive", *words)).evaluators()
-
-
 def test_figures_of_tracked_losses():
     rows = [
         {"epoch": e, "track/spce": 1.0, "track/spce_tightness": 0.5, "track/gap_ce": 2.0,
@@ -92,8 +72,7 @@ def test_figures_of_tracked_losses():
     assert tracked_figures({"mine": [{"epoch": 1}]}) == {}
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
+@tiers.thorough
 def test_weights_with_and_without_tracking_are_equal_to_the_bit(photos, tmp_path):
     words = ["--loss=ce", "--class_split=within_classes"]
     plain = finished_run(tmp_path / "plain", photos, *words)
