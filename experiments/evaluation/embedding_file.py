@@ -64,7 +64,8 @@ class EmbeddingFile:
             raise UsageError(
                 f"{str(self.path)!r} is being written by another running process"
             ) from error
-        self._resume()
+        with naming(self.path):
+            self._resume()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +122,8 @@ class EmbeddingFile:
             found = zlib.crc32(chunk, found)
             left -= len(chunk)
         if not left and found == crc32:
-            self._stream.truncate(size)
+            if os.fstat(self._stream.fileno()).st_size > size:
+                self._stream.truncate(size)
             self.done, self._dimensions, self._crc32 = done, dimensions, crc32
 
     def _header(self, dimensions: int) -> bytes:
