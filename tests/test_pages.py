@@ -115,6 +115,19 @@ def test_links_point_to_files():
             assert (ROOT / target).is_file(), f"{name}: {target}"
 
 
+def test_tests_that_pages_name_exist():
+    files = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    named = [
+        (page.name, *each)
+        for page in GUIDES
+        for each in re.findall(r"`((?:[\w/]+/)?test_\w+\.py)(?: -k (\w+))?", page.read_text())
+    ]
+    assert len(named) > 20
+    for page, file, word in named:
+        [text] = [text for path, text in files.items() if f"/{path}".endswith(f"/{file}")]
+        assert word in " ".join(re.findall(r"def (test_\w+)", text)), f"{page}: {file} -k {word}"
+
+
 def test_names_in_the_guides_exist():
     """In a table of another library's names, `losses.CircleLoss` is ours only if it exists here."""
     text = (ROOT / "docs" / "pages" / "guides" / "migrating.md").read_text()
