@@ -13,6 +13,7 @@ from keras_dml.metrics import (
     identification,
     pair_counts,
     pair_scores,
+    pair_verification,
     pairs_needed,
     verification,
 )
@@ -152,6 +153,21 @@ def test_the_sample_represents_all_pairs(monkeypatch):
         assert estimate == pytest.approx(number, rel=0.25)
     assert (kept.first != kept.second).all()
     assert (sampled[1].first == sampled[1].second).all()
+
+
+def test_intervals_are_the_central_95_percent_of_the_resamplings(monkeypatch):
+    values = np.arange(1000.0)
+    drawn = class_bootstrap.Resampled(*[values[:, np.newaxis]] * 3, values)
+    monkeypatch.setattr(pair_verification, "resampled", lambda *_: drawn)
+    found = verification(np.eye(8), np.arange(8) // 2, [0.2])
+    point = found.points[0]
+    for interval in (
+        found.equal_error_rate_interval,
+        point.threshold_interval,
+        point.false_match_rate_interval,
+        point.true_match_rate_interval,
+    ):
+        assert interval == pytest.approx((24.5, 974.5), abs=1)
 
 
 def test_the_class_bootstrap_matches_a_loop():
