@@ -122,6 +122,7 @@ class EmbeddingFile:
             found = zlib.crc32(chunk, found)
             left -= len(chunk)
         if not left and found == crc32:
+            # Keep the time of a complete file, which truncating to its own size would change.
             if os.fstat(self._stream.fileno()).st_size > size:
                 self._stream.truncate(size)
             self.done, self._dimensions, self._crc32 = done, dimensions, crc32

@@ -1,4 +1,4 @@
-"""Callbacks of `fit`: the progress bar and the check for NaN. The weights of an evaluation."""
+"""What `fit` and its evaluations share: the progress bar, the check for NaN, averaged weights."""
 
 import contextlib
 import math
