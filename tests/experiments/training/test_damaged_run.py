@@ -1,10 +1,8 @@
-"""A run folder with a damaged file or with two processes: the same result, or one line."""
+"""A run folder with a damaged file or with two runs: the same result, or one line."""
 
 import os
+import re
 import shutil
-import signal
-import subprocess
-import sys
 import types
 
 import keras
@@ -33,50 +31,50 @@ FLAGS = "--seed=0\n--epochs=3\n"
 ALONE = types.SimpleNamespace(first=True, from_first=lambda array: array)
 
 
+# The second epoch is the best.
+SCORES = (0.1, 0.3, 0.2)
+RECALL = "test/recall@1/cosine"
+PIXELS = {"cosine": {"1": 0.5}}
+
+
 def net():
+    keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3)])
     model.compile("adam", "mse")
     model.build((None, 2))
     return model
 
 
-def train(folder, model, first, last, scores):
-    """Train for some epochs, as a pure function of the epoch. `scores` selects the best epoch."""
+def train(folder, model, first, last):
+    """Train for some epochs, as a pure function of the epoch."""
     for epoch in range(first, last + 1):
         for variable in model.variables:
             variable.assign(variable.numpy() * 0.5 + epoch)
-        if scores[epoch - 1] > max((row[RECALL] for row in folder.history), default=-1):
+        score = SCORES[epoch - 1]
+        if score > max((row[RECALL] for row in folder.history), default=-1):
             folder.new_best().write_text(f"the model of epoch {epoch}")
-        row = {"epoch": epoch, "step": epoch, RECALL: scores[epoch - 1]}
-        folder.write_history([*folder.history, row])
+        folder.write_history([*folder.history, {"epoch": epoch, "step": epoch, RECALL: score}])
         folder.save_checkpoint(model, State(epoch, epoch, 0.0), threads=2)
 
 
-RECALL = "test/recall@1/cosine"
-KEPT = {RAW_PIXELS: {"cosine": {"1": 0.5}}}
-
-
-def begun(path, epochs, scores=(0.1, 0.2, 0.3)):
+def begun(path, epochs):
     folder = RunFolder(path, FLAGS).open()
-    for name, value in KEPT.items():
-        folder.write_json(name, value)
-    keras.utils.set_random_seed(0)
-    train(folder, net(), 1, epochs, scores)
+    folder.write_json(RAW_PIXELS, PIXELS)
+    train(folder, net(), 1, epochs)
     folder.close()
     return folder
 
 
-def ended(path, scores=(0.1, 0.2, 0.3)):
+def ended(path):
     """Resume the run in this folder. Return its final files and weights."""
-    keras.utils.set_random_seed(0)
     model = net()
     folder = RunFolder(path, FLAGS).open()
     try:
         state = folder.restore_checkpoint(lambda state: model, ALONE)
-        train(folder, model, state.epoch + 1, 3, scores)
+        train(folder, model, state.epoch + 1, 3)
         folder.best_model()
         # The evaluators recompute a missing file.
-        seen = folder.read_json(RAW_PIXELS) or KEPT[RAW_PIXELS]
+        seen = folder.read_json(RAW_PIXELS) or PIXELS
     finally:
         folder.close()
     log = (path / LOG).read_text()
@@ -120,27 +118,15 @@ def test_a_damaged_file_is_named_or_changes_nothing(name, damage, two_epochs, tm
     with pytest.raises(UsageError) as refused:
         ended(run)
     assert str(run) in str(refused.value) and "\n" not in str(refused.value)
-    assert {path.name: path.read_bytes() for path in run.iterdir()} | {".lock": b""} == (
-        before | {".lock": b""}
-    )
+    after = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert after | {".lock": b""} == before | {".lock": b""}
+    if name == BEST:
+        assert re.search("best.keras is (damaged|missing).*delete .*checkpoint", str(refused.value))
+        (run / CHECKPOINT).unlink()
+        assert ended(run)[:3] == two_epochs[1][:3]
 
 
-def test_the_message_names_the_file_to_delete(tmp_path):
-    begun(tmp_path / "run", 2, scores=(0.3, 0.2, 0.1))
-    cut(tmp_path / "run" / BEST)
-    with pytest.raises(UsageError, match=r"best.keras is (damaged|missing).*delete .*checkpoint"):
-        ended(tmp_path / "run")
-    (tmp_path / "run" / CHECKPOINT).unlink()
-    begun(tmp_path / "whole", 2, scores=(0.3, 0.2, 0.1))
-    runs = [ended(tmp_path / name, scores=(0.3, 0.2, 0.1)) for name in ("run", "whole")]
-    assert runs[0][:3] == runs[1][:3]
-
-
-@pytest.mark.parametrize(
-    "count",
-    [5, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.thorough])],
-    ids=["few", "many"],
-)
+@tiers.parametrize("count", [5, 500], [5])
 def test_random_damage(count, two_epochs, tmp_path, capsys):
     """One or two damaged files: the same result, or one line with the file and the next step."""
     tally = Tally("damaged runs")
@@ -169,36 +155,25 @@ def test_random_damage(count, two_epochs, tmp_path, capsys):
     tally.check(capsys)
 
 
-def kill_at(monkeypatch, path, call):
-    """Train epoch 2 and interrupt it at call number `call` of `os.replace`."""
-    replace, calls = os.replace, []
+@pytest.mark.parametrize("count", range(4))
+def test_a_kill_between_two_renamings_loses_nothing(count, two_epochs, tmp_path, monkeypatch):
+    """The second epoch replaces `count` of its four files before the kill."""
+    folder, model, done = RunFolder(begun(tmp_path, 1).path, FLAGS).open(), net(), []
+    folder.restore_checkpoint(lambda state: model, ALONE)
+    replace = os.replace
 
-    def counted(*arguments):
-        calls.append(arguments)
-        if len(calls) == call:
+    def replace_some(*paths):
+        if len(done) == count:
             raise KeyboardInterrupt
-        replace(*arguments)
+        done.append(replace(*paths))
 
-    folder = RunFolder(path, FLAGS).open()
-    model = net()
-    try:
-        folder.restore_checkpoint(lambda state: model, ALONE)
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", counted)
-            train(folder, model, 2, 2, (0.1, 0.2, 0.3))
-    finally:
-        folder.close()
-
-
-def test_a_kill_between_two_renamings_loses_nothing(two_epochs, tmp_path, monkeypatch):
-    begun(tmp_path / "begun", 1)
-    for call in range(1, 5):
-        run = shutil.copytree(tmp_path / "begun", tmp_path / f"run {call}")
-        with pytest.raises(KeyboardInterrupt):
-            kill_at(monkeypatch, run, call)
-        assert ended(run) == two_epochs[1]
-        whole = two_epochs[0].with_name("whole")
-        assert {path.name for path in run.iterdir()} == {path.name for path in whole.iterdir()}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", replace_some)
+        train(folder, model, 2, 2)
+    folder.close()
+    assert ended(tmp_path) == two_epochs[1]
+    whole = two_epochs[0].with_name("whole")
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in whole.iterdir()}
 
 
 def test_changed_files_of_a_finished_run_are_named(tmp_path):
@@ -223,67 +198,29 @@ def test_changed_files_of_a_finished_run_are_named(tmp_path):
         _ = RunFolder(path, FLAGS).result
 
 
-# Open the folder, write files on request, and wait. The tests force the order of events: the second
-# process looks at the folder, the first works and is killed, and the second opens the folder.
-FIRST = """
-import sys
-from experiments.training.run_folder import RunFolder
-folder = RunFolder(sys.argv[1], sys.argv[2]).open()
-print("open", flush=True)
-for line in sys.stdin:
-    folder.write_text(line.strip(), "{}")
-    print("written", flush=True)
-"""
-
-
-class First:
-    """Another process that uses the folder."""
-
-    def __init__(self, path, flags):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", FIRST, str(path), flags],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout.readline() == "open\n"
-
-    def write(self, name):
-        self.process.stdin.write(f"{name}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == "written\n"
-
-    def kill(self):
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kept", "seen"), [(CHECKPOINT, "flags"), ("result.json", "nothing")])
-def test_a_folder_that_another_run_used_in_between_is_refused(tmp_path, kept, seen):
+@pytest.mark.parametrize("kept", [CHECKPOINT, RESULT])
+def test_a_folder_that_another_run_used_in_between_is_refused(kept, tmp_path):
     path = tmp_path / "run"
-    if seen == "nothing":
-        second = RunFolder(path, "--seed=1\n")
-    first = First(path, "--seed=0\n")
-    if seen == "flags":
-        second = RunFolder(path, "--seed=1\n")
-        with pytest.raises(ValueError, match="in use by another running process"):
+    before = RunFolder(path, "--seed=1\n")
+    first = RunFolder(path, "--seed=0\n").open()
+    during = RunFolder(path, "--seed=1\n")
+    with pytest.raises(UsageError, match="in use by another running process"):
+        during.open()
+    first.write_text(kept, "{}")
+    first.close()  # the lock of a killed process ends in the same way
+    for second in (before, during):
+        with pytest.raises(UsageError, match="run with other flags.*there --seed=0, now --seed=1"):
             second.open()
-    first.write(kept)
-    first.kill()
-    with pytest.raises(ValueError, match="run with other flags.*there --seed=0, now --seed=1"):
-        second.open()
     assert (path / FLAGS_FILE).read_text() == "--seed=0\n"
-    # The refused process does not lock the folder, so that the first command can resume.
-    RunFolder(path, "--seed=0\n").open()
+    # The refused run does not lock the folder, so that the first command can resume.
+    RunFolder(path, "--seed=0\n").open().close()
 
 
-@pytest.mark.slow
 def test_a_folder_without_a_checkpoint_can_be_reused(tmp_path):
     second = RunFolder(tmp_path / "run", "--seed=1\n")
-    first = First(second.path, "--seed=0\n")
-    first.write(RAW_PIXELS)
-    first.kill()
-    second.open()
+    first = RunFolder(second.path, "--seed=0\n").open()
+    first.write_text(RAW_PIXELS, "{}")
+    first.close()
+    second.open().close()
     assert (second.path / FLAGS_FILE).read_text() == "--seed=1\n"
     assert not (second.path / RAW_PIXELS).exists()
