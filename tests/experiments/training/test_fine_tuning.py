@@ -11,11 +11,13 @@ from tiny_run import (
     assert_serves_its_embeddings,
     command,
     final_weights,
+    finished_run,
     history,
 )
 from tiny_transformer import tiny_transformer
 
 from experiments.options import RunOptions, UsageError, data, parse
+from experiments.options.command_line import REFUSALS
 from experiments.training import encoders, fit
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
 from experiments.training.fit import Trainability
@@ -23,54 +25,49 @@ from experiments.training.optimizer import backbone_optimizer, optimizer, schedu
 from keras_dml import models, optimizers
 from pipelines import EvaluationTransform, ImageTable
 
-RUN = [*TINY, "--epochs=3", "--deterministic"]
-
 
 def options(*words):
     return parse(RunOptions, ["run", *words])
 
 
-NO_BLOCKS = [
-    (["--lora_rank=2"], "lora_layers must be layers of small_convnet"),
-    (["--rematerialize"], "backbone must be a transformer"),
-    (["--levels=,"], "levels must be different layers of the backbone"),
-    (["--levels=stage9_conv2_relu"], "levels must be different layers of the backbone"),
+REFUSED = [
+    ("--lora_rank=2", "lora_layers must be layers of small_convnet"),
+    ("--rematerialize", "backbone must be a transformer"),
+    ("--levels=,", "levels must be different layers of the backbone"),
+    ("--levels=stage9_conv2_relu", "levels must be different layers of the backbone"),
+    ("--layer_decay=0", r"^layer_decay must be .*0\.0"),
+    ("--ema=1", r"^ema must be .*1\.0"),
+    ("--schedule=step", "decay_steps must be set for schedule=step"),
+    ("--decay_steps=3", "schedule must be step with --decay_steps"),
 ]
 
 
-@pytest.mark.parametrize(("flags", "message"), NO_BLOCKS)
-def test_flags_that_a_convolutional_net_does_not_support(flags, message):
+@pytest.mark.parametrize(("word", "message"), REFUSED)
+def test_flags_that_a_convolutional_net_or_a_schedule_does_not_support(word, message):
     small = ["--backbone=small_convnet", "--filters=4", "--weights=none", "--image_size=16"]
-    with pytest.raises(ValueError, match=message):
-        encoders.embedding_model(options(*small, *flags))
+    given = options(*small, word)
+    with pytest.raises(REFUSALS, match=message):
+        scheduled(given, 0.8, 10)
+        backbone, _ = encoders.embedding_model(given)
+        backbone_optimizer(given, [backbone], 0.1)
 
 
-def test_flags_configure_every_optimizer_and_schedule():
-    for name, made in optimizers.OPTIMIZERS.items():
-        found = optimizer(
-            options(f"--optimizer={name}", "--weight_decay=0.1", "--global_clipnorm=2"), 0.1
-        )
-        assert type(found) is made
-        decays = {"coupled": found.coupled_weight_decay, "decoupled": found.decoupled_weight_decay}
-        expected = "decoupled" if name == "adamw" else "coupled"
-        assert decays.pop(expected) == 0.1
-        assert [*decays.values()] == [0.0]
-        assert found.global_clipnorm == 2
-    for name in optimizers.SCHEDULES:
-        rate = scheduled(options(f"--schedule={name}", *STEP.get(name, [])), 0.5, 10)
-        assert callable(rate) == (name != "constant")
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_flags_configure_every_optimizer(name):
+    words = [f"--optimizer={name}", "--weight_decay=0.1", "--global_clipnorm=2"]
+    found = optimizer(options(*words), 0.1)
+    assert type(found) is optimizers.OPTIMIZERS[name] and found.global_clipnorm == 2
+    decays = found.coupled_weight_decay, found.decoupled_weight_decay
+    assert decays == ((0.0, 0.1) if name == "adamw" else (0.1, 0.0))
 
 
-STEP = {"step": ["--decay_steps=4", "--decay_factor=0.5"]}
-
-
-def test_the_step_schedule():
-    rate = scheduled(options("--schedule=step", *STEP["step"]), 0.8, 10)
-    assert [float(rate(i)) for i in (0, 3, 4, 7, 8)] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2])
-    with pytest.raises(UsageError, match="decay_steps must be set for schedule=step"):
-        scheduled(options("--schedule=step"), 0.8, 10)
-    with pytest.raises(UsageError, match="schedule must be step with --decay_steps"):
-        scheduled(options("--decay_steps=3"), 0.8, 10)
+@pytest.mark.parametrize("name", optimizers.SCHEDULES)
+def test_flags_configure_every_schedule(name):
+    more = ["--decay_steps=4", "--decay_factor=0.5"] if name == "step" else []
+    rate = scheduled(options(f"--schedule={name}", *more), 0.8, 10)
+    assert callable(rate) == (name != "constant")
+    if name == "step":
+        assert [float(rate(i)) for i in (0, 3, 4, 7, 8)] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2])
 
 
 def test_layer_decay_is_multiplied_by_pretrained_factor():
@@ -79,13 +76,6 @@ def test_layer_decay_is_multiplied_by_pretrained_factor():
     found = sorted(set(made.learning_rate_multipliers.values()))
     assert found == pytest.approx([0.0125, 0.025, 0.05, 0.1])
     assert made.use_ema and made.ema_momentum == 0.9
-
-
-@pytest.mark.parametrize("words", ["--layer_decay=0", "--ema=1"])
-def test_values_that_would_prevent_training_are_refused(words):
-    name, value = words.removeprefix("--").split("=")
-    with pytest.raises(ValueError, match=rf"^{name} must be .*{value}\.0"):
-        backbone_optimizer(options(words), [tiny_transformer()], 0.1)
 
 
 def test_trainability_is_restored_after_head_epochs():
@@ -103,49 +93,36 @@ def test_trainability_is_restored_after_head_epochs():
 # Tests of whole runs.
 
 
-@pytest.fixture
-def transformer(monkeypatch):
-    """Replace the backbone by a tiny transformer with seeded weights."""
-    monkeypatch.setattr(models, "build_backbone", lambda *_: tiny_transformer(seed=3))
-
-
 @pytest.mark.slow
 def test_training_images_can_be_smaller_than_test_images(photos, tmp_path):
-    flags = [*RUN, "--loss=ce", f"--data_dir={photos}", "--training_size=12"]
-    assert data.training_transform(options(*flags)).image_size == 12
-    assert command(*flags, f"--output_dir={tmp_path}") == 0
-    best = keras.saving.load_model(tmp_path / "best.keras", compile=False)
+    folder = finished_run(tmp_path, photos, "--loss=ce", "--training_size=12")
+    assert data.training_transform(options(*TINY, "--training_size=12")).image_size == 12
+    best = keras.saving.load_model(folder / "best.keras", compile=False)
     assert best.input_shape == (None, 16, 16, 3)
-    assert_serves_its_embeddings(tmp_path)
+    assert_serves_its_embeddings(folder)
 
 
-@pytest.mark.usefixtures("transformer")
-def test_a_training_size_that_the_backbone_does_not_accept(photos, tmp_path, capsys):
-    flags = [*RUN, f"--data_dir={photos}", f"--output_dir={tmp_path}", "--training_size=12"]
+def test_a_training_size_that_the_backbone_does_not_accept(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(models, "build_backbone", lambda *_: tiny_transformer(seed=3))
+    flags = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path}", "--training_size=12"]
     assert command(*flags) == 2
     assert "training_size must be image_size=16 for backbone small" in capsys.readouterr().err
 
 
-PLAIN = ["--crop=none", "--noflip", "--freeze_backbone"]
-# Random weights, so that a run takes seconds.
-HEAD = [*TINY, "--freeze_backbone", "--loss=ce", "--deterministic"]
-
-
-def run_of(folder, photos, *more, code=0):
-    assert command(*HEAD, f"--data_dir={photos}", f"--output_dir={folder}", *more) == code
-    return folder
+PLAIN = ["--crop=none", "--noflip"]
+HEAD = ["--freeze_backbone", "--loss=ce", "--deterministic"]
 
 
 @pytest.fixture(scope="module")
 def cached(photos, tmp_path_factory):
     root = tmp_path_factory.mktemp("cached")
     flags = ["--cache_features", f"--cache_dir={root / 'features'}"]
-    return run_of(root / "run", photos, *PLAIN, *flags)
+    return finished_run(root / "run", photos, *HEAD, *PLAIN, *flags)
 
 
 @tiers.thorough
 def test_a_head_trains_the_same_on_cached_features_as_on_images(cached, photos, tmp_path):
-    on_images = run_of(tmp_path / "images", photos, *PLAIN)
+    on_images = finished_run(tmp_path / "images", photos, *HEAD, *PLAIN)
     ours, theirs = history(cached), history(on_images)
     assert [row.keys() for row in ours] == [row.keys() for row in theirs]
     for row, expected in zip(ours, theirs):
@@ -168,9 +145,10 @@ def test_other_losses_share_the_cached_features(loss, cached, photos, tmp_path, 
     monkeypatch.setattr(fit, "TableEmbedder", lambda *_: None)
     shared = f"--cache_dir={cached.parent / 'features'}"
     before = {path: path.stat().st_mtime_ns for path in cached.parent.glob("features/*.npy")}
-    run_of(tmp_path / "run", photos, "--cache_features", shared, f"--loss={loss}")
+    more = ["--cache_features", shared, f"--loss={loss}"]
+    folder = finished_run(tmp_path / "run", photos, *HEAD, *more)
     assert before == {p: p.stat().st_mtime_ns for p in cached.parent.glob("features/*.npy")}
-    assert "test/recall@1/cosine" in history(tmp_path / "run")[-1]
+    assert "test/recall@1/cosine" in history(folder)[-1]
 
 
 def test_view_seeds_depend_on_seed_view_and_image():
@@ -208,44 +186,44 @@ class Subclassed(keras.Model):
         return self.convolution(images)
 
 
-def saved_frozen(path):
+def with_backbone(model, folder, *more):
+    """Save a model. Return the options of a run with the file as the backbone."""
+    model.save(folder / "mine.keras")
+    words = [f"--backbone={folder / 'mine.keras'}", "--image_size=8", "--embedding_size=2"]
+    return options(*words, *more)
+
+
+@pytest.fixture
+def subclassed():
     model = Subclassed(trainable=False)
     model(np.zeros((1, 8, 8, 3), "float32"))
-    model.save(path)
-    return path
+    return model
 
 
 @pytest.mark.parametrize("waits", [["--freeze_backbone"], ["--epochs=2", "--head_epochs=1"]])
-def test_freezing_a_subclassed_backbone_freezes_its_layers(waits, tmp_path):
-    path = saved_frozen(tmp_path / "mine.keras")
-    given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", *waits]
-    backbone, embedding = encoders.embedding_model(parse(RunOptions, ["run", *given]))
+def test_freezing_a_subclassed_backbone_freezes_its_layers(waits, subclassed, tmp_path):
+    given = with_backbone(subclassed, tmp_path, *waits)
+    backbone, embedding = encoders.embedding_model(given)
     if "--freeze_backbone" not in waits:
         Trainability(backbone).freeze()
     assert len(embedding.trainable_variables) == 2  # kernel and bias of the projection
 
 
 def test_a_backbone_that_was_saved_frozen_needs_a_flag(tmp_path):
-    inputs = keras.Input((8, 8, 3))
-    model = keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))
+    model = net(name="conv")
     model.trainable = False
-    model.save(tmp_path / "mine.keras")
-    given = [f"--backbone={tmp_path / 'mine.keras'}", "--image_size=8", "--embedding_size=2"]
     with pytest.raises(UsageError, match=r"backbone must be trainable.*mine.keras.*--freeze_b"):
-        encoders.embedding_model(parse(RunOptions, ["run", *given]))
-    added = ["--lora_rank=1", "--lora_layers=conv2d", "--freeze_backbone"]
-    for more in (added[:2], added[2:]):
-        more = [word.replace("=conv2d", f"={model.layers[-1].name}") for word in more]
-        backbone, _ = encoders.embedding_model(parse(RunOptions, ["run", *given, *more]))
-        assert bool(backbone.trainable_variables) == ("--freeze_backbone" not in more)
+        encoders.embedding_model(with_backbone(model, tmp_path))
+    for more in (["--lora_rank=1", "--lora_layers=conv"], ["--freeze_backbone"]):
+        backbone, _ = encoders.embedding_model(with_backbone(model, tmp_path, *more))
+        assert bool(backbone.trainable_variables) == (more != ["--freeze_backbone"])
 
 
 @pytest.mark.parametrize("pooling", ["average", "gem"])
-def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, tmp_path):
-    path = saved_frozen(tmp_path / "mine.keras")
-    given = [f"--backbone={path}", "--image_size=8", "--embedding_size=2", "--freeze_backbone"]
-    given += [f"--pooling={pooling}"]  # GeM has weights, so the cache holds feature maps
-    options = parse(RunOptions, ["run", *given, f"--cache_dir={tmp_path}"])
+def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, subclassed, tmp_path):
+    """GeM has weights, so the cache holds feature maps."""
+    words = ["--freeze_backbone", f"--pooling={pooling}", f"--cache_dir={tmp_path}"]
+    options = with_backbone(subclassed, tmp_path, *words)
     _, embedding = encoders.embedding_model(options)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype("uint8")
     table = ImageTable.from_arrays(images, [0, 0, 1, 1])
