@@ -1,5 +1,6 @@
 """Dataset changes after a run: training images are never used as test images unnoticed."""
 
+import contextlib
 import os
 import shutil
 import types
@@ -27,8 +28,8 @@ from pipelines import ImageTable, Split
 NAMES = [f"{kind}/{number}.png" for kind in "abcdef" for number in range(2)]
 
 
-def options_of(photos, *more):
-    return parse(RunOptions, ["run", *TINY, f"--data_dir={photos}", *more])
+def options_of(photos):
+    return parse(RunOptions, ["run", *TINY, f"--data_dir={photos}"])
 
 
 @pytest.fixture
@@ -42,16 +43,23 @@ def begun(photos, tmp_path):
     return begin(tmp_path / "run", photos)
 
 
-def begin(path, photos, *more):
-    options = options_of(photos, *more)
+@contextlib.contextmanager
+def opened(path, photos):
+    """Open the folder of a run and compare its images, as the run does."""
+    options = options_of(photos)
     folder = RunFolder(path, resolved(options)).open()
-    settle_images(folder, record_of(described.data(options)[0]))
-    folder.new_best().write_bytes(b"a model")
-    folder.write_history([{"epoch": 1, "step": 1}])
-    variables = types.SimpleNamespace(built=True, variables=[])
-    model = types.SimpleNamespace(optimizer=variables, variables=[])
-    folder.save_checkpoint(model, State(1, 1, 0.0))
-    folder.close()
+    with contextlib.closing(folder):
+        settle_images(folder, record_of(described.data(options)[0]))
+        yield folder
+
+
+def begin(path, photos):
+    with opened(path, photos) as folder:
+        folder.new_best().write_bytes(b"a model")
+        folder.write_history([{"epoch": 1, "step": 1}])
+        variables = types.SimpleNamespace(built=True, variables=[])
+        model = types.SimpleNamespace(optimizer=variables, variables=[])
+        folder.save_checkpoint(model, State(1, 1, 0.0))
     return path
 
 
@@ -93,34 +101,26 @@ def test_new_images_of_known_classes_are_only_reported(photos, begun, caplog):
 
 def test_a_run_does_not_resume_with_other_images(photos, begun):
     write_photos(photos, ["a/9.png"])
-    options = options_of(photos)
-    folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
-    with pytest.raises(UsageError, match=r"training: 1 new \(a/9.png\)\. Put them"):
-        settle_images(folder, record_of(described.data(options)[0]))
-    whole = (begun / IMAGES).read_text()
-    (begun / IMAGES).write_text("damaged")
-    with pytest.raises(UsageError, match="images.json is damaged"):
-        settle_images(folder, record_of(described.data(options)[0]))
-    (begun / IMAGES).write_text(whole)
+    refused = pytest.raises(UsageError, match=r"training: 1 new \(a/9.png\)\. Put them")
+    with refused, opened(begun, photos):
+        pass
     (photos / "a" / "9.png").unlink()
-    settle_images(folder, record_of(described.data(options)[0]))
-    folder.close()
+    with opened(begun, photos):
+        pass
+    (begun / IMAGES).write_text("damaged")
+    with pytest.raises(UsageError, match="images.json is damaged"), opened(begun, photos):
+        pass
 
 
 def test_a_run_without_a_checkpoint_accepts_other_images(photos, begun):
     for name in (CHECKPOINT, BEST):
         (begun / name).unlink()
-    (begun / RAW_PIXELS).write_text("{}")  # scores of the previous images
-    write_photos(photos, ["a/9.png"])
-    folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
-    settle_images(folder, record_of(described.data(options_of(photos))[0]))
-    folder.close()
-    assert not (begun / RAW_PIXELS).exists() and '"9.png"' in (begun / IMAGES).read_text()
     (begun / RAW_PIXELS).write_text("{}")
-    folder = RunFolder(begun, (begun / FLAGS_FILE).read_text()).open()
-    settle_images(folder, record_of(described.data(options_of(photos))[0]))
-    folder.close()
-    assert (begun / RAW_PIXELS).exists()
+    with opened(begun, photos):
+        assert (begun / RAW_PIXELS).exists()
+    write_photos(photos, ["a/9.png"])
+    with opened(begun, photos):  # the scores belong to the previous images
+        assert not (begun / RAW_PIXELS).exists() and '"9.png"' in (begun / IMAGES).read_text()
 
 
 def test_flags_can_select_other_images(photos, begun, tmp_path, caplog):

@@ -1,7 +1,6 @@
 """The epoch whose model a run keeps, the early end of a training, and the refit on all classes."""
 
 import json
-from types import SimpleNamespace
 
 import keras
 import local_workers
@@ -26,7 +25,7 @@ from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.evaluation.scores import RECALL_AT_1 as RECALL
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training import refit, selection
-from experiments.training.plan import check_validated, describe
+from experiments.training.plan import check_validated
 from experiments.training.run_files import read_finished
 from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
@@ -136,12 +135,6 @@ def test_messages_of_early_stopping():
     # The run ends after this epoch in any case.
     last = options(FOLD, "--patience=2", "--epochs=4")
     assert selection.stopped(rows(0.3, 0.5, 0.4, 0.45), last) == ""
-    run = SimpleNamespace(
-        data=split([0, 0, 1, 1]), options=given, steps_per_epoch=7, paper={}, gallery=None
-    )
-    model = SimpleNamespace(count_params=lambda: 7)
-    said = describe(run, model, SimpleNamespace(epoch=0))
-    assert "9 epochs of 7 steps, or until MAP@R has not risen in 2 evaluations" in said
 
 
 def test_epochs_of_a_run_on_all_classes():
