@@ -24,10 +24,17 @@ class Tiny:
     images: np.ndarray
     class_ids: np.ndarray
 
-    def evaluate(self):
-        """Return the logs of `evaluate` on the images."""
-        batches = tf.data.Dataset.from_tensors((self.images, self.class_ids))
-        return self.model.evaluate(self.objective.targets(batches), verbose=0, return_dict=True)
+    def batches(self, steps=1, inputs=None, classes=None):
+        """Return one batch of the images, or of other inputs, for each step."""
+        inputs = self.images if inputs is None else inputs
+        batches = tf.data.Dataset.from_tensors((inputs, self.class_ids)).repeat(steps)
+        return self.objective.targets(batches, classes)
+
+    def evaluate(self, **more):
+        return self.model.evaluate(self.batches(**more), verbose=0, return_dict=True)
+
+    def fit(self, steps, classes=None):
+        return self.model.fit(self.batches(steps, classes=classes), verbose=0).history
 
     def embeddings(self):
         return self.embedding(self.images, training=False).numpy()

@@ -28,84 +28,74 @@ def test_the_loss_of_a_classifier_is_the_cross_entropy(tiny):
     assert logs["tightness"] + logs["contrastive"] == pytest.approx(logs["loss"], rel=1e-5)
 
 
-@pytest.mark.slow
-def test_center_loss_and_cross_entropy_are_weighted(tiny):
+def probabilities(run):
+    """Give the classifier random weights. Return its softmax in float64."""
+    layer = run.model.get_layer("logits")
+    layer.kernel.assign(np.random.default_rng(0).normal(size=layer.kernel.shape))
+    p = np.exp(layer(run.embeddings()).numpy().astype("float64"))
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def cross_entropy(run, p):
+    return -np.log(p[np.arange(8), run.class_ids]).mean()
+
+
+def test_center_loss_and_cross_entropy_without_smoothing_are_weighted(tiny):
     run = tiny("--loss=center", "--center_weight=0.25")
+    expected = cross_entropy(run, probabilities(run))
     logs = run.evaluate()
     center = float(run.objective.loss()(run.class_ids, run.embeddings()))
     assert center > 0.01
     assert logs["embeddings_loss"] == pytest.approx(center, rel=1e-4)
-    assert logs["loss"] == pytest.approx(0.25 * center + np.log(4), rel=1e-4)
+    assert logs["logits_loss"] == pytest.approx(expected, rel=1e-4)
+    assert logs["loss"] == pytest.approx(0.25 * center + expected, rel=1e-4)
     # The two terms are logged as tightness and contrastive.
     names = {run.objective.log_names.get(name, name) for name in logs}
     assert names == {"loss", "tightness", "contrastive"}
 
 
-def test_cross_entropy_with_the_center_loss_has_no_smoothing(tiny):
-    run = tiny("--loss=center")
-    layer = run.model.get_layer("logits")
-    layer.kernel.assign(np.random.default_rng(0).normal(size=layer.kernel.shape))
-    logits = layer(run.embeddings()).numpy().astype("float64")
-    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    of_class = log_p[np.arange(8), run.class_ids]
-    assert run.evaluate()["logits_loss"] == pytest.approx(-of_class.mean(), rel=1e-4)
+@pytest.fixture
+def attached(tiny):
+    """Function: flags -> PCE with an attached classifier."""
+    words = ["--loss=pce", "--classifier", "--lam_floor=1e-9"]
+    return lambda *more: tiny(*words, *more, two_levels=False)
 
 
-def with_classifier(tiny, *words):
-    """Build a model with PCE and a random classifier. Return the model and p."""
-    run = tiny("--loss=pce", "--classifier", "--lam_floor=1e-9", *words, two_levels=False)
-    layer = run.model.get_layer("logits")
-    layer.kernel.assign(np.random.default_rng(0).normal(size=layer.kernel.shape))
-    logits = layer(run.embeddings()).numpy().astype("float64")
-    p = np.exp(logits)
-    return run, p / p.sum(axis=1, keepdims=True)
-
-
-def test_pce_takes_p_and_lambda_from_the_attached_classifier(tiny):
-    run, p = with_classifier(tiny)
+def test_pce_takes_p_and_lambda_from_the_attached_classifier(attached):
+    run = attached()
+    p = probabilities(run)
     logs = run.evaluate()
     z = run.embeddings().astype("float64")
     lam = oracles.smallest_eigenvalue(p, z)
     assert lam > 1e-9  # positive, since eight images exceed five dimensions
     assert logs["embeddings_lambda_of_batch"] == pytest.approx(lam, rel=0.02)
-    expected = oracles.mean_loss(
-        oracles.pairwise_cross_entropy,
-        run.class_ids,
-        z,
-        lam=logs["embeddings_lambda_of_batch"],
-        p=p,
-    )
+    pce, lam = oracles.pairwise_cross_entropy, logs["embeddings_lambda_of_batch"]
+    expected = oracles.mean_loss(pce, run.class_ids, z, lam=lam, p=p)
     assert logs["embeddings_loss"] == pytest.approx(expected, rel=1e-3)
     parts = logs["embeddings_tightness"] + logs["embeddings_contrastive"]
     assert parts == pytest.approx(expected, rel=1e-3)
-    log_p = np.log(p[np.arange(8), run.class_ids])
-    assert logs["logits_loss"] == pytest.approx(-log_p.mean(), rel=1e-3)
+    assert logs["logits_loss"] == pytest.approx(cross_entropy(run, p), rel=1e-3)
     assert run.objective.log_names["embeddings_lambda_of_batch"] == "lambda_of_batch"
 
 
-def test_the_attached_classifier_can_have_a_higher_learning_rate(tiny):
-    run, _ = with_classifier(tiny, "--classifier_factor=30")
+def test_the_attached_classifier_can_have_a_higher_learning_rate(attached):
+    run = attached("--classifier_factor=30")
     assert run.objective.rate_factors(run.model) == {"logits/kernel": 30.0, "logits/bias": 30.0}
 
 
 @pytest.mark.slow
-def test_the_attached_classifier_trains_without_a_gradient_to_the_embedding(tiny):
-    run, _ = with_classifier(tiny, "--chunk_size=4", "--chunk_statistics")
+def test_the_attached_classifier_trains_without_a_gradient_to_the_embedding(attached):
+    run = attached("--chunk_size=4", "--chunk_statistics")
     with tf.GradientTape() as tape:
         logits = run.model(run.images)["logits"]
         loss = run.objective.cross_entropy()(run.class_ids, logits)
-    of_layer, of_embedding = [], []
-    for variable, gradient in zip(
-        run.model.trainable_variables, tape.gradient(loss, run.model.trainable_variables)
-    ):
-        own = variable.path.startswith("logits")
-        (of_layer if own else of_embedding).append(gradient)
-    assert of_embedding and all(gradient is None for gradient in of_embedding)
-    assert len(of_layer) == 2 and all(gradient is not None for gradient in of_layer)
+    variables = run.model.trainable_variables
+    gradients = tape.gradient(loss, variables)
+    reached = [v.path for v, gradient in zip(variables, gradients) if gradient is not None]
+    assert sorted(reached) == ["logits/bias", "logits/kernel"] and len(variables) > 2
     before = keras.ops.convert_to_numpy(run.model.get_layer("logits").kernel)
     embeddings = run.embeddings()
-    batches = tf.data.Dataset.from_tensors((run.images, run.class_ids)).repeat(3)
-    run.model.fit(run.objective.targets(batches), verbose=0)
+    run.fit(3)
     assert (before != run.model.get_layer("logits").kernel.numpy()).any()
     assert (embeddings != run.embeddings()).any()
 

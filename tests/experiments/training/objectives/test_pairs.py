@@ -1,9 +1,7 @@
 """Losses over pairs: levels, memory, chunks, miners, prefixes, a second loss, and relations."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 import tiers
 from processes import difference
 from tiny_run import finished_run, history
@@ -36,8 +34,7 @@ def test_a_loss_over_pairs_is_summed_over_the_levels(name, tiny, level_names):
 def test_one_encoder_embeds_photos_and_catalog_pictures(tiny):
     run = tiny("--loss=nt_xent", "--candidates=catalog", two_levels=False)
     pictures = run.images[::-1].copy()
-    batches = tf.data.Dataset.from_tensors(((run.images, pictures), run.class_ids))
-    logs = run.model.evaluate(run.objective.targets(batches), verbose=0, return_dict=True)
+    logs = run.evaluate(inputs=(run.images, pictures))
     loss, ids = run.objective.loss(), run.class_ids
     sets = run.embeddings(), run.embedding(pictures, training=False).numpy()
     ways = [loss.between(ids, one, ids, other) for one, other in (sets, sets[::-1])]
@@ -74,18 +71,15 @@ def test_a_memory_that_starts_after_the_last_step_is_refused(objective):
     pytest.mark.thorough,
 )
 def test_chunks_give_the_weights_of_the_whole_batch(tiny, loss):
-    flags = [f"--loss={loss}", "--frozen_batch_norm", "--batch_size=8"]
-    if loss == "memory":
-        flags[0] = "--loss=snca"
-        flags += ["--memory_size=20", "--memory_start_step=0"]
-    if loss == "levels":
-        flags[0] = "--loss=multi_similarity"
+    losses_of = {"memory": ["snca", "--memory_size=20", "--memory_start_step=0"]}
+    losses_of["levels"] = ["multi_similarity"]
+    name, *flags = losses_of.get(loss, [loss])
+    flags += [f"--loss={name}", "--frozen_batch_norm", "--batch_size=8"]
     trained = []
     for more in ([], ["--chunk_size=3"]):
         run = tiny(*flags, *more, two_levels=loss == "levels")
-        batches = tf.data.Dataset.from_tensors((run.images, run.class_ids)).repeat(2)
         run.model.run_eagerly = True
-        history = run.model.fit(run.objective.targets(batches), verbose=0).history
+        history = run.fit(2)
         trained.append((run.embedding.get_weights(), history))
     (plain, logs), (chunked, chunked_logs) = trained
     assert difference(plain, chunked) < 1e-5
@@ -179,12 +173,11 @@ def test_the_loss_has_the_relation_of_the_flags(objective, flags, relation):
 def test_a_step_with_a_relation_has_the_loss_of_the_relation(tiny, more):
     flags = ["--loss=supcon", "--relation=hierarchy", "--batch_size=8"]
     run = tiny(*flags, *more, two_levels=False)
-    batches = tf.data.Dataset.from_tensors((run.images, run.class_ids))
-    [(_, labels)] = run.objective.targets(batches, CLASSES)
+    [(_, labels)] = run.batches(classes=CLASSES)
     expected = losses.SupConLoss(relation=relations.Hierarchy())(labels, run.embeddings())
-    logs = run.model.evaluate(run.objective.targets(batches, CLASSES), verbose=0, return_dict=True)
+    logs = run.evaluate(classes=CLASSES)
     assert logs["loss"] == pytest.approx(float(expected), rel=1e-4)
     assert logs["positives_per_anchor"] == 1
-    before = keras.tree.map_structure(np.copy, run.embedding.get_weights())
-    run.model.fit(run.objective.targets(batches, CLASSES), verbose=0)
-    assert any((a != b).any() for a, b in zip(before, run.embedding.get_weights()))
+    before = run.embeddings()
+    run.fit(1, classes=CLASSES)
+    assert (before != run.embeddings()).any()
