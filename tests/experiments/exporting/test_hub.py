@@ -1,10 +1,10 @@
 """Publication on the Hugging Face Hub, without a network: the staged files, and the calls."""
 
 import json
-import pathlib
 import shutil
 import sys
 import types
+from unittest import mock
 
 import keras
 import numpy as np
@@ -44,58 +44,51 @@ def options_of(*words):
     return parse(RunOptions, ["run", "--dataset=glyphs", *words])
 
 
-class FakeApi:
-    """Stands for `huggingface_hub.HfApi`: copies the folder."""
-
-    target: pathlib.Path
-
-    def create_repo(self, repository, private, exist_ok):
-        assert (repository, private, exist_ok) == ("me/glyphs", True, True)
-        return f"https://hub/{repository}"
-
-    def upload_folder(self, repo_id, folder_path, commit_message):
-        assert repo_id == "me/glyphs" and "glyphs-seed0" in commit_message
-        shutil.copytree(folder_path, self.target)
+@pytest.fixture
+def api(tmp_path, monkeypatch):
+    """Stands for `huggingface_hub.HfApi`: copies the files to the folder `api.repository`."""
+    api = mock.Mock(repository=tmp_path / "hub")
+    api.create_repo.return_value = "https://hub/me/glyphs"
+    api.upload_folder.side_effect = lambda repo_id, folder_path, commit_message: shutil.copytree(
+        folder_path, api.repository, dirs_exist_ok=True
+    )
+    monkeypatch.setattr(pytest.importorskip("huggingface_hub"), "HfApi", lambda: api)
+    return api
 
 
-def test_model_card_threshold_and_index_are_published(run, tmp_path, monkeypatch):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    FakeApi.target = tmp_path / "hub"
-    monkeypatch.setattr(huggingface_hub, "HfApi", FakeApi)
+def test_model_card_threshold_and_index_are_published(run, api, tmp_path):
+    from huggingface_hub import ModelCard
+
     repository, index = hub.check_target("hf:me/glyphs", tmp_path / "photo_index")
-    exported = run / "exports" / "saved_model"
+    exported, published = run / "exports" / "saved_model", api.repository
     address = hub.publish(run, options_of(), exported, repository, index)
     assert address == "https://hub/me/glyphs"
-    files = {path.relative_to(FakeApi.target).as_posix() for path in FakeApi.target.rglob("*.*")}
+    api.create_repo.assert_called_once_with("me/glyphs", private=True, exist_ok=True)
+    given = api.upload_folder.call_args.kwargs
+    assert given["repo_id"] == "me/glyphs" and "glyphs-seed0" in given["commit_message"]
+    files = {path.relative_to(published).as_posix() for path in published.rglob("*.*")}
     assert files == {
         "README.md", "model.keras", "export.json", "threshold.json", "index/index.json",
         "saved_model/saved_model.pb",
     }  # fmt: skip
     images = np.ones([2, 4, 4, 3], "float32")
     expected = keras.saving.load_model(run / "best.keras").predict(images, verbose=0)
-    loaded = models.from_hub(FakeApi.target)
+    loaded = models.from_hub(published)
     np.testing.assert_array_equal(loaded.predict(images, verbose=0), expected)
     # The Hub reads the scores from the metadata.
-    card = huggingface_hub.ModelCard.load(FakeApi.target / "README.md")
+    card = ModelCard.load(published / "README.md")
     assert card.data.model_name == "glyphs" and card.data.library_name == "keras"
     scores = {score.metric_name: score.metric_value for score in card.data.eval_results}
     assert scores == {"R@1, cosine": 0.8457, "R@2, cosine": 0.9}
     assert {score.dataset_name for score in card.data.eval_results} == {"glyphs"}
     assert 'models.from_hub("me/glyphs")' in card.text and "## Data" in card.text
     # Scores of images that trained say nothing about new images.
-    shutil.rmtree(FakeApi.target)
     hub.publish(run, options_of("--class_split=every_class"), exported, repository, None)
-    assert "model-index" not in (FakeApi.target / "README.md").read_text()
+    assert "model-index" not in (published / "README.md").read_text()
 
 
-def test_a_refused_upload_is_one_line(run, monkeypatch):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-
-    def refuse(self, *arguments, **more):
-        raise ConnectionError("401 Unauthorized\nmore lines")
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", FakeApi)
-    monkeypatch.setattr(FakeApi, "create_repo", refuse)
+def test_a_refused_upload_is_one_line(run, api):
+    api.create_repo.side_effect = ConnectionError("401 Unauthorized\nmore lines")
     exported = run / "exports" / "saved_model"
     with pytest.raises(UsageError, match="to must be .*401 Unauthorized. The export is complete"):
         hub.publish(run, options_of(), exported, "me/glyphs", None)
@@ -133,15 +126,14 @@ def test_from_hub_downloads_the_model(run, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_publishes_an_export(finished, tmp_path, monkeypatch, capsys):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    FakeApi.target = tmp_path / "hub"
-    monkeypatch.setattr(huggingface_hub, "HfApi", FakeApi)
+def test_the_command_publishes_an_export(finished, api, tmp_path, capsys):
+    from huggingface_hub import ModelCard
+
     run = shutil.copytree(finished, tmp_path / "glyphs-seed0")
     words = [f"--run={run}", "--format=saved_model", "--to=hf:me/glyphs"]
     assert command_of("export")(*words) == 0
     assert "published: https://hub/me/glyphs" in capsys.readouterr().out
-    card = huggingface_hub.ModelCard.load(FakeApi.target / "README.md")
+    card = ModelCard.load(api.repository / "README.md")
     assert len(card.data.eval_results) == 2
-    assert models.from_hub(FakeApi.target).output_shape == (None, 8)
+    assert models.from_hub(api.repository).output_shape == (None, 8)
     assert str(tmp_path) not in card.content
