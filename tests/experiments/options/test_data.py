@@ -127,11 +127,3 @@ def test_the_resize_of_a_recipe_follows_the_image_size_of_the_command_line(words
 )
 def test_a_crop_that_removes_much_is_announced(words, expected):
     assert re.search(expected, described.crop_line(parse(RunOptions, ["run", *words.split()])))
-
-
-def test_a_folder_of_one_class_has_nothing_to_test(tmp_path):
-    photos = write_photos(tmp_path, [f"a/{number}.png" for number in range(4)])
-    with pytest.raises(ValueError, match=r"data_dir must have .* 2 class folders.*only .a. in"):
-        data("folder", photos)
-    split, _ = data("folder", photos, "--class_split=within_classes")
-    assert split.same_classes

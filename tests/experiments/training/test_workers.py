@@ -35,11 +35,6 @@ def ended(processes):
     return [(process.returncode, *output) for process, output in zip(processes, outputs)]
 
 
-def embeddings(folder):
-    with np.load(folder / "test_embeddings.npz") as saved:
-        return saved["embeddings"]
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
@@ -57,8 +52,9 @@ def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
     for name, array in expected.items():
         largest = max(np.abs(array).max(), 1e-3)
         np.testing.assert_allclose(found[name], array, atol=1e-5 * largest, err_msg=name)
-    assert embeddings(whole).shape == (132, 8)
-    np.testing.assert_allclose(embeddings(whole), embeddings(alone), rtol=1e-4, atol=1e-5)
+    arrays = [np.load(folder / "test_embeddings.npz")["embeddings"] for folder in (whole, alone)]
+    assert arrays[0].shape == (132, 8)
+    np.testing.assert_allclose(*arrays, rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(history(whole), history(alone)):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
     kept = [{path.name for path in folder.iterdir()} for folder in (whole, alone)]

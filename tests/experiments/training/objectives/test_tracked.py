@@ -1,18 +1,16 @@
 """Losses that are tracked and not trained, and the gap of Proposition 1."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tiers
-from tiny_run import TINY, assert_same_weights, finished_run, history
+from tiny_run import assert_same_weights, finished_run, history
 
 from experiments.evaluation.figures import Curves
 from experiments.evaluation.tracked import accuracy_difference, tracked_figures
-from experiments.options import RunOptions, parse
 from experiments.training.objectives.tracked import TrackedLosses, proposition_1
-
-
-def options(*words):
-    return parse(RunOptions, ["run", *TINY, *words])
+from keras_dml import losses
 
 
 def test_the_identity_of_proposition_1_holds():
@@ -35,26 +33,18 @@ def test_fewer_rows_than_dimensions_have_no_pairwise_cross_entropy():
 
 
 def test_tracked_values_equal_the_losses_on_the_first_batches():
-    class Run:
-        class data:
-            class train:
-                labels = np.arange(40) % 4
-
-        def sampler(self, step):
-            return (np.arange(12) + 7 * step) % 40
-
-    run = Run()
+    labels = np.arange(40) % 4
+    rows = [(np.arange(12) + 7 * step) % 40 for step in range(8)]
+    data = SimpleNamespace(train=SimpleNamespace(labels=labels))
+    run = SimpleNamespace(data=data, sampler=rows.__getitem__)
     z = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
     evaluator = TrackedLosses(["ce", "contrastive"], ["contrastive/margin=0.5"], False)
     found = dict(evaluator.measure(run, None, {"training": z}))
     assert found.keys() == {
         "track/contrastive", "track/contrastive_tightness", "track/contrastive_contrastive",
     }  # fmt: skip
-    from keras_dml import losses
-
     loss = losses.ContrastiveLoss(margin=0.5)
-    rows = [run.sampler(step) for step in range(8)]
-    expected = np.mean([float(loss(run.data.train.labels[each], z[each])) for each in rows])
+    expected = np.mean([float(loss(labels[each], z[each])) for each in rows])
     assert found["track/contrastive"] == pytest.approx(expected, rel=1e-5)
 
 
