@@ -21,20 +21,18 @@ from experiments.options import (
 from experiments.options.visible import visible
 
 
-def all_options():
-    """Return the options class of each command and benchmark, by the command's name."""
-    for name in commands():
-        importlib.import_module(f"experiments.{name}")
-    found, waiting = {}, [Options]
-    while waiting:
-        for kind in waiting.pop().__subclasses__():
-            waiting.append(kind)
-            if kind.__module__.startswith("experiments.") and "command" in vars(kind):
-                found.setdefault(kind.command, kind)
-    return {command: kind for command, kind in found.items() if command}
+def subclasses(kind):
+    return [each for child in kind.__subclasses__() for each in (child, *subclasses(child))]
 
 
-OPTIONS = all_options()
+for module in commands():
+    importlib.import_module(f"experiments.{module}")
+OPTIONS = {
+    kind.command: kind
+    for kind in subclasses(Options)
+    if kind.__module__.startswith("experiments.") and vars(kind).get("command")
+}
+"""The options class of each command and benchmark, by the command's name."""
 COMMANDS = {
     name: OPTIONS[f"experiments.{name}"] for name in commands() if f"experiments.{name}" in OPTIONS
 }
