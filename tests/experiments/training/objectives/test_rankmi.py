@@ -25,22 +25,17 @@ def test_rankmi_updates_the_embedding_once_in_k_plus_one_steps(objective):
     np.testing.assert_allclose(float(statistics.learning_rate), float(rate(0)))
 
 
-def test_rankmi_concatenates_all_levels(tiny, level_names):
-    run = tiny("--loss=rankmi", "--k=3", "--alpha=0.3", "--sampling=uniform", "--seed=7")
+def test_flags_configure_rankmi_over_all_levels(tiny):
+    words = ["--k=3", "--alpha=0.3", "--beta=0.7", "--sampling=uniform", "--seed=7"]
+    words += ["--statistics_hidden=6", "--statistics_depth=1", "--nostatistics_residual"]
+    run = tiny("--loss=rankmi", *words)
     assert run.embedding.output_shape == (None, 10)
     assert not run.objective.outputs()
-    assert (run.model.k, run.model.alpha, run.model.sampling, run.model.seed) == (
-        *(3, 0.3, "uniform", 7),
-    )
-    assert np.isfinite(run.evaluate()["mutual_information"])
-
-
-def test_flags_configure_the_statistics_network(tiny):
-    words = ["--statistics_hidden=6", "--statistics_depth=1", "--nostatistics_residual"]
-    network = tiny("--loss=rankmi", "--beta=0.7", *words).model.statistics_network
-    config = network.get_config()
+    model, config = run.model, run.model.statistics_network.get_config()
+    assert (model.k, model.alpha, model.sampling, model.seed) == (3, 0.3, "uniform", 7)
     asked = ("hidden", "depth", "residual", "zero_at")
     assert [config[name] for name in asked] == [6, 1, False, 0.7]
+    assert np.isfinite(run.evaluate()["mutual_information"])
 
 
 def test_the_rankmi_evaluator_follows_the_common_evaluators(objective):
