@@ -64,6 +64,9 @@ def test_each_argument_of_a_loss_has_a_flag_that_sets_it(loss):
             assert given.loss_arguments == {name: value}
             if loss not in ("rankmi",) and name != "anchor_gradient":
                 assert losses.get(loss, **given.loss_arguments).get_config()[name] == value
+        if argument.choices:
+            with pytest.raises(ValueError, match=f"{name} must be one of"):
+                losses.get(loss, **{name: "neither"})
 
 
 @tiers.parametrize("loss", losses.LOSSES, ["arcface", "contrastive", "center", "rankmi"])
