@@ -51,9 +51,11 @@ def test_mlflow_gets_flags_and_scores(folder, client):
     client.create_run.assert_called_once_with("7", tags={"mlflow.runName": "a run"})
     params = [call("id1", "loss", "triplet"), call("id1", "epochs", "2")]
     assert client.log_param.call_args_list == params
-    scores = [(5, ("epoch", 1), ("test/R_at_1", 0.25)), (10, ("epoch", 2), ("test/R_at_1", 0.5))]
     assert client.log_metric.call_args_list == [
-        call("id1", *score, step=step) for step, *row in scores for score in row
+        call("id1", "epoch", 1, step=5),
+        call("id1", "test/R_at_1", 0.25, step=5),
+        call("id1", "epoch", 2, step=10),
+        call("id1", "test/R_at_1", 0.5, step=10),
     ]
     client.set_terminated.assert_called_once_with("id1", "FINISHED")
     # A resumed run continues the same run, and another tracker begins a new one.
