@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from mutations import OF_BYTES, mutated
-from PIL import Image, ImageOps
+from PIL import Image
 
 import pipelines
 from experiments.evaluation.pictures import thumbnail
@@ -80,10 +80,6 @@ def turned(orientation, file_format, image=None, exif=None, **options):
     return encode(stored(image, orientation), file_format, exif, **options)
 
 
-def by_pillow(encoded):
-    return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).convert("RGB"))
-
-
 def as_stored(encoded):
     return np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
 
@@ -102,41 +98,12 @@ def app1(*arguments, prefix=b"Exif\0\0", fill=0, **options):
     return segment(0xE1, prefix + tiff(*arguments, **options), fill)
 
 
-@tiers.parametrize("byte_order", "<>", [">"])
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("byte_order", "<>")
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_all_eight_orientations_equal_pillow(orientation, file_format, byte_order):
-    encoded = turned(orientation, file_format, exif=tiff(orientation, byte_order))
+def test_all_eight_orientations_are_turned_upright(orientation, byte_order):
+    encoded = turned(orientation, "PNG", exif=tiff(orientation, byte_order))
     assert orientation_of(encoded) == orientation
-    decoded = decode_image(encoded).numpy()
-    np.testing.assert_array_equal(decoded, by_pillow(encoded))
-    assert decoded.shape == (HEIGHT, WIDTH, 3)
-    # Equal to the upright copy, except for the noise of another JPEG.
-    tolerance = 3 if file_format == "JPEG" else 0
-    assert np.abs(decoded.astype(int) - np.asarray(picture())).mean() <= tolerance
-    # TensorFlow's decoders ignore the orientation. If this changes, images are rotated twice.
-    theirs = np.squeeze(THEIRS[file_format](encoded))
-    np.testing.assert_array_equal(theirs, as_stored(encoded))
-
-
-@tiers.parametrize("file_format", FORMATS, ["JPEG"])
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_window_equals_the_part_of_the_upright_image(orientation, file_format):
-    encoded = turned(orientation, file_format)
-    whole = decode_image(encoded).numpy()
-    image = decode.open_image(encoded)
-    rng = np.random.default_rng(orientation)
-    windows = [(0, 0, HEIGHT, WIDTH), (HEIGHT - 1, 0, 1, 1), (0, WIDTH - 1, 1, 1)]
-    for _ in range(8):
-        height, width = rng.integers(1, HEIGHT + 1), rng.integers(1, WIDTH + 1)
-        windows.append((*rng.integers(0, (HEIGHT - height + 1, WIDTH - width + 1)), height, width))
-    for y, x, height, width in windows:
-        window = tf.constant([y, x, height, width], tf.int32)
-        expected = whole[y : y + height, x : x + width]
-        np.testing.assert_array_equal(image.crop(window), expected)
-        if file_format == "JPEG":  # except for the colors of the outer stored columns
-            quick = image.crop_jpeg(window).numpy()
-            np.testing.assert_array_equal(quick[1:-1, 1:-1], expected[1:-1, 1:-1])
+    np.testing.assert_array_equal(decode_image(encoded), picture())
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])

@@ -33,26 +33,18 @@ def encoded(pixels, file_format):
     return encode(Image.fromarray(pixels), file_format, quality=95)
 
 
-def resized_size(height, width, resize):
-    if isinstance(resize, tuple):
-        return resize
-    if height <= width:
-        return resize, int(resize * width / height)
-    return int(resize * height / width), resize
-
-
-def sampled(pixels, resized, window, out):
+def sampled(pixels, resized, window, out, antialias=True):
     """Scale a window of the resized image to out x out, as a plain sum over stored pixels.
 
-    Bilinear with antialiasing: a triangle as wide as the step between output pixels, where that is
-    more than one stored pixel, renormalised at the border of the image.
+    Bilinear: a triangle, renormalised at the border of the image. With antialiasing, it is as wide
+    as the step between output pixels, where that is more than one stored pixel.
     """
 
     def weights(length, resized_length, start, extent):
         matrix = np.zeros([out, length])
         stored_per_resized = length / resized_length
         step = extent * stored_per_resized / out
-        radius = max(step, 1.0)
+        radius = max(step, 1.0) if antialias else 1.0
         for i in range(out):
             centre = start * stored_per_resized + (i + 0.5) * step
             for j in range(length):
@@ -66,22 +58,24 @@ def sampled(pixels, resized, window, out):
     return np.einsum("ij,jkc,lk->ilc", rows, pixels.astype(np.float64), columns)
 
 
-def centre(resized, side):
-    y, x = (round((length - side) / 2.0) for length in resized)
-    return y, x, side, side
-
-
-SIZES = [(50, 70, 40), (70, 50, 40), (50, 70, (40, 40)), (33, 90, (45, 60)), (20, 25, 64)]
-
-
-@pytest.mark.parametrize("height,width,resize", SIZES)
-def test_evaluation_is_resize_and_center_crop(height, width, resize):
+@pytest.mark.parametrize(
+    ("height", "width", "resize", "resized"),
+    [
+        (50, 70, 40, (40, 56)),
+        (70, 50, 40, (56, 40)),
+        (50, 71, 40, (40, 56)),  # 56.8 without rounding
+        (50, 70, (40, 40), (40, 40)),
+        (33, 90, (45, 60), (45, 60)),
+        (20, 25, 64, (64, 80)),
+    ],
+)
+def test_evaluation_is_resize_and_center_crop(height, width, resize, resized):
     pixels = noise(height, width)
-    resized = resized_size(height, width, resize)
     result = EvaluationTransform(32, resize)(pixels)
     assert result.dtype == tf.float32
     assert result.shape == (32, 32, 3)
-    expected = sampled(pixels, resized, centre(resized, 32), 32)
+    y, x = (round((length - 32) / 2.0) for length in resized)
+    expected = sampled(pixels, resized, (y, x, 32, 32), 32)
     np.testing.assert_allclose(result, expected, atol=0.02)
 
 
@@ -290,27 +284,12 @@ def both(source, resized, part):
     return (read(image, resized, part, 16).numpy() for read in (resample_for_training, resample))
 
 
-def two_taps(pixels, out):
-    """Interpolate bilinearly at half-pixel centers, clamped at the border, as a plain sum."""
-
-    def weights(length):
-        matrix = np.zeros([out, length])
-        for i in range(out):
-            centre = min(max((i + 0.5) * length / out - 0.5, 0), length - 1)
-            below = math.floor(centre)
-            matrix[i, below] += 1 - (centre - below)
-            matrix[i, min(below + 1, length - 1)] += centre - below
-        return matrix
-
-    rows, columns = weights(pixels.shape[0]), weights(pixels.shape[1])
-    return np.einsum("ij,jkc,lk->ilc", rows, pixels.astype(np.float64), columns)
-
-
 @pytest.mark.parametrize("extent", [(16, 16), (31, 20), (9, 30), (8, 8)])
 def test_crops_below_two_stored_pixels_per_output_pixel_are_bilinear(extent):
     pixels = np.random.default_rng(1).integers(0, 256, (50, 40, 3), dtype=np.uint8)
     ours, _ = both(pixels, (50, 40), window_of(3, 5, *extent))
-    expected = two_taps(pixels[3 : 3 + extent[0], 5 : 5 + extent[1]], 16)
+    cut = pixels[3 : 3 + extent[0], 5 : 5 + extent[1]]
+    expected = sampled(cut, extent, (0, 0, *extent), 16, antialias=False)
     np.testing.assert_allclose(ours, expected, atol=0.01)
 
 
