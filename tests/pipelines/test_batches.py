@@ -1,7 +1,9 @@
 """Batches of images, views, and features, for training and evaluation, also on replicas."""
 
 import dataclasses
+import gc
 import warnings
+import weakref
 from pathlib import Path
 
 import keras
@@ -12,7 +14,13 @@ import tiers
 from PIL import Image
 
 from keras_dml._common.errors import ArgumentError
-from pipelines import EvaluationTransform, ImageTable, RandomSampler, TrainTransform
+from pipelines import (
+    EvaluationTransform,
+    ImageTable,
+    RandomSampler,
+    TrainTransform,
+    python_calls,
+)
 from pipelines.batches import evaluation_batches, feature_batches, training_batches
 
 NUM_IMAGES, BATCH_SIZE, SIDE = 23, 6, 16
@@ -325,3 +333,48 @@ def test_each_image_once_with_its_augmentation():
     np.testing.assert_array_equal(np.concatenate([batch.numpy() for batch in found]), images)
     with pytest.raises(ValueError, match=r"seeds must be integers of shape \[23, 2\]"):
         evaluation_batches(table, transform, 4, seeds=seeds)
+
+
+def kept_by_tensorflow():
+    """Return the number of functions that TensorFlow keeps until the process ends."""
+    return len(getattr(tf.compat.v1.get_default_graph(), "_py_funcs_used_in_graph", ()))
+
+
+@pytest.mark.slow  # garbage collection also visits the objects of other tests
+def test_a_table_is_freed_with_its_pipeline():
+    def evaluated():
+        table = ImageTable.from_arrays(pictures(3), LABELS)
+        (images,) = evaluation_batches(table, EvaluationTransform(24, (24, 28)))
+        np.testing.assert_array_equal(images, pictures(3)[:, :, 2:26].astype("float32"))
+        return weakref.ref(table)
+
+    # The first graph keeps the function, and other tests can have cleared this graph.
+    python_calls._caller.cache_clear()
+    evaluated()
+    gc.collect()
+    kept, called = kept_by_tensorflow(), len(python_calls._functions)
+    assert kept > 0
+    for _ in range(2):
+        gone = evaluated()
+        gc.collect()
+        assert gone() is None
+    assert (kept_by_tensorflow(), len(python_calls._functions)) == (kept, called)
+
+
+@pytest.mark.slow
+def test_function_lives_as_long_as_datasets_made_from_it():
+    def rows(factor):
+        def look_up(step):
+            return (np.full(2, factor * step),)
+
+        steps = tf.data.Dataset.range(4)
+        return python_calls.map_numpy(steps, look_up, (tf.int64, [])).unbatch().batch(4).prefetch(1)
+
+    first, second = rows(1), iter(rows(10))
+    gc.collect()
+    batches = [batch.numpy().tolist() for (batch,) in second]
+    assert batches == [[0, 0, 10, 10], [20, 20, 30, 30]]
+    both = tf.data.Dataset.zip((first, rows(100)))
+    del first
+    gc.collect()
+    assert [int(b[0] + a[3]) for (a,), (b,) in both] == [1, 203]
