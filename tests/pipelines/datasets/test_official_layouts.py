@@ -318,18 +318,20 @@ def test_coarse_ids_are_unchanged(tmp_path):
     assert split.train.select_classes([3, 0]).select([0]).coarse_ids.tolist() == [3, 0]
 
 
-def test_rows_classes_and_names_of_cars_from_the_subprocess(tmp_path):
-    table = cars.load(write_cars(tmp_path, (101, 7, 7, 10))).table
+def test_rows_classes_and_boxes_of_cars_from_the_subprocess(tmp_path):
+    table = cars.load(write_cars(tmp_path, (101, 7, 7, 10)), crop_to_box=True).table
     assert table.class_names == ("Car 7", "Car 10", "Car 101")
     assert table.labels.tolist() == [2, 0, 0, 1]
     assert table.paths[0] == str(tmp_path / "car_ims" / "000001.jpg")
-    assert table.boxes is None
+    # They start at 0 and include their last pixel.
+    assert table.boxes.tolist() == [[1, 0, 20, 30], [3, 1, 20, 30], [5, 2, 20, 30], [7, 3, 20, 30]]
 
 
 def test_the_second_layout_of_cars_pools_its_two_sets(tmp_path):
     table = cars.load(write_cars_devkit(tmp_path)).table
     assert table.class_names == ("Car 1", "Car 2", "Car 99", "Car 100")
     assert table.labels.tolist() == [0, 2, 1, 3, 0]
+    assert table.boxes is None
     assert table.paths[2] == str(tmp_path / "cars_train" / "00003.jpg")
     assert table.paths[3] == str(tmp_path / "cars_test" / "00001.jpg")
 
@@ -345,12 +347,6 @@ def test_cars_with_lists_in_devkit_and_nested_folders(tmp_path):
     table = cars.load(tmp_path).table
     assert len(table) == 5
     assert table.paths[4] == str(root / "cars_test" / "cars_test" / "00002.jpg")
-
-
-def test_boxes_of_cars_start_at_0_and_include_their_last_pixel(tmp_path):
-    split = load_dataset("cars", write_cars(tmp_path), crop_to_box=True)
-    assert split.train.boxes.tolist() == [[1, 0, 20, 30], [3, 1, 20, 30], [5, 2, 20, 30]]
-    assert split.test.boxes[0].tolist() == [7, 3, 20, 30]
 
 
 def write_three_cars(root, path_field="relative_im_path", **replaced):
