@@ -10,6 +10,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from hub_presets import text_preset
 
 import keras_dml.similarity
 
@@ -138,6 +139,8 @@ def test_every_public_class_and_function_has_an_example():
 )
 def test_examples_run(module, given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if module == "keras_dml.models":
+        text_preset(tmp_path / "all-MiniLM-L6-v2", longest=64)
     assert "".join(run(name, given) for name in public(module) if name not in LONG) == ""
 
 
