@@ -131,26 +131,3 @@ def test_one_class_and_rows_of_zeros(audited):
     lines = audited(embeddings=rows, labels=np.zeros(92))
     assert not of_kind(lines, "label error") and not of_kind(lines, "confused classes")
     assert {"90", "91"} <= {line["row"] for line in of_kind(lines, "outlier")}
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"embeddings": np.zeros((0, 4)), "labels": LABELS[:0]}, "The sets must have an image"),
-        ({"train_embeddings": EMBEDDINGS}, "must have the array train_labels"),
-        (
-            {"train_embeddings": EMBEDDINGS[:, :5], "train_labels": LABELS},
-            "embeddings of one width, but got train (90, 5), test (90, 8)",
-        ),
-        (
-            {"train_embeddings": EMBEDDINGS, "train_labels": np.arange(90)},
-            "train labels and test labels must be of one kind",
-        ),
-    ],
-)
-def test_invalid_files(arrays, message, tmp_path, capsys):
-    whole = {"embeddings": EMBEDDINGS, "labels": LABELS} | arrays
-    np.savez(tmp_path / "wrong.npz", **whole)
-    assert command(f"--embeddings={tmp_path / 'wrong.npz'}") == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "wrong-audit").exists()

@@ -99,23 +99,6 @@ def test_an_index_is_calibrated_with_its_classes(tmp_path):
     assert found.findings["classes"] == 12 and found.findings["positive_pairs"] == 12
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"labels": np.zeros(120)}, "labels must have at least two classes"),
-        ({"labels": np.arange(120)}, "no pair is positive"),
-        ({"embeddings": np.full((120, 2), np.inf)}, "embeddings must be finite"),
-        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, "at least two classes"),
-    ],
-)
-def test_invalid_embeddings(tmp_path, capsys, arrays, message):
-    embeddings_file(tmp_path / "all.npz", **arrays)
-    assert command(f"--embeddings={tmp_path / 'all.npz'}") == 2
-    err = capsys.readouterr().err
-    assert message in err and len(err.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["all.npz"]
-
-
 def test_a_calibration_of_another_model_or_metric_is_refused(tmp_path):
     model = model_folder(tmp_path / "model")
     path = calibration_path(model)

@@ -129,35 +129,6 @@ def test_a_catalog_in_a_file_is_searched(tmp_path):
     assert of_retrieval(result["scores"]) == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3, 7])
 
 
-NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"labels": None}, "must have the array labels.*with the arrays embeddings"),
-        ({"embeddings": None, "labels": None, "x": LABELS}, "must have .* embeddings.* arrays x"),
-        ({"gallery_labels": LABELS}, "must have the array gallery_embeddings"),
-        ({"catalog_labels": LABELS}, "must have the array catalog_embeddings"),
-        ({"labels": ["a"] * 30}, "The queries must have at least 2 classes, but got 1"),
-        ({"labels": range(30)}, "at least 2 images of a class, but got 1 of each class"),
-        ({"labels": LABELS[:7]}, r"labels shape \[n\].*\(30, 4\) and \(7,\)"),
-        ({"embeddings": EMBEDDINGS[0]}, r"embeddings must have .*\[n, d\].*\(4,\)"),
-        ({"embeddings": NAN_IN_ROW_3}, r"NaN or infinity in 1 of 30 rows \(row numbers 3\)"),
-        ({"embeddings": EMBEDDINGS[:1], "labels": LABELS[:1]}, "at least 2 images.*1"),
-        ({"embeddings": EMBEDDINGS[:0], "labels": LABELS[:0]}, "at least 2 images.*0"),
-        ({"paths": LABELS + "\udc80"}, "must be valid UTF-8"),
-        ({"paths": LABELS[:4]}, "one label for each image.*4 images and 30 labels"),
-    ],
-)
-def test_invalid_embeddings(changed, message, tmp_path, capsys):
-    arrays = {"embeddings": EMBEDDINGS, "labels": LABELS, **changed}
-    arrays = {name: array for name, array in arrays.items() if array is not None}
-    np.savez(tmp_path / "mine.npz", **arrays)
-    refused([f"--embeddings={tmp_path / 'mine.npz'}"], message, capsys)
-    assert not list(tmp_path.rglob("*.json"))
-
-
 def refused(arguments, message, capsys):
     assert command(*arguments) == 2
     lines = capsys.readouterr().err.splitlines(keepends=True)
@@ -178,19 +149,6 @@ def test_an_untrained_backbone_without_a_run(photos, tmp_path, capsys):
     assert scores == metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
     assert "training classes" not in printed
     assert "<h1>untrained backbone small_convnet</h1>" in page
-
-
-def test_unreadable_files(tmp_path, capsys):
-    np.savez_compressed(tmp_path / "whole.npz", embeddings=EMBEDDINGS, labels=LABELS)
-    whole = (tmp_path / "whole.npz").read_bytes()
-    for name, content in (
-        ("cut.npz", whole[:300]),
-        ("text.npz", b"embeddings"),
-        ("damaged.npz", whole[:60] + b"\xff" * 10 + whole[70:]),
-    ):
-        (tmp_path / name).write_bytes(content)
-        refused([f"--embeddings={tmp_path / name}"], f"must be a .npz file.*{name}", capsys)
-    refused([f"--embeddings={tmp_path / 'gone.npz'}"], "gone.npz is not a file", capsys)
 
 
 def test_output_folders(tmp_path, capsys, monkeypatch):
