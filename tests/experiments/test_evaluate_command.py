@@ -33,14 +33,26 @@ command = command_of("evaluate")
 
 
 def read(folder):
-    """Return the scores without the scores of information, and the page."""
+    """Return the result, and the page; without the scores of information."""
     result = json.loads((folder / "evaluation.json").read_text())
-    return of_retrieval(result["scores"]), (folder / "evaluation.html").read_text()
+    for key in [key for key in result["scores"] if key in SCORES and not SCORES[key].compute]:
+        del result["scores"][key]
+    return result, (folder / "evaluation.html").read_text()
 
 
-def of_retrieval(scores):
-    return {key: value for key, value in scores.items()
-            if key not in SCORES or SCORES[key].compute}  # fmt: skip
+@pytest.fixture
+def evaluated(tmp_path):
+    """A function that evaluates arrays of a file, and returns `read` of the output."""
+
+    def evaluated(*words, **arrays):
+        arrays = {"embeddings": EMBEDDINGS, "labels": LABELS, **arrays}
+        np.savez(tmp_path / "mine.npz", **arrays)
+        output = tmp_path / "out" / "deep"
+        files = [f"--embeddings={tmp_path / 'mine.npz'}", f"--output_dir={output}"]
+        assert command(*files, *words) == 0
+        return read(output)
+
+    return evaluated
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +73,10 @@ def embeddings(model, photos):
     return TableEmbedder(loaded, TRANSFORM, 64)(pipelines.load_dataset("folder", photos).test)
 
 
-def test_third_party_embeddings(tmp_path, capsys):
+def test_third_party_embeddings(evaluated, capsys):
     other = np.array([{}])  # Python objects, which the command must not load
-    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, other=other)
-    assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--recall_at=1,3") == 0
-    printed = capsys.readouterr().out
-    scores, page = read(tmp_path / "mine-evaluation")
+    result, page = evaluated("--recall_at=1,3", other=other)
+    printed, scores = capsys.readouterr().out, result["scores"]
     assert scores == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3])
     for name in ("map@r/l2", "nmi", "recall@3/cosine"):
         shown = f"{100 * scores[name]:.1f}"
@@ -75,58 +85,42 @@ def test_third_party_embeddings(tmp_path, capsys):
     assert page.count("<svg") == 1 and "<h2>Retrieval" not in page
 
 
-def test_a_gallery_without_a_class_missing_pictures_and_rows_of_zeros(tmp_path, capsys):
+def test_a_gallery_without_a_class_missing_pictures_and_rows_of_zeros(evaluated, capsys):
     queries = EMBEDDINGS[:20].astype("float64")
-    sets = {"gallery": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}
-    arrays = {"embeddings": queries, "labels": LABELS[:20], "gallery_labels": LABELS[5:]}
-    arrays["gallery_embeddings"] = sets["gallery"]
-    file = tmp_path / "sets.npz"
-    np.savez(file, **arrays, paths=LABELS[:20], gallery_paths=LABELS[5:])
-    output = tmp_path / "out" / "deep"
-    words = [f"--embeddings={file}", f"--output_dir={output}", "--recall_at=25", "--noclustering"]
-    assert command(*words) == 0
+    gallery = {"gallery": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}
+    arrays = {"gallery_embeddings": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}
+    arrays |= {"paths": LABELS[:20], "gallery_paths": LABELS[5:]}
+    words = ["--recall_at=25", "--noclustering"]
+    result, _ = evaluated(*words, embeddings=queries, labels=LABELS[:20], **arrays)
     printed = capsys.readouterr().out
-    assert read(output)[0] == metrics.evaluate(
-        queries, LABELS[:20], [1, 25], clustering=False, **sets
-    )
+    expected = metrics.evaluate(queries, LABELS[:20], [1, 25], clustering=False, **gallery)
+    assert result["scores"] == expected
     assert "Queries without a match: 5" in printed
     assert "the page shows no pictures: class 1: no such file" in printed
 
     # Query and gallery share no class, and there are rows of zeros.
-    zeros = {"embeddings": queries * (np.arange(20) < 13)[:, None], "labels": LABELS[:20] + "x"}
-    np.savez(file, **arrays | zeros)
-    assert command(*words) == 0
+    zeros = queries * (np.arange(20) < 13)[:, None]
+    result, page = evaluated(*words, embeddings=zeros, labels=LABELS[:20] + "x", **arrays)
     line = "7 rows of zeros (row numbers 13, 14, 15, 16, 17, …): similarity 0 to everything"
     assert f"\n{line}\n" in capsys.readouterr().out
-    scores, page = read(output)
-    assert scores["recall@25/l2"] == 0 and "<svg" not in page and line in page
-    result = json.loads((output / "evaluation.json").read_text())
+    assert result["scores"]["recall@25/l2"] == 0 and "<svg" not in page and line in page
     assert (result["zero_rows"], result["gallery_zero_rows"]) == (7, 0)
 
 
-def test_prefixes_of_third_party_embeddings(tmp_path, capsys):
-    file = tmp_path / "mine.npz"
-    np.savez(file, embeddings=EMBEDDINGS, labels=LABELS)
-    options = [f"--embeddings={file}", "--recall_at=1,3", "--noclustering"]
-    assert command(*options, "--matryoshka=1,2,4") == 0
-    scores, page = read(tmp_path / "mine-evaluation")
-    expected = metrics.recall_at_k(EMBEDDINGS[:, :2], LABELS, [1, 3], "l2")
-    assert scores["recall@3/l2/first 2"] == expected[3]
-    assert "recall@1/l2/first 4" not in scores and "first 2, l2" in page
-
-
-def test_a_catalog_in_a_file_is_searched(tmp_path):
+def test_prefixes_and_a_catalog_of_third_party_embeddings(evaluated):
     catalog = {"catalog_embeddings": EMBEDDINGS[::5], "catalog_labels": LABELS[::5]}
-    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS, **catalog)
-    assert command(f"--embeddings={tmp_path / 'mine.npz'}", "--recall_at=1,3,7") == 0
+    result, page = evaluated("--recall_at=1,3,7", "--matryoshka=1,2,4", **catalog)
+    expected = metrics.recall_at_k(EMBEDDINGS[:, :2], LABELS, [1, 3], "l2")
+    assert result["scores"]["recall@3/l2/first 2"] == expected[3]
+    assert "recall@1/l2/first 4" not in result["scores"] and "first 2, l2" in page
     found = metrics.recall_at_k(
         EMBEDDINGS, LABELS, [1, 3], gallery=EMBEDDINGS[::5], gallery_labels=LABELS[::5]
     )
-    result = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())
     assert result["catalog"] == 6 and result["catalog_zero_rows"] == 0
     assert result["recall"]["photo to catalog, cosine"] == {"1": found[1], "3": found[3]}
-    # The catalog does not change the other scores.
-    assert of_retrieval(result["scores"]) == metrics.evaluate(EMBEDDINGS, LABELS, [1, 3, 7])
+    # Neither changes the other scores.
+    others = metrics.evaluate(EMBEDDINGS, LABELS, [1, 3, 7])
+    assert result["scores"] == {**result["scores"], **others}
 
 
 def refused(arguments, message, capsys):
@@ -143,10 +137,11 @@ def test_an_untrained_backbone_without_a_run(photos, tmp_path, capsys):
     words += ["--weights=none", f"--output_dir={tmp_path}", "--recall_at=1,2"]
     assert command(*words) == 0
     printed = capsys.readouterr().out
-    scores, page = read(tmp_path)
+    result, page = read(tmp_path)
     embeddings = np.load(tmp_path / "evaluation.npy")
     assert embeddings.shape == (20, 128)  # the test classes, and no projection
-    assert scores == metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
+    expected = metrics.evaluate(embeddings, np.repeat(np.arange(5), 4), [1, 2])
+    assert result["scores"] == expected
     assert "training classes" not in printed
     assert "<h1>untrained backbone small_convnet</h1>" in page
 
@@ -175,7 +170,7 @@ def test_a_run_and_a_keras_model(model, photos, embeddings, tmp_path, monkeypatc
     assert command(f"--run={model / 'run'}") == 0
     found, page = read(model / "run" / "evaluation")
     assert "training classes" not in capsys.readouterr().out + page
-    assert found == scores
+    assert found["scores"] == scores
     at_random, heading, _ = page.partition("<h2>Best queries")
     assert at_random.count('class="query"') == 10 and heading
     assert page.count("<svg") == 2
@@ -201,7 +196,7 @@ def test_a_run_and_a_keras_model(model, photos, embeddings, tmp_path, monkeypatc
     monkeypatch.setattr(EmbeddingFile, "append", lambda *a: (written.append(len(a[1])), append(*a)))
     assert command(*arguments, "--eval_batch_size=10") == 0
     assert written == [3, 10, 7]
-    assert read(tmp_path)[0] == scores
+    assert read(tmp_path)[0]["scores"] == scores
     np.testing.assert_allclose(np.load(tmp_path / "evaluation.npy"), embeddings, atol=1e-6)
 
     # Other images: all embeddings are recomputed.
@@ -213,7 +208,7 @@ def test_a_run_and_a_keras_model(model, photos, embeddings, tmp_path, monkeypatc
     assert sum(written[3:]) == 40
     embeddings = np.load(tmp_path / "evaluation.npy")
     scores = metrics.evaluate(embeddings, np.repeat(np.arange(10), 4), [1, 2], clustering=False)
-    assert read(tmp_path)[0] == scores
+    assert read(tmp_path)[0]["scores"] == scores
 
 
 @tiers.thorough
@@ -257,18 +252,14 @@ def test_unsuitable_models(model, photos, tmp_path, capsys):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
-def test_scores_by_scann_have_certificates(tmp_path, capsys):
-    np.savez(tmp_path / "mine.npz", embeddings=EMBEDDINGS, labels=LABELS)
-    words = [f"--embeddings={tmp_path / 'mine.npz'}", "--matryoshka=2,4", "--recall_at=1,3"]
-    assert command(*words) == 0
+def test_scores_by_scann_have_certificates(evaluated, capsys):
+    words = ["--matryoshka=2,4", "--recall_at=1,3"]
+    exact, _ = evaluated(*words)
     assert "Exact on" not in capsys.readouterr().out
-    exact, _ = read(tmp_path / "mine-evaluation")
-    assert command(*words, "--neighbors=scann") == 0
+    result, page = evaluated(*words, "--neighbors=scann")
     assert "interval (first 2, cosine): R@1 " in capsys.readouterr().out
-    scores, page = read(tmp_path / "mine-evaluation")
-    assert scores == pytest.approx(exact) and "Exact on 30 random queries" in page
-    text = (tmp_path / "mine-evaluation" / "evaluation.json").read_text()
-    certificates = json.loads(text)["certificates"]
+    scores, certificates = result["scores"], result["certificates"]
+    assert scores == pytest.approx(exact["scores"]) and "Exact on 30 random queries" in page
     for key in ("recall@3/cosine", "map@r/l2", "recall@1/cosine/first 2"):
         low, high = certificates[f"{key}/exact_low"], certificates[f"{key}/exact_high"]
         assert low < scores[key] < high
