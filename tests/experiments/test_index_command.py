@@ -308,14 +308,14 @@ def test_a_damaged_model_and_a_model_with_another_signature(tmp_path, model, ref
     graph = bytearray((damaged / "saved_model.pb").read_bytes())
     graph[len(graph) // 2] ^= 1
     (damaged / "saved_model.pb").write_bytes(graph)
-    refused("saved_model.pb has changed since", f"--saved_model={damaged}")
+    outputs = [f"--output={tmp_path / name}" for name in ("one", "two")]
+    refused("saved_model.pb has changed since", f"--saved_model={damaged}", outputs[0])
     module, other = tf.Module(), tmp_path / "other"
     module.serve = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None], tf.float32)])
     tf.saved_model.save(module, str(other), {"serving_default": module.serve})
     refused("saved_model must have a signature serving_default", f"--saved_model={other}")
     (other / "saved_model.pb").write_bytes(b"damaged")
-    new = f"--output={tmp_path / 'new'}"
-    refused("saved_model cannot be loaded", f"--saved_model={other}", new)
+    refused("saved_model cannot be loaded", f"--saved_model={other}", outputs[1])
 
 
 def test_images_are_sorted_and_linked_folders_are_followed(tmp_path, photos):
