@@ -10,7 +10,7 @@ import pytest
 from official_layouts import write_groceries
 from photo_search import png
 from PIL import Image
-from tiny_run import TINY
+from tiny_run import TINY, small_encoder
 
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options import run_command
@@ -67,6 +67,9 @@ MISTAKES = {
         ("--embeddings={npz} --neighbors=faiss", "neighbors.*scann.*faiss"),
         ("--embeddings={npz} --matryoshka=2,1", "matryoshka must .*4.*2,1"),
         ("--embeddings={npz} --matryoshka=3,5", "matryoshka must .*4.*3,5"),
+        ("{encoder} {photos} --relation=hierarchy", "must have coarse classes"),
+        ("{encoder} --dataset=groceries {candidate} --split=train", "must come with split=test"),
+        ("{candidate} --saved_model={root}", "candidate_model must be unset without --model"),
     ],
     "export": [
         ("", "run and format must be set"),
@@ -114,6 +117,7 @@ MISTAKES = {
             "import_modules must be mod",
         ),
         ("{bare} --backbone={maps} --weights=none", "weights must be "),
+        ("{bare} --backbone={root}/named.keras --output_dir=new", "'_maps'. Rename"),
         ("{tiny} --train_classes=3", "batch_size must be .* 3 classes, but got 8. Lower"),
         ("{tiny} --epochs=3 --head_epochs=3", "head_epochs must be below epochs=3"),
         ("{tiny} --batch_size=9", "batch_size must be a multiple of images_per_class=2.*9"),
@@ -192,12 +196,15 @@ def places(photos, index, tmp_path_factory):
     (root / "circle.flags").write_text("--flagfile=circle.flags\n")
     (root / "relation.flags").write_text("--relation=hierarchy\n")
     (root / "utf16.flags").write_text("--epochs=2\n", encoding="utf-16")
+    small_encoder().save(root / "encoder.keras")
     ids = [41, 42, 43]  # test classes
     groceries = write_groceries(root / "data", [0, 0, 1, 1], ids, ids, png(5))
     catalog = [word for word in TINY if not word.startswith(("--dataset", "--batch_size"))]
     catalog += ["--dataset=groceries", f"--data_dir={groceries}", "--candidates=catalog"]
     maps = keras.Sequential([keras.Input([16, 16, 3]), keras.layers.Conv2D(5, 3, strides=4)])
     maps.save(root / "maps.keras")
+    maps.name = "_maps"
+    maps.save(root / "named.keras")
     (root / "text.jpg").write_text("no image")
     Image.new("1", (8000, 8000)).save(root / "huge.png")  # 8 KB
     changed_indexes(index, root)
@@ -211,6 +218,9 @@ def places(photos, index, tmp_path_factory):
         "npz": root / "mine.npz",
         "begun": root / "begun",
         "other": other,
+        "photos": f"--data_dir={photos}",
+        "encoder": f"--model={root / 'encoder.keras'} --resize=20 --output_dir=out",
+        "candidate": f"--candidate_model={root / 'encoder.keras'} --data_dir={groceries}",
         "images": f"--saved_model={index.parent}/model --images={index.parent}/photos --output=new",
         "tiny": tiny,
         "bare": tiny.replace("--backbone=small_convnet --weights=none", ""),

@@ -2,7 +2,6 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 import tiers
@@ -10,8 +9,7 @@ from processes import run_python
 from tiny_run import TINY, assert_serves_its_embeddings, command
 
 from experiments.options import RunOptions, parse
-from experiments.training import encoders
-from keras_dml import metrics, models
+from keras_dml import metrics
 
 
 def test_files_of_a_finished_run(finished):
@@ -114,23 +112,3 @@ def test_strategy_precision_and_compilation(more, photos, tmp_path):
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}", *more]
     run_python("-m", "experiments.run", *arguments)
     assert_serves_its_embeddings(tmp_path / "run")
-
-
-def test_a_model_that_cannot_be_exported_is_refused_before_training(
-    photos,
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
-    def embedding_model(options):
-        backbone = models.small_convnet(options.image_size, filters=(4,))
-        inputs = keras.Input(backbone.input_shape[1:])
-        whole = keras.Model(inputs, backbone(inputs))
-        backbone.name = "_backbone"
-        return backbone, models.embedding_model(whole, 4)
-
-    monkeypatch.setattr(encoders, "embedding_model", embedding_model)
-    folder = tmp_path / "run"
-    assert command(*TINY, "--loss=snca", f"--data_dir={photos}", f"--output_dir={folder}") == 2
-    assert "'_backbone'. Rename" in capsys.readouterr().err
-    assert not folder.exists()
