@@ -54,44 +54,37 @@ def row(seed, name=NASTY, neighbors=5, note="query"):
     return Row(cells)
 
 
-def history(epochs):
-    return [
-        {
-            "epoch": epoch,
-            "step": 10 * epoch,
-            "train/loss": 2 / epoch,
-            "train/tightness": 1.5 / epoch,
-            "train/contrastive": 0.5 / epoch,
-            "train/learning_rate": 0.01 / epoch,
-            "test/recall@1/cosine": 0.6 - 0.1 * abs(epoch - 3),
-            "test/recall@1/l2": 0.5 - 0.1 * abs(epoch - 3),
-            "test/accuracy": 0.9 + 0.01 * epoch,
-        }
-        for epoch in range(1, epochs + 1)
-    ]
-
-
-def sample(**changes):
-    """Return a result with every part of a page."""
-    content = {
-        "title": NASTY,
-        "rows": {
-            "embedding, cosine": {"recall@1": 0.6, "recall@2": 0.71234},
-            "embedding, l2": {"recall@1": 0.5, "recall@2": 0.75},
-            "raw pixels, cosine": {"recall@1": 0.158, "recall@1000": 0.99},
-            "raw pixels, l2": {"recall@1000": 1.0},
-            "photo to catalog, l2": {"recall@1": 0.7},
-        },
-        "summary": [("images per second", "1,014"), ("loss", NASTY)],
-        "history": history(4),
-        "best": history(4)[2],
-        "why_kept": "the best by R@1 on the <test> images",
-        "reproduce": "python -m x --a='<b>'",
-        "flags": "--loss=multi_similarity\n--note=" + NASTY,
+HISTORY = [
+    {
+        "epoch": epoch,
+        "step": 10 * epoch,
+        "train/loss": 2 / epoch,
+        "train/tightness": 1.5 / epoch,
+        "train/contrastive": 0.5 / epoch,
+        "train/learning_rate": 0.01 / epoch,
+        "test/recall@1/cosine": 0.6 - 0.1 * abs(epoch - 3),
+        "test/recall@1/l2": 0.5 - 0.1 * abs(epoch - 3),
+        "test/accuracy": 0.9 + 0.01 * epoch,
     }
-    return Result(**content | changes)
-
-
+    for epoch in range(1, 5)
+]
+# A result with every part of a page.
+FULL = Result(
+    title=NASTY,
+    rows={
+        "embedding, cosine": {"recall@1": 0.6, "recall@2": 0.71234},
+        "embedding, l2": {"recall@1": 0.5, "recall@2": 0.75},
+        "raw pixels, cosine": {"recall@1": 0.158, "recall@1000": 0.99},
+        "raw pixels, l2": {"recall@1000": 1.0},
+        "photo to catalog, l2": {"recall@1": 0.7},
+    },
+    summary=[("images per second", "1,014"), ("loss", NASTY)],
+    history=HISTORY,
+    best=HISTORY[2],
+    why_kept="the best by R@1 on the <test> images",
+    reproduce="python -m x --a='<b>'",
+    flags="--loss=multi_similarity\n--note=" + NASTY,
+)
 BARE = Result("bare", {"embedding, cosine": {"recall@1": 0.25}})
 SHOWN = Shown(
     [
@@ -111,7 +104,7 @@ def written(folder, result, shown=SHOWN):
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """A page with every part."""
-    return written(tmp_path_factory.mktemp("report"), sample())
+    return written(tmp_path_factory.mktemp("report"), FULL)
 
 
 def parsed(text):
@@ -173,7 +166,8 @@ def test_missing_parts_are_not_shown(tmp_path):
                    "Map of", "The same again"):  # fmt: skip
         assert absent not in text
     assert parsed(text).tag == "html"
-    text = written(tmp_path, sample(history=history(1), best=history(1)[0]), Shown())
+    one_epoch = dataclasses.replace(FULL, history=HISTORY[:1], best=HISTORY[0])
+    text = written(tmp_path, one_epoch, Shown())
     assert "There was one evaluation" in text and "<svg" not in text
 
 
@@ -211,7 +205,7 @@ def test_size_and_format_of_stored_pictures(size, kind, stored, shown, crisp):
 def test_the_report_does_not_depend_on_matplotlib_settings(text, tmp_path):
     with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "axes.linewidth": 5}):
         before = dict(matplotlib.rcParams)
-        assert written(tmp_path, sample()) == text
+        assert written(tmp_path, FULL) == text
         assert dict(matplotlib.rcParams) == before
 
 
@@ -292,20 +286,15 @@ def test_contents_of_the_card():
     assert "/of/mine" not in CARD
 
 
-def test_a_threshold_replaces_the_previous_threshold(tmp_path):
+def test_a_threshold_and_the_final_model_are_written_once(tmp_path):
     path = tmp_path / "card.md"
     update_threshold(path, "From 0.5 on.")
     assert not path.exists()
-    for card in (CARD, "# another card\n"):
+    for card in ("# another card\n", CARD):
         path.write_text(card, encoding="utf-8")
         update_threshold(path, "From 0.5 on.")
         changed = path.read_text(encoding="utf-8")
         assert changed == card.replace(NO_THRESHOLD, "From 0.5 on.")
-
-
-def test_the_final_model_is_a_line_of_its_use(tmp_path):
-    path = tmp_path / "card.md"
-    path.write_text(CARD, encoding="utf-8")
     for _ in range(2):
         update_final_model(path, "refit/saved_model")
     text = path.read_text(encoding="utf-8")
@@ -324,6 +313,5 @@ def test_the_final_model_is_a_line_of_its_use(tmp_path):
     ],
 )
 def test_licenses(backbone, weights, words):
-    assert words in license_of_weights(
-        dataclasses.replace(OPTIONS, backbone=backbone, weights=weights)
-    )
+    options = dataclasses.replace(OPTIONS, backbone=backbone, weights=weights)
+    assert words in license_of_weights(options)
