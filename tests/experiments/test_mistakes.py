@@ -59,6 +59,7 @@ MISTAKES = {
         ("--model=b --epochs=3", "--epochs=3.*It is a flag of experiments.run"),
         ("--model=b --nodeterministic", "It is a flag of experiments.run"),
         ("--model=b --pooling=max", "pooling has no effect on --model"),
+        ("--embeddings={root}/text.jpg", "embeddings must be a .npz file.*text.jpg"),
         ("--embeddings={npz} --recall_at=30", "recall_at must be from 1 to 29.*30"),
         ("--embeddings={npz} --split=train", "split has no effect on --embeddings"),
         ("--embeddings={npz} --dataset=cub", "dataset has no effect on --embeddings"),
