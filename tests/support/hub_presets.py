@@ -49,3 +49,14 @@ def preset(kind, folder, converter=True):
         layer = keras_hub.layers.ImageConverter(scale=list(SCALE), offset=list(OFFSET))
         layer.save_to_preset(str(folder))
     return backbone
+
+
+def image_encoder(backbone):
+    """Return the part of a backbone that takes images."""
+    return getattr(backbone, "vision_encoder", backbone)
+
+
+def called(encoder, images):
+    """Return the output of an image encoder as an array."""
+    given = dict.fromkeys(encoder.input, images) if isinstance(encoder.input, dict) else images
+    return encoder(given, training=False).numpy()

@@ -127,16 +127,3 @@ def test_a_block_matches_numpy(number, loaded):
     outputs = list(found)[1:]
     before, after = outputs[number : number + 2]
     close(found[after], block(found[before].astype(float), arrays, after.removesuffix("_output")))
-
-
-@pytest.mark.parametrize("size", [30, 39, 231])
-def test_image_sizes_with_odd_maps(size):
-    message = rf"image_size must be between 32 k - 1 and 32 k \+ 6.* but got {size}"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone("bn_inception", size)
-
-
-def test_imagenet_weights_need_a_checkpoint_of_the_user():
-    message = "weights must be .*a file for bn_inception.*public PyTorch checkpoint"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone("BNInception", SIZE, weights="imagenet")

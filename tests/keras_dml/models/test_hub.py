@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
+from batches import images
 from hub_presets import OFFSET, SCALE, SIZE, preset
 
 from keras_dml import models
@@ -23,19 +24,16 @@ TOKENS = {"dinov2": (True, 2), "dinov3": (True, 4), "vit": (True, 0)}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder and the backbone of each preset."""
+    """The folder and the image encoder of each preset."""
     root = tmp_path_factory.mktemp("presets")
 
     class Made(dict):
         def __missing__(self, kind):
-            self[kind] = root / kind, preset(kind, root / kind, kind != "bert")
+            backbone = preset(kind, root / kind, kind != "bert")
+            self[kind] = root / kind, hub_presets.image_encoder(backbone)
             return self[kind]
 
     return Made()
-
-
-def images(size=SIZE, n=2):
-    return np.random.default_rng(0).uniform(0, 255, (n, size, size, 3)).astype("float32")
 
 
 def build(made, kind, size=SIZE, **arguments):
@@ -45,13 +43,9 @@ def build(made, kind, size=SIZE, **arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vit", "dinov2", "dinov3", "siglip", "resnet"])
 def test_images_in_0_to_255_are_scaled_for_the_backbone(kind, made):
-    theirs = made[kind][1]
-    theirs = getattr(theirs, "vision_encoder", theirs)
-    scaled = images() * SCALE + OFFSET
-    given = dict.fromkeys(theirs.input, scaled) if isinstance(theirs.input, dict) else scaled
-    expected = theirs(given, training=False).numpy()
+    expected = hub_presets.called(made[kind][1], images(SIZE) * SCALE + OFFSET)
     ours = build(made, kind)
-    found = ours(images(), training=False).numpy()
+    found = ours(images(SIZE), training=False).numpy()
     assert ours.input_shape == (None, SIZE, SIZE, 3) and expected.std() > 0.01
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
@@ -61,13 +55,13 @@ def test_images_in_0_to_255_are_scaled_for_the_backbone(kind, made):
 def test_token_layouts(kind, made):
     layout = build(made, kind).layers[-1]
     assert (layout.class_token, layout.registers) == TOKENS[kind]
-    tokens = build(made, kind)(images(), training=False).numpy()
+    tokens = build(made, kind)(images(SIZE), training=False).numpy()
     first = sum(TOKENS[kind])
     for pooling, expected in (
         ("cls", tokens[:, 0]), ("average", tokens[:, first:].mean(axis=1))
     ):  # fmt: skip
         model = models.embedding_model(build(made, kind), pooling=pooling)
-        np.testing.assert_allclose(model(images(), training=False), expected, atol=1e-5)
+        np.testing.assert_allclose(model(images(SIZE), training=False), expected, atol=1e-5)
     assert tokens.shape[1] == first + (SIZE // 4) ** 2
 
 
@@ -136,11 +130,8 @@ def test_files_and_copies_give_the_same_embeddings_at_another_size(kind, made, t
         np.testing.assert_allclose(copy(images(16), training=False), expected, atol=1e-5)
     # The layers of some backbones have incomplete configurations. The backbone's is complete.
     theirs = made[kind][1]
-    theirs = getattr(theirs, "vision_encoder", theirs)
-    given = dict.fromkeys(theirs.input, images()) if isinstance(theirs.input, dict) else images()
-    np.testing.assert_allclose(
-        float32_copy(theirs)(given, training=False), theirs(given, training=False), atol=1e-5
-    )
+    found = hub_presets.called(float32_copy(theirs), images(SIZE))
+    np.testing.assert_allclose(found, hub_presets.called(theirs, images(SIZE)), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -156,7 +147,9 @@ def test_statistics_of_a_convolutional_preset_are_frozen(made):
 
 @pytest.mark.slow
 def test_random_weights_of_a_preset(made):
-    kernels = [build(made, "vit", weights=w)(images()).numpy() for w in (None, "imagenet", "none")]
+    kernels = [
+        build(made, "vit", weights=w)(images(SIZE)).numpy() for w in (None, "imagenet", "none")
+    ]
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert np.abs(kernels[2] - kernels[0]).max() > 0.01
 
