@@ -55,7 +55,7 @@ def test_arrays_by_name(tmp_path):
     found = arrays()
     unused = {
         "fc.weight": np.ones((7, 5)), "fc.bias": np.ones(7), "last_linear.bias": np.ones(7),
-        "stem.bn.num_batches_tracked": np.array(3),
+        "last_linear.weight": np.ones((7, 5)), "stem.bn.num_batches_tracked": np.array(3),
     }  # fmt: skip
     rows = {name: x[None] if name.startswith("stem.bn") else x for name, x in found.items()}
     for given, colors in ((found | unused, "rgb"), (rows, "rgb"), (found, "bgr")):

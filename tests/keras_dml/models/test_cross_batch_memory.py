@@ -195,7 +195,7 @@ def test_class_ids_beyond_32_bits_stay_distinct():
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     "how",
-    [{"jit_compile": False}, pytest.param({"steps_per_execution": 3}, marks=pytest.mark.slow)],
+    [{"jit_compile": False}, {"steps_per_execution": 3}],
     ids=["plain", "several steps, XLA"],
 )
 def test_it_trains_in_fit_and_recompiling_separates_the_metrics(how):

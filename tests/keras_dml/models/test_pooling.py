@@ -50,21 +50,19 @@ def test_poolings_only_use_patches(pooling):
 @pytest.mark.parametrize("registers", [0, 4])
 def test_class_token_with_and_without_the_patches(registers):
     values = maps((2, 13, C))
-    found = of_tokens(values, "cls", True, registers)(values).numpy()
-    np.testing.assert_array_equal(found, values[:, 0])
-    found = of_tokens(values, "cls_average", True, registers)(values).numpy()
+    np.testing.assert_array_equal(of_tokens(values, "cls", True, registers)(values), values[:, 0])
+    found = of_tokens(values, "cls_average", True, registers)(values)
     patches = values[:, 1 + registers :].mean(axis=1)
     np.testing.assert_allclose(found, np.concatenate([values[:, 0], patches], axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "cls_average"])
 def test_a_missing_class_token(pooling):
-    ours = "pooling must be one of 'average', 'max', 'sum', 'gem' for a backbone that gives"
-    received = f"but got '{pooling}'"
-    with pytest.raises(ValueError, match=f"{ours} maps, which have no class token, {received}"):
+    ours, received = "pooling must be one of 'average', .*'gem' .* gives", f"but got '{pooling}'"
+    with pytest.raises(ValueError, match=f"{ours} maps, .*no class token, {received}"):
         of_maps(maps(), pooling)
     with pytest.raises(ValueError, match=f"{ours} tokens without a class token, {received}"):
-        of_tokens(maps((2, 4, C)), pooling, False, 0)
+        of_tokens(maps((2, 4, C)), pooling, False)
 
 
 def test_tokens_without_a_layout():
