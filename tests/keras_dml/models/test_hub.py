@@ -1,5 +1,6 @@
 """KerasHub backbones from tiny random presets: scaling, sizes, tokens, and errors."""
 
+import functools
 import importlib.util
 import json
 
@@ -24,26 +25,25 @@ TOKENS = {"dinov2": (True, 2), "dinov3": (True, 4), "vit": (True, 0)}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder and the image encoder of each preset."""
+    """Function: kind -> the folder and the image encoder of a preset."""
     root = tmp_path_factory.mktemp("presets")
 
-    class Made(dict):
-        def __missing__(self, kind):
-            backbone = preset(kind, root / kind, kind != "bert")
-            self[kind] = root / kind, hub_presets.image_encoder(backbone)
-            return self[kind]
+    @functools.cache
+    def make(kind):
+        backbone = preset(kind, root / kind, kind != "bert")
+        return root / kind, hub_presets.image_encoder(backbone)
 
-    return Made()
+    return make
 
 
 def build(made, kind, size=SIZE, **arguments):
-    return models.build_backbone(f"hub:{made[kind][0]}", size, **arguments)
+    return models.build_backbone(f"hub:{made(kind)[0]}", size, **arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vit", "dinov2", "dinov3", "siglip", "resnet"])
 def test_images_in_0_to_255_are_scaled_for_the_backbone(kind, made):
-    expected = hub_presets.called(made[kind][1], images(SIZE) * SCALE + OFFSET)
+    expected = hub_presets.called(made(kind)[1], images(SIZE) * SCALE + OFFSET)
     ours = build(made, kind)
     found = ours(images(SIZE), training=False).numpy()
     assert ours.input_shape == (None, SIZE, SIZE, 3) and expected.std() > 0.01
@@ -94,22 +94,17 @@ def test_another_image_size_uses_the_same_weights(kind, size, made):
 
 
 @pytest.mark.slow
-def test_position_embeddings_are_resampled(made, tmp_path):
+def test_position_embeddings_are_resampled(tmp_path):
     """A linear function of the patch position stays the same function after resampling."""
-    backbone = made["vit"][1]
+    backbone = preset("vit", tmp_path)
     table = next(v for v in backbone.weights if "position_embedding" in v.path)
-    kept, values = table.numpy(), table.numpy()
+    values = table.numpy()
     y, x = np.mgrid[:6, :6]
     values[1:] = ((y + 0.5) / 6 + 2 * (x + 0.5) / 6).reshape(36, 1)
     values[0] = 7.0
     table.assign(values)
-    folder = tmp_path / "plane"
-    backbone.save_to_preset(str(folder))
-    (folder / "image_converter.json").write_bytes(
-        (made["vit"][0] / "image_converter.json").read_bytes()
-    )
-    table.assign(kept)
-    resized = models.build_backbone(f"hub:{folder}", 48)
+    backbone.save_to_preset(str(tmp_path))
+    resized = models.build_backbone(f"hub:{tmp_path}", 48)
     found = next(v for v in resized.weights if "position_embedding" in v.path).numpy()
     np.testing.assert_array_equal(found[0], 7.0)
     y, x = np.mgrid[:12, :12]
@@ -132,7 +127,7 @@ def test_files_and_copies_give_the_same_embeddings_at_another_size(kind, made, t
     for copy in (again, float32_copy(model), models.with_frozen_statistics(model)):
         np.testing.assert_allclose(copy(images(16), training=False), expected, atol=1e-5)
     # The layers of some backbones have incomplete configurations. The backbone's is complete.
-    theirs = made[kind][1]
+    theirs = made(kind)[1]
     found = hub_presets.called(float32_copy(theirs), images(SIZE))
     np.testing.assert_allclose(found, hub_presets.called(theirs, images(SIZE)), atol=1e-5)
 
