@@ -234,36 +234,6 @@ def test_a_mixed_model_is_copied_and_served_in_float32(make, tmp_path):
     assert np.abs(embed(model, x) - expected).max() > 1e-4 * expected.max()
 
 
-def wrapping(base, make):
-    """Return a class of layers or models that create another layer."""
-
-    class Wrapping(base):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.inner = make()
-
-        def build(self, shape):
-            self.inner.build(shape)
-
-        def call(self, x):
-            return self.inner(x)
-
-    return Wrapping
-
-
-def half_dense():
-    return keras.layers.Dense(2, dtype="mixed_bfloat16", name="dense")
-
-
-def inner_norm():
-    return keras.layers.BatchNormalization(name="inner_norm")
-
-
-Stubborn = wrapping(keras.layers.Layer, half_dense)
-Block = wrapping(keras.layers.Layer, inner_norm)
-Subclassed = wrapping(keras.Model, inner_norm)
-
-
 # Copies with frozen statistics
 
 
