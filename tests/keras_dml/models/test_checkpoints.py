@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import shutil
 
 import keras
 import numpy as np
@@ -115,37 +114,34 @@ def one_convolution(image_size):
     return functional((image_size, image_size, 3), convolution, name="one_convolution")
 
 
+KERNEL = np.random.default_rng(0).normal(size=(2, 3, 1, 1)).astype("float32")
+
+
 @pytest.fixture
-def published(tmp_path, monkeypatch):
-    """A backbone whose checkpoint is published at an address, and the checkpoint's kernel."""
-    kernel = np.random.default_rng(0).normal(size=(2, 3, 1, 1)).astype("float32")
-    file = tmp_path / "web" / "one_convolution-12345678.pth"
-    file.parent.mkdir()
-    save(state_dict({"conv.weight": kernel}), file)
-    monkeypatch.setattr(
-        keras.utils,
-        "get_file",
-        functools.partial(keras.utils.get_file, cache_dir=tmp_path / "cache"),
-    )
+def publish(tmp_path, monkeypatch):
+    """Function: publish the checkpoint of a backbone at an address, and return its file."""
+    get_file = functools.partial(keras.utils.get_file, cache_dir=tmp_path / "cache")
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
 
-    def publish(sha256=None, url=None):
-        checksum = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
-        entry = backbones.Backbone(
-            one_convolution, "rgb", url=url or file.as_uri(), sha256=checksum
-        )
+    def publish(**changes):
+        file = tmp_path / "one_convolution-12345678.pth"
+        save(state_dict({"conv.weight": KERNEL}), file)
+        checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+        address = {"url": file.as_uri(), "sha256": checksum, **changes}
+        entry = backbones.Backbone(one_convolution, "rgb", **address)
         monkeypatch.setitem(backbones.BACKBONES, "one_convolution", entry)
+        return file
 
-    publish()
-    return publish, kernel
+    return publish
 
 
-def test_imagenet_weights_of_a_published_checkpoint_are_downloaded_once(published, tmp_path):
-    _, kernel = published
+def test_imagenet_weights_of_a_published_checkpoint_are_downloaded_once(publish):
+    file = publish()
     for _ in range(2):
         model = models.build_backbone("one_convolution", 8, weights="imagenet")
         found = model.get_layer("conv").kernel.numpy()
-        np.testing.assert_array_equal(found, kernel.transpose(2, 3, 1, 0))
-        shutil.rmtree(tmp_path / "web", ignore_errors=True)
+        np.testing.assert_array_equal(found, KERNEL.transpose(2, 3, 1, 0))
+        file.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +149,7 @@ def test_imagenet_weights_of_a_published_checkpoint_are_downloaded_once(publishe
     [({"sha256": "0" * 64}, "hash.*000"), ({"url": "file:///nowhere.pth"}, "nowhere.pth.*path")],
     ids=["another checksum", "no network"],
 )
-def test_a_failed_download_is_one_line(wrong, message, published):
-    publish, _ = published
+def test_a_failed_download_is_one_line(wrong, message, publish):
     publish(**wrong)
     with pytest.raises(DownloadError, match=f"could not be downloaded: .*{message}") as refused:
         models.build_backbone("one_convolution", 8, weights="imagenet")
