@@ -148,15 +148,10 @@ def descended(loss, parameters, rate, h=1e-6):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize(
+@tiers.parametrize(
     ("k", "sampling"),
-    [
-        (1, "distance_weighted"),
-        *(
-            pytest.param(*case, marks=tiers.THOROUGH)
-            for case in ((1, "all"), (3, "all"), (1, "uniform"))
-        ),
-    ],
+    [(1, "distance_weighted"), (1, "uniform"), (1, "all"), (3, "all")],
+    [(1, "distance_weighted")],
 )
 def test_steps_match_algorithm_1(k, sampling, steps=4):
     model = rankmi(k=k, sampling=sampling, seed=7)

@@ -40,17 +40,16 @@ def test_arrays_of_every_dtype_are_read(zipped, tmp_path):
 def test_views_of_a_storage(zipped, tmp_path):
     kept = np.arange(12, dtype="float32")
     tensors = {
-        "transposed": Tensor(kept.reshape(3, 4), shape=(4, 3), strides=(1, 4)),
-        "column": Tensor(kept.reshape(3, 4), offset=2, shape=(3,), strides=(4,)),
+        "transposed": Tensor(kept, shape=(4, 3), strides=(1, 4)),
+        "column": Tensor(kept, offset=2, shape=(3,), strides=(4,)),
         "half": Tensor(np.array([0x3F80, 0xC000, 0x7F80], "uint16"), "bfloat16"),
     }
-    tensors["tied"] = tensors["column"]
     save(state_dict(tensors), tmp_path / "views.pth", zipped)
     found = read_tensors(tmp_path / "views.pth")
     np.testing.assert_array_equal(found["transposed"], kept.reshape(3, 4).T)
     np.testing.assert_array_equal(found["column"], [2, 6, 10])
     np.testing.assert_array_equal(found["half"], [1, -2, np.inf])
-    assert np.shares_memory(found["tied"], found["column"])
+    assert np.shares_memory(found["transposed"], found["column"])
 
 
 @BOTH
