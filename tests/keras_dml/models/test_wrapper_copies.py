@@ -95,7 +95,7 @@ def values_of(variables):
 @pytest.mark.any_backend
 @pytest.mark.parametrize("kind", MODELS)
 def test_training_continues_identically_from_a_keras_file(kind, tmp_path):
-    parts = [MODELS[kind][1], losses.SNCALoss()]
+    parts = (losses.MultiSimilarityLoss(), losses.SNCALoss())
     metrics = [LossPart(loss, "tightness", loss.name) for loss in parts]
     given = {"metrics": metrics} if kind == "memory" else {}
     model = compiled(kind, keras.optimizers.Adam(0.01), **given)
