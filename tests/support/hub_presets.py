@@ -60,3 +60,18 @@ def called(encoder, images):
     """Return the output of an image encoder as an array."""
     given = dict.fromkeys(encoder.input, images) if isinstance(encoder.input, dict) else images
     return encoder(given, training=False).numpy()
+
+
+def text_preset(folder, longest=16):
+    """Write a preset of a tiny BERT with its tokenizer into `folder` and return its embedder."""
+    import keras
+    from keras_hub import models
+
+    keras.utils.set_random_seed(0)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "green", "apple", "milk"]
+    words += ["kind", "##s", *map(str, range(10))]
+    backbone = models.BertBackbone(len(words), 2, 2, 8, 16, max_sequence_length=longest)
+    tokens = models.BertTextEmbedderPreprocessor(models.BertTokenizer(words, lowercase=True), 8)
+    embedder = models.BertTextEmbedder(backbone, tokens)
+    embedder.save_to_preset(str(folder))
+    return embedder
