@@ -15,11 +15,7 @@ import tensorflow as tf
 from PIL import Image
 
 from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.held_folder import (
-    held,
-    held_beside,
-    try_lock,
-)
+from experiments.evaluation.held_folder import held, held_beside, try_lock
 from experiments.evaluation.model_embeddings import embed_table
 from experiments.evaluation.npz_file import UnreadableError, read_npz
 from experiments.evaluation.saved_model import ImageEmbedder

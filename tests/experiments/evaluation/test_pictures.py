@@ -8,12 +8,7 @@ from photo_search import picture, png
 from PIL import Image
 from synthetic_photographs import catalog, photographs
 
-from experiments.evaluation.picture_correlation import (
-    SIDE,
-    best_cut,
-    picture_correlations,
-    upper_pairs,
-)
+from experiments.evaluation.picture_correlation import SIDE, best_cut, picture_correlations
 from experiments.evaluation.pictures import checked_picture, thumbnail
 
 
@@ -119,20 +114,10 @@ def test_changed_copies_correlate_and_other_pictures_do_not():
         darker = (0.7 * photo + 5).astype(np.uint8)
         same = [noisy, darker, photo[:, ::-1], changed(photo, (2, 0, 29))]
         assert correlations(photo, same).min() > 0.92
-    pairs, _ = upper_pairs(np.array([[j for j in range(12) if j != i] for i in range(12)]))
-    assert len(pairs) == 66
+    pairs = np.stack(np.triu_indices(12, 1), axis=1)
     assert picture_correlations(PHOTOS, pairs).max() < 0.92
 
 
 def test_a_uniform_picture_has_zero_correlation():
     flat = np.full((SIDE, SIDE), 200, np.uint8)
     assert correlations(flat, [flat, PHOTOS[0]]).tolist() == [0, 0]
-
-
-def test_upper_pairs_have_no_duplicates_and_point_to_the_neighbor():
-    neighbors = np.array([[1, 2], [0, 2], [3, 0], [2, 1]])
-    pairs, places = upper_pairs(neighbors)
-    assert pairs.tolist() == [[0, 1], [0, 2], [1, 2], [1, 3], [2, 3]]
-    assert neighbors.ravel()[places].tolist() == [1, 2, 2, 1, 3]
-    pairs, places = upper_pairs(np.zeros((1, 0), int))
-    assert pairs.shape == (0, 2) and len(places) == 0
