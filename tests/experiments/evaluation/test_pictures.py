@@ -64,11 +64,9 @@ def test_only_the_first_frame_of_an_animated_gif_is_decoded():
     np.testing.assert_array_equal(first, frames[0].convert("RGB"))
 
 
-RNG = np.random.default_rng(0)
-
-
-def gray(pictures):
-    return np.stack([np.asarray(Image.fromarray(picture).convert("L")) for picture in pictures])
+PHOTOS = np.stack(
+    [Image.fromarray(pixels).convert("L") for pixels in photographs(catalog(12, seed=0), 1, seed=0)]
+)
 
 
 def correlations(first, second):
@@ -76,9 +74,6 @@ def correlations(first, second):
     pictures = np.stack([first, *second])
     pairs = np.array([(0, number) for number in range(1, len(pictures))])
     return picture_correlations(pictures, pairs)
-
-
-PHOTOS = gray(photographs(catalog(12, seed=0), 1, seed=0))
 
 
 def changed(picture, cut):
@@ -109,8 +104,9 @@ def test_the_best_cut_equals_an_exhaustive_search():
 
 
 def test_changed_copies_correlate_and_other_pictures_do_not():
+    rng = np.random.default_rng(0)
     for photo in PHOTOS[:4]:
-        noisy = np.clip(photo + RNG.normal(0, 4, photo.shape), 0, 255).astype(np.uint8)
+        noisy = np.clip(photo + rng.normal(0, 4, photo.shape), 0, 255).astype(np.uint8)
         darker = (0.7 * photo + 5).astype(np.uint8)
         same = [noisy, darker, photo[:, ::-1], changed(photo, (2, 0, 29))]
         assert correlations(photo, same).min() > 0.92
