@@ -88,13 +88,13 @@ def by_anchor(values, class_ids, complete=False):
 
 
 def averaged(parts):
-    """Return both parts `[n]`; their mean is the mean over the anchors that are not None."""
+    """Return both parts `[n]`, whose means are the means over the anchors that are not None."""
     kept = sum(both is not None for both in parts)
     return len(parts) / max(kept, 1) * np.transpose([both or (0.0, 0.0) for both in parts])
 
 
 def averaged_over_pairs(terms):
-    """Return both parts `[n]`; the mean of each is the mean over the terms of all pairs.
+    """Return both parts `[n]`, whose means are the means over the terms of all pairs.
 
     `terms` has for each anchor two arrays: the terms of the tightness and of the contrastive part.
     """
