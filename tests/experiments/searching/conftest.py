@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def new_database():
-    """Create an empty database on a server with the extension `vector`, and return its address.
+    """Create an empty database on a server with the extension `vector`, and return its DSN.
 
     The server does not run as root. For root, its package creates a system user, pgserver.
     """
@@ -24,7 +24,7 @@ def new_database():
             name = f"database_{next(numbers)}"
             with psycopg.connect(server.get_uri(), autocommit=True) as connection:
                 connection.execute(f"CREATE DATABASE {name}")
-            return server.get_uri(name)
+            return f"user=postgres dbname={name} host={folder}"
 
         yield create
 

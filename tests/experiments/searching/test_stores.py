@@ -311,7 +311,7 @@ def test_errors_of_the_server_are_one_line(new_database):
         connection.execute("CREATE ROLE guest LOGIN")
     with pytest.raises(UsageError, match="holds something else"):
         open_store(Address("pgvector", dsn, "theirs")).description()
-    guest = open_store(Address("pgvector", dsn.replace("postgres:@", "guest:@"), "images"))
+    guest = open_store(Address("pgvector", dsn.replace("user=postgres", "user=guest"), "images"))
     with pytest.raises(StoreError, match="permission denied") as caught, guest.asking():
         guest.create(stores.description())
     assert "\n" not in str(caught.value)
