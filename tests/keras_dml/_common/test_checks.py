@@ -179,6 +179,7 @@ INVALID = [
     (models.GeneralizedMeanPooling, "p", math.nan), (classifier, "num_classes", 1),
     (classifier, "dropout", 1.0), (backbone, "image_size", 0), (backbone, "image_size", 2.5),
     (backbone, "filters", (8, -1)), (optimizers.SGD, "coupled_weight_decay", -1e-4),
+    (optimizers.SGD, "weight_decay", 0.01),
     (optimizers.SGD, "velocity", "pytorch"), (optimizers.Adam, "learning_rate_multipliers", 0.1),
     (warm_cosine, "learning_rate", 0.0), (warm_cosine, "total_steps", 0),
     (warm_cosine, "warmup_steps", 0),
