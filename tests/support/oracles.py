@@ -23,7 +23,9 @@ def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quic
         arguments: sets of non-default arguments to try, in addition to the defaults.
         pairs: the loss compares images with each other (not logits with a classifier).
         sets_gradient: function of a set of arguments: whether the loss then sets its own
-            gradient, which central differences of its value would not match.
+            gradient, which central differences of its value would not match. If the gradient only
+            treats some weights as constants, the oracle has the parameter `frozen`, the embeddings
+            that set these weights (None: those of the value).
         quick: the quick tests compile its training too (`fit`, two devices), which takes seconds;
             the longer checks do so with every loss.
     """
@@ -112,7 +114,7 @@ def others_of(i, class_ids):
 
 
 def distances_to(i, z):
-    return [math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(len(z))]
+    return np.array([math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(len(z))])
 
 
 def unit(z):
@@ -216,12 +218,12 @@ def smallest_eigenvalue(p, z):
     return min(eigenvalues)
 
 
-# Its gradient treats p and λ as constants, which central differences of its value do not.
+# The gradient treats p and λ as constants.
 @oracle("pce", {"lam": 0.3}, {"lam_floor": 0.02}, sets_gradient=lambda given: True)
-def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None):
-    n = len(z)
-    p = simplified_assignments(class_ids, z) if p is None else p
-    lam = max(smallest_eigenvalue(p, z), lam_floor) if lam is None else lam
+def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None, frozen=None):
+    n, fixed = len(z), z if frozen is None else frozen
+    p = simplified_assignments(class_ids, fixed) if p is None else p
+    lam = max(smallest_eigenvalue(p, fixed), lam_floor) if lam is None else lam
     soft_means = [sum(p[i, k] * z[i] for i in range(n)) / n for k in range(p.shape[1])]
     constant = sum(sum(c**2) for c in soft_means) / (2 * lam)
     tightness, contrastive = [], []
@@ -324,8 +326,8 @@ def instance_cross_entropy(
     return tightness, contrastive
 
 
-def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
-    """The gradient that ICE sets (Eq. 11-15), through the normalization to `z`."""
+def reweighted_gradient(class_ids, z, weights, scale=64.0, anchor_gradient=False):
+    """The gradient that ICE sets (Eq. 11-15), weighted by anchors, through the normalization."""
     f, n = unit(z), len(z)
     gradient = np.zeros_like(f)
     for a in range(n):
@@ -341,7 +343,7 @@ def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
                 weight[j] += math.exp(scale * float(f[a] @ f[j])) / partition
         total = sum(weight.values())
         for j in weight:
-            towards = -1 if j in positives else 1
+            towards = -weights[a] if j in positives else weights[a]
             gradient[j] += towards * weight[j] / (n * total) * f[a]
             if anchor_gradient:
                 gradient[a] += towards * weight[j] / (n * total) * f[j]
@@ -367,14 +369,14 @@ def distance_weighted(distances, dimensions):
     return [weight / sum(weights) for weight in weights]
 
 
-# The gradient treats the negatives' weights as constants; the value does not.
+# The gradient treats the negatives' weights as constants.
 @oracle(
     "rankmi",
     {"sampling": "distance_weighted"},
     sets_gradient=lambda given: given.get("sampling") == "distance_weighted",
 )
-def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
-    f = unit(z)
+def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics, frozen=None):
+    f, fixed = unit(z), unit(z if frozen is None else frozen)
     n = len(f)
     tightness, contrastive = np.zeros(n), np.zeros(n)
     num_positives = num_negatives = 0
@@ -385,7 +387,7 @@ def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
             tightness[i] += math.log(1 + math.exp(-statistics(to[j]))) - math.log(2)
         draws = [1.0] * len(apart)
         if sampling == "distance_weighted" and apart:
-            shares = distance_weighted([to[k] for k in apart], z.shape[1])
+            shares = distance_weighted(distances_to(i, fixed)[apart], z.shape[1])
             draws = [len(together) * share for share in shares]
         for k, times in zip(apart, draws):
             contrastive[i] += times * (math.log(1 + math.exp(statistics(to[k]))) - math.log(2))
@@ -509,15 +511,20 @@ def threshold_consistent_margin(
     return tuple(w * n * part / max(m, 1) for w, part, m in zip(weights, sums, numbers))
 
 
+# The gradient treats the weights of the similarities as constants.
 @oracle("circle", {"margin": 0.25, "scale": 20.0}, sets_gradient=lambda given: True)
-def circle(class_ids, z, margin=0.4, scale=80.0):
-    f, n = unit(z), len(z)
+def circle(class_ids, z, margin=0.4, scale=80.0, frozen=None):
+    f, fixed, n = unit(z), unit(z if frozen is None else frozen), len(z)
     tightness, contrastive, kept = np.zeros(n), np.zeros(n), 0
     for i in range(n):
-        together = [float(f[i] @ f[j]) for j in positives_of(i, class_ids)]
-        together = [-scale * max(0, 1 + margin - s) * (s - 1 + margin) for s in together]
-        apart = [float(f[i] @ f[k]) for k in negatives_of(i, class_ids)]
-        apart = [scale * max(0, s + margin) * (s - margin) for s in apart]
+        together = [
+            -scale * max(0, 1 + margin - fixed[i] @ fixed[j]) * (f[i] @ f[j] - 1 + margin)
+            for j in positives_of(i, class_ids)
+        ]
+        apart = [
+            scale * max(0, fixed[i] @ fixed[k] + margin) * (f[i] @ f[k] - margin)
+            for k in negatives_of(i, class_ids)
+        ]
         if together and apart:
             kept += 1
             tightness[i] = math.log(sum(math.exp(e) for e in together))
@@ -526,28 +533,31 @@ def circle(class_ids, z, margin=0.4, scale=80.0):
     return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
 
 
-# The gradient treats the negatives' weights as constants; the value does not.
+# The gradient treats the negatives' weights as constants.
 @oracle(
     "margin",
     {"sampling": "all", "margin": 0.3, "beta": 1.0, "nu": 0.5},
     {"sampling": "all", "boundaries": 1},
     sets_gradient=lambda given: given.get("sampling") != "all",
 )
-def margin(class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weighted", boundaries=0):
+def margin(
+    class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weighted", boundaries=0,
+    frozen=None,
+):  # fmt: skip
     n = len(z)
     betas = [beta] * n
     if boundaries:
         betas = [row[-1] if boundaries == 1 else row[class_ids[i] - boundaries]
                  for i, row in enumerate(z)]  # fmt: skip
         z = z[:, :-boundaries]
-    f = unit(z)
+    f, fixed = unit(z), unit(z if frozen is None else frozen)
     tightness, contrastive, opened = np.zeros(n), np.zeros(n), 0.0
     for i in range(n):
         to = distances_to(i, f)
         together, apart = positives_of(i, class_ids), negatives_of(i, class_ids)
         if not together or not apart:
             continue
-        times, shares = 1.0, distance_weighted([to[k] for k in apart], z.shape[1])
+        times, shares = 1.0, distance_weighted(distances_to(i, fixed)[apart], z.shape[1])
         if sampling == "all":
             times, shares = len(apart), [1.0] * len(apart)
         for j in together:
@@ -758,19 +768,19 @@ def histogram(class_ids, z, num_bins=150):
     {"temperature": 0.0},
     sets_gradient=lambda given: given.get("temperature") != 0.0,
 )
-def ranked_list(class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5):
-    f = unit(z)
+def ranked_list(
+    class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5, frozen=None
+):
+    f, fixed = unit(z), unit(z if frozen is None else frozen)
     tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
     for i in range(len(f)):
         to, positive_margin = distances_to(i, f), negative_margin - margin
         far = [to[j] - positive_margin for j in positives_of(i, class_ids)]
         far = [gap for gap in far if gap > 0]
-        near = [negative_margin - to[k] for k in negatives_of(i, class_ids)]
-        near = [gap for gap in near if gap > 0]
+        near = [k for k in negatives_of(i, class_ids) if to[k] < negative_margin]
         if far:
             tightness[i] = (1 - balance) * sum(far) / len(far)
         if near:
-            weights = [math.exp(temperature * gap) for gap in near]
-            total = sum(w * gap for w, gap in zip(weights, near))
-            contrastive[i] = balance * total / sum(weights)
+            weights = np.exp(temperature * (negative_margin - distances_to(i, fixed)[near]))
+            contrastive[i] = balance * sum(weights * (negative_margin - to[near])) / sum(weights)
     return tightness, contrastive
