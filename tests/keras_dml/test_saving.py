@@ -36,6 +36,7 @@ def cosine(z):
 # The object, and arguments for a call whose result the copy must repeat.
 OBJECTS = [
     (MATRYOSHKA, BATCH),
+    (losses.PairwiseCrossEntropyLoss(0.2, classifier=keras.layers.Dense(5, name="a")), None),
     *(
         (losses.TripletLoss(mining=strategy), BATCH)
         for strategy in (
