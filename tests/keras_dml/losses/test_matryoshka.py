@@ -1,10 +1,9 @@
 """A loss over prefixes: the weighted sum of its values for the prefixes."""
 
-import keras
 import numpy as np
 import pytest
 from backend import value_and_gradient
-from batches import batch, small_model
+from batches import batch
 
 from keras_dml import losses
 
@@ -41,14 +40,6 @@ def test_groups_work_if_the_loss_takes_them():
     expected = float(inner(groups, z[:, :2])) + float(inner(groups, z))
     value = float(losses.MatryoshkaLoss(inner, (2, 6))(groups, z))
     assert value == pytest.approx(expected, rel=1e-6)
-
-
-def test_it_is_saved_with_its_inner_loss(tmp_path):
-    loss, model = losses.MatryoshkaLoss(losses.SNCALoss(0.3), (2, 4)), small_model()
-    model.compile("sgd", loss)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.loss.get_config() == loss.get_config()
 
 
 @pytest.mark.parametrize(
