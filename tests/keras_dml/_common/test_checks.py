@@ -177,34 +177,13 @@ INVALID = [
 def test_an_invalid_argument_is_named_with_its_value(make, name, value):
     with pytest.raises(ArgumentError, match=f"^{name} must be .* but got ") as refused:
         make(**{name: value})
-    assert str(value).removeprefix("mixed_") in str(refused.value)
+    message = str(refused.value)
+    assert str(value).removeprefix("mixed_") in message
+    assert refused.value.renamed("--flag") == message.replace(name, "--flag", 1)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "words", "within", "beyond"),
-    [
-        ({}, "a finite number", [-1e300, 0], []),
-        ({"above": 0}, "a number above 0", [1e-300], [0, -1.5]),
-        ({"least": 0}, "a number of at least 0", [0, 3], [-1e-300]),
-        ({"below": 1}, "a number below 1", [0.5], [1]),
-        ({"most": 1}, "a number of at most 1", [1, -7], [1.5]),
-        ({"least": 0, "most": 1}, "a number from 0 to 1", [0, 1], [-0.1, 1.1]),
-        ({"above": 0, "below": 2}, "a number above 0 and below 2", [1], [0, 2]),
-    ],
-)
-def test_the_range_of_a_number(bounds, words, within, beyond):
-    for value in within:
-        checked = checks.check_number("rate", value, **bounds)
-        assert type(checked) is float and checked == value
-    for value in beyond:
-        with pytest.raises(ArgumentError) as refused:
-            checks.check_number("rate", value, **bounds)
-        assert str(refused.value) == f"rate must be {words}, but got {value!r}."
-        assert refused.value.renamed("--rate") == f"--rate must be {words}, but got {value!r}."
-    with pytest.raises(TypeError, match=f"^rate must be {words}, but got '1'\\.$"):
-        checks.check_number("rate", "1", **bounds)
-
-
+RATE = functools.partial(checks.check_number, least=0, most=1)
+BETWEEN = functools.partial(checks.check_number, above=0, below=2)
 WHOLE = functools.partial(checks.check_whole, least=1, most=5)
 WHOLES = functools.partial(checks.check_wholes, least=1)
 CHOICE = functools.partial(checks.check_choice, choices=("a", "b"))
@@ -213,6 +192,9 @@ CHOICE = functools.partial(checks.check_choice, choices=("a", "b"))
 @pytest.mark.parametrize(
     ("check", "within", "beyond"),
     [
+        (checks.check_number, [-1e300, 0], ["1"]),
+        (RATE, [0, 1], [-1e-300, 1.1]),
+        (BETWEEN, [1e-300, 1], [0, 2]),
         (checks.check_positive, [fractions.Fraction(1, 4)], [fractions.Fraction(1, 10**400)]),
         (WHOLE, [1, np.uint8(3), 5], [0, 6, 2**70, 2.0]),
         (checks.check_seed, [0, np.int64(2**31 - 1)], [-1, 2**31]),
@@ -225,7 +207,7 @@ CHOICE = functools.partial(checks.check_choice, choices=("a", "b"))
         ),
     ],
 )
-def test_other_checks(check, within, beyond):
+def test_the_checks_of_one_argument(check, within, beyond):
     for value in within:
         checked = check("x", value)
         assert type(checked) in (int, float, str, bool, tuple) and np.array_equal(checked, value)
