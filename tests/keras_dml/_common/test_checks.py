@@ -32,7 +32,7 @@ class Number:
     optional: bool = False
 
     def __str__(self):
-        return f"{self.make.__name__}({self.name})"
+        return f"{getattr(self.make, 'func', self.make).__name__}({self.name})"
 
     def made(self, value):
         return self.make(**{self.name: value})
@@ -52,15 +52,13 @@ def numbers_of(make):
     return found
 
 
-def embedding():
-    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-
-
-def rankmi(**arguments):
-    return models.RankMI(embedding(), **arguments)
-
-
-rankmi.__signature__ = inspect.signature(models.RankMI)
+EMBEDDING = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+rankmi = functools.partial(models.RankMI, EMBEDDING)
+head = functools.partial(models.ProxyHead, num_classes=3)
+chunks = functools.partial(models.CachedGradients, EMBEDDING)
+classifier = functools.partial(models.classifier_model, EMBEDDING, num_classes=3)
+backbone = functools.partial(models.build_backbone, "small_convnet", image_size=32)
+warm_cosine = functools.partial(optimizers.WarmCosine, learning_rate=0.5, total_steps=10)
 
 OPTIONAL = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")
 OF_OPTIMIZERS = [
@@ -75,18 +73,13 @@ OF_OPTIMIZERS = [
 ]  # fmt: skip
 
 
-def warm_cosine(learning_rate=0.5, total_steps=10, warmup_steps=2):
-    return optimizers.WarmCosine(learning_rate, total_steps, warmup_steps)
-
-
 NUMBERS = [
     *(number for loss in losses.LOSSES.values() for number in numbers_of(loss)),
     *numbers_of(FixedStatistics),
     *numbers_of(models.StatisticsNetwork),
     *numbers_of(rankmi),
     *OF_OPTIMIZERS,
-    *(Number(warm_cosine, name, value) for name, value in
-      (("learning_rate", 0.25), ("total_steps", 7), ("warmup_steps", 3))),
+    *numbers_of(warm_cosine),
     *(Number(make, "margin", 0.25) for make in
       (addons.ContrastiveLoss, addons.TripletSemiHardLoss, addons.TripletHardLoss,
        addons.LiftedStructLoss)),
@@ -121,22 +114,6 @@ def test_none_is_only_for_optional_arguments(number):
     else:
         with pytest.raises(ArgumentTypeError, match=rf"^{number.name} must be .* but got None"):
             number.made(None)
-
-
-def head(**arguments):
-    return models.ProxyHead(**{"num_classes": 3, **arguments})
-
-
-def chunks(chunk_size):
-    return models.CachedGradients(embedding(), chunk_size)
-
-
-def classifier(**arguments):
-    return models.classifier_model(embedding(), **{"num_classes": 3, **arguments})
-
-
-def backbone(**arguments):
-    return models.build_backbone("small_convnet", **{"image_size": 32, **arguments})
 
 
 OF_LOSSES = [

@@ -66,13 +66,13 @@ def test_the_root_cannot_be_written():
             use()
 
 
-# Takes the same lock as `replacing` and reports it.
-HOLDER = """
-import fcntl, sys
-lock = open(sys.argv[1], "w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
+UNFINISHED = """
+import sys
+from keras_dml._files.atomic import replacing
+with replacing(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    print("half", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -80,14 +80,13 @@ def test_a_live_process_blocks_writers_and_a_killed_process_does_not(tmp_path):
     path = tmp_path / "a.txt"
     with (
         subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(tmp_path / ".a.txt.turn")],
+            [sys.executable, "-c", UNFINISHED, str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as holder,
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):
-        assert holder.stdout.readline() == b"held\n"
-        (tmp_path / ".writing-a.txt").write_text("half")
+        assert holder.stdout.readline() == b"half\n"
 
         def write():
             with replacing(path) as unfinished:
