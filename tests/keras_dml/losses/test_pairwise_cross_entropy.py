@@ -148,16 +148,12 @@ def test_eigenvalues_above_and_below_the_floor(z, last_bias, above):
     expected = oracles.mean_loss(oracles.pairwise_cross_entropy, ids, z, lam_floor=FLOOR, p=p)
     assert float(compiled(loss)(ids, z)) == pytest.approx(expected, rel=1e-9)
     if keras.backend.backend() == "tensorflow":
-        check_by_xla_and_with_unknown_size(loss, ids, z, expected)
+        import tensorflow as tf
 
-
-def check_by_xla_and_with_unknown_size(loss, ids, z, expected):
-    import tensorflow as tf
-
-    signature = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, z.shape[1]], tf.float64)]
-    for by_xla in (False, True):
-        call = tf.function(loss.__call__, input_signature=signature, jit_compile=by_xla)
-        assert float(call(ids, z)) == pytest.approx(expected, rel=1e-9)
+        shapes = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, z.shape[1]], tf.float64)]
+        for by_xla in (False, True):
+            call = tf.function(loss.__call__, input_signature=shapes, jit_compile=by_xla)
+            assert float(call(ids, z)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_pairwise_loss_can_exceed_the_smallest_cross_entropy():
