@@ -25,7 +25,7 @@ def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quic
         sets_gradient: function of a set of arguments: whether the loss then sets its own
             gradient, which central differences of its value would not match. If the gradient only
             treats some weights as constants, the oracle has the parameter `frozen`, the embeddings
-            that set these weights (None: those of the value).
+            that set these weights (None: the embeddings of the value).
         quick: the quick tests compile its training too (`fit`, two devices), which takes seconds;
             the longer checks do so with every loss.
     """
