@@ -49,7 +49,9 @@ def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quic
         arguments: sets of non-default arguments to try, in addition to the defaults.
         pairs: the loss compares images with each other (not logits with a classifier).
         sets_gradient: function of a set of arguments: whether the loss then sets its own
-            gradient, which central differences of its value would not match.
+            gradient, which central differences of its value would not match. If the gradient only
+            treats some weights as constants, the oracle has the parameter `frozen`, the embeddings
+            that set these weights (None: the embeddings of the value).
         quick: the quick tests compile its training too (`fit`, two devices), which takes seconds;
             the longer checks do so with every loss.
     """
@@ -232,12 +234,12 @@ def smallest_eigenvalue(p, z):
     return np.linalg.eigvalsh(matrices).min()
 
 
-# Its gradient treats p and λ as constants, which central differences of its value do not.
+# The gradient treats p and λ as constants.
 @oracle("pce", {"lam": 0.3}, {"lam_floor": 0.02}, sets_gradient=lambda given: True)
-def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None):
-    n = len(z)
-    p = simplified_assignments(class_ids, z) if p is None else p
-    lam = max(smallest_eigenvalue(p, z), lam_floor) if lam is None else lam
+def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None, frozen=None):
+    n, fixed = len(z), z if frozen is None else frozen
+    p = simplified_assignments(class_ids, fixed) if p is None else p
+    lam = max(smallest_eigenvalue(p, fixed), lam_floor) if lam is None else lam
     soft_means = p.T @ z / n
     constant = (soft_means**2).sum() / (2 * lam)
     parts = []
@@ -313,8 +315,8 @@ def instance_cross_entropy(
     return np.transpose(parts)
 
 
-def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
-    """The gradient that ICE sets (Eq. 11-15), through the normalization to `z`."""
+def reweighted_gradient(class_ids, z, of_anchors, scale=64.0, anchor_gradient=False):
+    """The gradient that ICE sets (Eq. 11-15), weighted by anchors, through the normalization."""
     f, n = unit(z), len(z)
     gradient = np.zeros_like(f)
     for a, row in enumerate(np.exp(scale * similarities(z))):
@@ -325,7 +327,7 @@ def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
         weights = np.zeros(n)
         weights[positives] = -row[negatives].sum() / partitions
         weights[negatives] = [sum(row[j] / partitions) for j in negatives]
-        weights /= n * sum(abs(weights))
+        weights *= of_anchors[a] / (n * sum(abs(weights)))
         gradient += np.outer(weights, f[a])
         if anchor_gradient:
             gradient[a] += weights @ f
@@ -346,18 +348,20 @@ def distance_weighted(distances, dimensions):
     return weights / weights.sum()
 
 
-# The gradient treats the negatives' weights as constants; the value does not.
+# The gradient treats the negatives' weights as constants.
 @oracle(
     "rankmi",
     {"sampling": "distance_weighted"},
     sets_gradient=lambda given: given.get("sampling") == "distance_weighted",
 )
-def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
+def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics, frozen=None):
     sums, numbers = [], np.zeros(2)
-    for positives, negatives in by_anchor(distances(unit(z)), class_ids):
+    of_weights = distances(unit(z if frozen is None else frozen))
+    pairs = by_anchor(distances(unit(z)), class_ids), by_anchor(of_weights, class_ids)
+    for (positives, negatives), (_, fixed) in zip(*pairs):
         draws = np.ones(len(negatives))
         if sampling == "distance_weighted":
-            draws = len(positives) * distance_weighted(negatives, z.shape[1])
+            draws = len(positives) * distance_weighted(fixed, z.shape[1])
         together = [math.log(1 + math.exp(-statistics(d))) - math.log(2) for d in positives]
         apart = [math.log(1 + math.exp(statistics(d))) - math.log(2) for d in negatives]
         sums.append((sum(together), draws @ apart))
@@ -442,34 +446,41 @@ def threshold_consistent_margin(
     return averaged_over_pairs(terms)
 
 
+# The gradient treats the weights of the similarities as constants.
 @oracle("circle", {"margin": 0.25, "scale": 20.0}, sets_gradient=lambda given: True)
-def circle(class_ids, z, margin=0.4, scale=80.0):
+def circle(class_ids, z, margin=0.4, scale=80.0, frozen=None):
+    s, fixed = similarities(z), similarities(z if frozen is None else frozen)
     parts = []
-    for together, apart in by_anchor(similarities(z), class_ids, complete=True):
-        pulled = -scale * np.maximum(0, 1 + margin - together) * (together - 1 + margin)
-        pushed = scale * np.maximum(0, apart + margin) * (apart - margin)
+    pull = -scale * np.maximum(0, 1 + margin - fixed) * (s - 1 + margin)
+    push = scale * np.maximum(0, fixed + margin) * (s - margin)
+    both = (by_anchor(exponents, class_ids, complete=True) for exponents in (pull, push))
+    for (pulled, _), (_, pushed) in zip(*both):
         near, far = np.exp(pulled).sum(), np.exp(pushed).sum()
-        parts.append((math.log(near), math.log(1 / near + far)) if len(together) else None)
+        parts.append((math.log(near), math.log(1 / near + far)) if len(pulled) else None)
     return averaged(parts)
 
 
-# The gradient treats the negatives' weights as constants; the value does not.
+# The gradient treats the negatives' weights as constants.
 @oracle(
     "margin",
     {"sampling": "all", "margin": 0.3, "beta": 1.0, "nu": 0.5},
     {"sampling": "all", "boundaries": 1},
     sets_gradient=lambda given: given.get("sampling") != "all",
 )
-def margin(class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weighted", boundaries=0):
+def margin(
+    class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weighted", boundaries=0,
+    frozen=None,
+):  # fmt: skip
     betas = np.full(len(z), beta)
     if boundaries:
         betas = [row[-1] if boundaries == 1 else row[class_ids[i] - boundaries]
                  for i, row in enumerate(z)]  # fmt: skip
         z = z[:, :-boundaries]
     parts, opened = [], 0.0
-    pairs = by_anchor(distances(unit(z)), class_ids, complete=True)
-    for boundary, (positives, negatives) in zip(betas, pairs):
-        times, shares = 1.0, distance_weighted(negatives, z.shape[1])
+    of_weights = distances(unit(z if frozen is None else frozen))
+    pairs = (by_anchor(d, class_ids, complete=True) for d in (distances(unit(z)), of_weights))
+    for boundary, (positives, negatives), (_, fixed) in zip(betas, *pairs):
+        times, shares = 1.0, distance_weighted(fixed, z.shape[1])
         if sampling == "all":
             times, shares = len(negatives), np.ones(len(negatives))
         far = np.maximum(0.0, margin + positives - boundary)
@@ -642,12 +653,16 @@ def histogram(class_ids, z, num_bins=150):
     {"temperature": 0.0},
     sets_gradient=lambda given: given.get("temperature") != 0.0,
 )
-def ranked_list(class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5):
+def ranked_list(
+    class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5, frozen=None
+):
+    of_weights = distances(unit(z if frozen is None else frozen))
+    pairs = by_anchor(distances(unit(z)), class_ids), by_anchor(of_weights, class_ids)
     parts = []
-    for positives, negatives in by_anchor(distances(unit(z)), class_ids):
+    for (positives, negatives), (_, fixed) in zip(*pairs):
         far, near = positives - (negative_margin - margin), negative_margin - negatives
-        far, near = far[far > 0], near[near > 0]
+        far, weights = far[far > 0], np.where(near > 0, np.exp(-temperature * fixed), 0.0)
         pulled = far.mean() if len(far) else 0.0
-        pushed = np.average(near, weights=np.exp(temperature * near)) if len(near) else 0.0
+        pushed = weights @ near / weights.sum() if weights.any() else 0.0
         parts.append(((1 - balance) * pulled, balance * pushed))
     return np.transpose(parts)
