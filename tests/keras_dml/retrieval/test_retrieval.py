@@ -267,24 +267,17 @@ def test_recall_of_prefixes_is_measured_and_grows_with_the_candidates():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_prefix_index_is_saved_added_to_and_served(metric, tmp_path):
+def test_a_prefix_index_is_saved_and_served_exactly(metric, tmp_path):
     items, queries = rows(), rows(6, seed=1)
-    names = [f"item {number}" for number in range(120)]
-    index = PrefixIndex(items[:100], metric, names[:100], length=2, candidates=8)
-    index.search(queries, 3)
-    index.add(items[100:], names[100:])
+    index = PrefixIndex(items, metric, length=2, candidates=8)
     index.save(tmp_path / "index")
     loaded = load_index(tmp_path / "index")
-    assert isinstance(loaded, PrefixIndex)
     assert (loaded.length, loaded.candidates) == (2, 8)
     assert_same(loaded, index, queries, 5)
-    ids, _ = index.search(queries, 5)
-    for name, row in zip(ids, naive_by_prefix(items, queries, 5, metric, 2, 8)):
-        assert list(name) == [names[number] for number in row]
-    exact, exact_scores = ExactIndex(items, metric, names).search(queries, 5)
-    assert (ids != exact).any()
+    exact, exact_scores = ExactIndex(items, metric).search(queries, 5)
+    assert (index.search(queries, 5)[0] != exact).any()
     served, scores = index.serving_module().search(np.float32(queries), 5)
-    assert np.char.decode(served.numpy().astype("S")).tolist() == exact.tolist()
+    np.testing.assert_array_equal(served, exact)
     np.testing.assert_allclose(scores, exact_scores, rtol=1e-6, atol=1e-6)
 
 
