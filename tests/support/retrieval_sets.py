@@ -28,6 +28,14 @@ def clustered(n=3000, seed=0):
     return rows.astype(np.float32)
 
 
+def clusters(classes, size, dimensions, scale, seed=0):
+    """Return rows and labels of classes of equal size around random centers, plus noise."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), size)
+    centers = scale * rng.normal(size=(classes, dimensions))
+    return centers[labels] + rng.normal(size=(len(labels), dimensions)), labels
+
+
 def naive_search(items, queries, metric, rows=None):
     """Return for each query (row, score) of all items, or of `rows`, the best first, in float64.
 
