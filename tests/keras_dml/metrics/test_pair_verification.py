@@ -63,12 +63,8 @@ def naive_equal_error(negative, positive):
     scores = np.unique(np.concatenate([negative, positive]))[::-1]
     false = np.mean(negative >= scores[:, None], axis=1)
     missed = np.mean(positive < scores[:, None], axis=1)
-    points = itertools.pairwise([(0.0, 1.0, np.inf), *zip(false, missed, scores, strict=True)])
-    for (false, missed, _), (next_false, next_missed, score) in points:
-        if next_false >= next_missed:
-            part = (missed - false) / (missed - false + next_false - next_missed)
-            return false + part * (next_false - false), score
-    raise AssertionError
+    rate = np.interp(0, np.append(-1, false - missed), np.append(0, false))
+    return rate, scores[np.argmax(false >= missed)]
 
 
 def sets():
@@ -225,15 +221,16 @@ def naive_rates(scores, labels, item_labels, own_rows, threshold):
     """Compute FPIR, DIR, and the share of known queries with a wrong class, by a loop."""
     unknown, known = [], []
     for query, of_query in enumerate(scores):
-        items = [item for item in range(len(item_labels)) if not (own_rows and item == query)]
-        others = [item for item in items if item_labels[item] != labels[query]]
-        mates = [item for item in items if item_labels[item] == labels[query]]
-        if mates:
-            nearest = max(of_query[items])
-            wrong = others and max(of_query[others]) == nearest
-            known.append("none" if nearest < threshold else "wrong" if wrong else "right")
-        if own_rows or not mates:
-            unknown.append(max(of_query[others]) >= threshold)
+        same = item_labels == labels[query]
+        other = max(of_query[~same])
+        if own_rows:
+            same[query] = False
+        if own_rows or not same.any():
+            unknown.append(other >= threshold)
+        if same.any():
+            mate = max(of_query[same])
+            matches = max(mate, other) >= threshold
+            known.append("none" if not matches else "right" if mate > other else "wrong")
     known = np.array(known)
     return np.mean(unknown), np.mean(known == "right"), np.mean(known == "wrong")
 
