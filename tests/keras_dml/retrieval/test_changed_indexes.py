@@ -183,36 +183,21 @@ def slow(method):
     return slowly
 
 
-def random_changes(steps):
-    """Return changes of an index with the ids 0 to 39, as names of methods and arguments."""
-    generator, held = np.random.default_rng(3), np.arange(40)
-    for number in range(steps):
-        if number % 3 == 2:
-            gone = generator.choice(held, len(held) // 3, replace=False)
-            held = np.setdiff1d(held, gone)
-            yield "remove", gone
-        else:
-            new = 1_000 * (number + 1) + np.arange(5)
-            ids = np.append(generator.choice(held, len(held) // 2, replace=False), new)
-            held = np.append(held, new)
-            yield "upsert", ids, random_rows(len(ids), seed=100 + number)
-
-
 @EVERY
 def test_eight_threads_search_while_a_ninth_changes_the_index(kind, monkeypatch):
     for owner, names in ((Items, ("upsert", "add", "remove")), (TreeSearcher, ("update",))):
         for name in names:
             monkeypatch.setattr(owner, name, slow(getattr(owner, name)))
-    index, twin = (
-        KINDS[one](random_rows(40, 1), "cosine", np.arange(40)) for one in (kind, "exact")
-    )
-    changes, queries, k = [*random_changes(steps=12)], random_rows(5, seed=9), 8
-    answers = [twin.search(queries, k)]
-    for name, *arguments in changes:
-        getattr(twin, name)(*arguments)
-        answers.append(twin.search(queries, k))
+    rows, queries, k, name = random_rows(40, seed=1), random_rows(5, seed=9), 8, IDS["numbers"]
+    held = {name(number): row for number, row in enumerate(rows)}
+    index, twin = (KINDS[each](rows, "cosine", list(held)) for each in (kind, "exact"))
+
+    def changes(of_index):
+        return change_at_random(of_index, held.copy(), name, np.random.default_rng(11), steps=20)
+
+    answers = [twin.search(queries, k), *(twin.search(queries, k) for _ in changes(twin))]
     assert len({ids.tobytes() for ids, _ in answers}) > 10
-    begun, ended, wrong, counts, done = 0, 0, [], [0] * 8, threading.Event()
+    begun, ended, wrong, counts, done = 1, 0, [], [0] * 8, threading.Event()
 
     def search(place):
         while not done.is_set():
@@ -226,15 +211,10 @@ def test_eight_threads_search_while_a_ninth_changes_the_index(kind, monkeypatch)
     threads = [threading.Thread(target=search, args=(place,)) for place in range(8)]
     for thread in threads:
         thread.start()
-    rebalancing = []
-    for number, (name, *arguments) in enumerate(changes):
-        begun += 1
-        getattr(index, name)(*arguments)
+    for _ in changes(index):
         ended += 1
-        if number % 4 == 0:
-            rebalancing.append(index.rebalance(wait=False))
-    for future in rebalancing:
-        future.result()
+        begun += 1
+    index.rebalance()
     done.set()
     for thread in threads:
         thread.join()
