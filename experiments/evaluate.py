@@ -101,7 +101,9 @@ def _models(
 ) -> tuple[IdentifiedEmbedder, IdentifiedEmbedder | None]:
     """Return the embedder, and the embedder of the gallery and the catalog if it is another."""
     from experiments.evaluation import model_embeddings
+    from experiments.evaluation.texts import text_transform
     from experiments.training.encoders import pooled_backbone
+    from experiments.training.made_of import options_of_run
     from experiments.training.run_files import kept_candidate_model, kept_model
 
     kind, source = options.kind, options.source
@@ -120,7 +122,10 @@ def _models(
     if kind == "run":
         source, candidates, flag = kept_model(source), kept_candidate_model(source), kind
     candidate_model = None
-    if candidates:
+    texts = text_transform(options_of_run(options.source)) if kind == "run" else None
+    if candidates and texts is not None:
+        candidate_model = model_embeddings.text_model(candidates, options, texts)
+    elif candidates:
         candidate_model = model_embeddings.keras_model(candidates, options, flag)
     return model_embeddings.keras_model(source, options, kind), candidate_model
 

@@ -9,13 +9,14 @@ import numpy as np
 
 from experiments.options import Options, option
 from keras_dml._common.rows import normalized
+from pipelines.read_table import csv_columns
 
 if TYPE_CHECKING:
     import keras
 
     import pipelines
 
-_BATCH, _STEPS, _EMBEDDING = 128, 600, 256
+_BATCH, _STEPS, _EMBEDDING, _TOKENS = 128, 600, 256, 128
 # Of the training of the whole network: photographs in a step, sides of images, learning rate.
 _PHOTOS, _TRAINING_SIZE, _TEST_SIZE, _RATE = 32, 160, 224, 0.0004
 
@@ -26,8 +27,8 @@ class RelationsOptions(Options):
 
     Attributes:
         data_dir: Folder of the Grocery Store Dataset.
-        text_features: File of numpy.savez with descriptions and names: text features [classes, d]
-            in the order of the class ids. Default: no text.
+        text_encoder: hub:NAME or hub:FOLDER of a text encoder, such as hub:all_minilm_l6_v2_en.
+            Default: no text.
         image_size: Side of the images of the frozen backbone.
         epochs: Epochs of the whole network. 0 trains only heads on frozen features.
         seeds: Number of seeds.
@@ -48,7 +49,7 @@ minutes for each seed on 2 cores.
 """
 
     data_dir: str = option(None, required=True)
-    text_features: str | None = option(None)
+    text_encoder: str | None = option(None)
     image_size: int = option(288, lower_bound=32)
     epochs: int = option(0, lower_bound=0)
     seeds: int = option(3, lower_bound=1)
@@ -66,9 +67,10 @@ def measure(options: RelationsOptions) -> Iterator[str]:
     data = _features(options)
     yield f"{len(data['x'])} photographs, {len(data['train_class'])} products"
     yield from _tags(data, options.seeds)
-    if options.text_features:
-        with np.load(options.text_features) as text:
-            yield from _text_to_photo(data, text["descriptions"], text["names"], options.seeds)
+    if options.text_encoder:
+        yield from _text_to_photo(
+            data, _text_features(options, data["names"].tolist()), options.seeds
+        )
 
 
 def _hits_of_network(data: "pipelines.Split", epochs: int, seed: int) -> np.ndarray:
@@ -165,8 +167,32 @@ def ndcg_at_10(
     return (found @ discounts) / (best @ discounts)
 
 
+def _text_features(options: RelationsOptions, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the features of the description and of the name of each class, `[K, d]`."""
+    import pipelines
+    from keras_dml import models
+
+    root = pathlib.Path(options.data_dir)
+    columns = csv_columns(root / "classes.csv", "data_dir")
+    paths = columns["Class Name (str)"], columns["Product Description Path (str)"]
+    # The paths start with a slash, but are relative to the dataset's folder.
+    files = {name: root / path.lstrip("/") for name, path in zip(*paths, strict=True)}
+    texts = {
+        "description": [files[name].read_text() for name in names],
+        "class name": [name.replace("-", " ") for name in names],
+    }
+    preset = str(options.text_encoder)
+    encoder = models.text_backbone(preset, _TOKENS)
+    transform = models.TextTransform(preset, _TOKENS)
+    features = {}
+    for kind, each in texts.items():
+        table = pipelines.ImageTable.from_encoded([text.encode() for text in each], names)
+        features[kind] = encoder.predict(pipelines.evaluation_batches(table, transform), verbose=0)
+    return features
+
+
 def _text_to_photo(
-    data: dict[str, np.ndarray], descriptions: np.ndarray, names: np.ndarray, seeds: int
+    data: dict[str, np.ndarray], text: dict[str, np.ndarray], seeds: int
 ) -> Iterator[str]:
     """Train a head on image features and a head on text features."""
     from keras_dml import losses, models
@@ -174,7 +200,7 @@ def _text_to_photo(
     unseen = np.flatnonzero(~data["train_class"])
     test = ~data["is_train"]
     yield f"text to photo, R@1 on {len(unseen)} unseen products"
-    for name, features in (("description", descriptions), ("class name", names)):
+    for name, features in text.items():
         hits = []
         for seed in range(seeds):
             queries = _head(features.shape[1], seed)
@@ -275,6 +301,7 @@ def _features(options: RelationsOptions) -> dict[str, np.ndarray]:
         "train_class": train_class,
         "is_train": train_class[loaded.table.labels],
         "tags": _tags_of(loaded.catalog),
+        "names": np.array(loaded.table.class_names),
     }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.rows import first_few, row_blocks
 from pipelines import EvaluationTransform, ImageTable
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 #: Transform of the pictures on a page if no model defines one.
 PICTURES = EvaluationTransform(224)
@@ -46,6 +49,7 @@ class LabeledEmbeddings:
         catalog: Images to search in as a second task.
         training: The images that the model was trained on, if they are asked for.
         transform: Evaluation transform for the pictures on a page.
+        catalog_transform: Another transform for the pictures of the catalog. None for `transform`.
     """
 
     queries: EmbeddedSet
@@ -53,6 +57,7 @@ class LabeledEmbeddings:
     catalog: EmbeddedSet | None = None
     training: EmbeddedSet | None = None
     transform: EvaluationTransform = PICTURES
+    catalog_transform: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     @property
     def sets(self) -> Iterator[tuple[str, EmbeddedSet]]:

@@ -20,6 +20,7 @@ from experiments.evaluation.table_embedder import (
     TableEmbedder,
     embeddings_on_disk,
 )
+from experiments.evaluation.texts import text_picture
 from experiments.options import RunOptions
 from experiments.options import data as options_data
 from experiments.options.errors import RunError, UsageError
@@ -27,7 +28,7 @@ from experiments.options.progress import progress_bar
 from experiments.options.run_options import EvaluationOptions
 from experiments.options.values import import_modules
 from keras_dml.export import float32_copy
-from keras_dml.models import load_keras_file
+from keras_dml.models import TextTransform, load_keras_file
 from pipelines import ImageTable, Split
 
 
@@ -174,6 +175,15 @@ def keras_model(
     return _embedder(model, options, file_sha256(path))
 
 
+def text_model(
+    path: str | os.PathLike[str], options: EvaluationOptions, transform: TextTransform
+) -> IdentifiedEmbedder:
+    """Return the embedder of texts by a `.keras` file of a run."""
+    model = load_keras_file(path, options.trust_code)
+    embedder = TableEmbedder(model, transform, options.eval_batch_size)
+    return IdentifiedEmbedder(embedder, file_sha256(path))
+
+
 def backbone_model(model: keras.Model, options: EvaluationOptions, name: str) -> IdentifiedEmbedder:
     """Return the embedder of a backbone with its pooling. Its name and weights identify it."""
     digest = hashlib.sha256(name.encode())
@@ -239,7 +249,12 @@ def embed(
         )
     sets = {name: EmbeddedSet(arrays[name], each.labels, each) for name, each in tables.items()}
     transform = model.embedder.transform
-    return LabeledEmbeddings(**sets, transform=transform if callable(transform) else PICTURES)
+    of_candidates = getattr(candidate_model, "embedder", model.embedder).transform
+    return LabeledEmbeddings(
+        **sets,
+        transform=transform if callable(transform) else PICTURES,
+        catalog_transform=text_picture if isinstance(of_candidates, TextTransform) else None,
+    )
 
 
 def embed_table(model: IdentifiedEmbedder, table: ImageTable, path: pathlib.Path) -> np.ndarray:

@@ -1,6 +1,7 @@
 """SavedModels from image files to embeddings. Needs TensorFlow."""
 
 import hashlib
+import importlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from experiments.options.errors import UsageError
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.extras import needing
 from keras_dml._files.checksums import check_saved_model
 from keras_dml.retrieval.scann_index import import_scann
 from pipelines import ImageTable, find_bad_images
@@ -49,8 +51,13 @@ class ImageEmbedder:
             ) from error
         try:
             # A model that contains an index needs the operations of ScaNN.
-            if b"Scann>" in (path / "saved_model.pb").read_bytes():
+            graph = (path / "saved_model.pb").read_bytes()
+            if b"Scann>" in graph:
                 import_scann()
+            # The operations of a tokenizer.
+            if b"Tokenize" in graph:
+                with needing("hub", "a SavedModel of texts"):
+                    importlib.import_module("tensorflow_text")
             # Stored, because it owns the variables.
             self._model = tf.saved_model.load(str(path))
         # RuntimeError: an operation is not registered.

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -13,11 +13,14 @@ from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.options.progress import progress_bar
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._backend.steps import compiled
+from keras_dml.models import TextTransform
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, evaluation_batches
 from pipelines.max_pixels import MOST_PIXELS
 
 # Part of the key of embeddings on disk. Earlier versions did not turn photos upright.
 _READ_AS = "turned upright"
+
+Transform: TypeAlias = EvaluationTransform | TrainTransform | TextTransform
 
 
 class TableEmbedder:
@@ -27,7 +30,8 @@ class TableEmbedder:
 
     Args:
         model: Embedding model.
-        transform: Evaluation transform, or with `seeds` a training transform.
+        transform: Evaluation transform, or with `seeds` a training transform. Or the transform of
+            texts.
         batch_size: Number of images in a batch of each replica.
         seeds: Seeds of the augmentation of each image, int64 `[n, 2]`, for a single table.
         again: Whether the same tables are embedded repeatedly. Then the pipeline of each table is
@@ -37,7 +41,7 @@ class TableEmbedder:
     def __init__(
         self,
         model: keras.Model,
-        transform: EvaluationTransform | TrainTransform,
+        transform: Transform,
         batch_size: int,
         seeds: np.ndarray | None = None,
         again: bool = False,
@@ -47,7 +51,7 @@ class TableEmbedder:
         self.seeds = seeds
         self.strategy = strategy_of(model)
         # Built once, because a new function is traced again at each evaluation.
-        self._embed = _embedding_function(model, self.strategy, transform.image_size)
+        self._embed = _embedding_function(model, self.strategy, transform)
         # Several workers start each round together.
         several = isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._again = again and not several
@@ -104,7 +108,7 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy:
 
 
 def _embedding_function(
-    model: keras.Model, strategy: tf.distribute.Strategy, image_size: int
+    model: keras.Model, strategy: tf.distribute.Strategy, transform: Transform
 ) -> Callable[[Any], np.ndarray]:
     """Return a function from a batch, or its parts on the replicas, to all of its embeddings."""
     if keras.backend.backend() != "tensorflow":
@@ -119,7 +123,10 @@ def _embedding_function(
         return gather_candidates(model(images, training=False))[0]
 
     # One replica: a single trace is enough for every batch size.
-    images = tf.TensorSpec([None, image_size, image_size, 3], tf.float32)
+    if isinstance(transform, TextTransform):
+        images = tf.TensorSpec([None, 2, transform.length], tf.int32)
+    else:
+        images = tf.TensorSpec([None, transform.image_size, transform.image_size, 3], tf.float32)
     alone = strategy.num_replicas_in_sync == 1
     graph = tf.function(
         lambda images: strategy.run(embed, args=(images,)),

@@ -405,9 +405,13 @@ class LossOptions(RelationOptions):
             directions. Needs a dataset with a catalog: groceries.
         candidate_backbone: candidates=catalog: backbone of a second encoder, which embeds the
             catalog pictures. --backbone then embeds the photographs; all other flags of the model
-            apply to both encoders. Default: one encoder embeds both.
+            apply to both encoders. Default: one encoder embeds both. With --texts: hub:NAME or
+            hub:FOLDER of a text encoder, such as hub:all_minilm_l6_v2_en.
         candidate_weights: candidate_backbone: its weights, as for --weights. Default: the value of
             --weights; hub:NAME and FILE.keras include their weights.
+        texts: CSV file with the columns class and text. The texts of the classes replace the
+            catalog pictures.
+        text_length: texts: number of tokens. Longer texts are cut off.
         statistics: The arguments of `keras_dml.models.StatisticsNetwork`.
         statistics_learning_rate: rankmi's statistics network: learning rate. Default:
             learning_rate.
@@ -451,10 +455,10 @@ class LossOptions(RelationOptions):
         choices=("batch", "catalog"),
         not_with=("levels", "cache_features", "also", "objective"),
     )
-    candidate_backbone: str | None = option(
-        None, needs="candidates=catalog", not_with=("layer_decay",)
-    )
+    candidate_backbone: str | None = option(None, needs="candidates=catalog")
     candidate_weights: str | None = option(None, needs="candidate_backbone", can_be_unset=False)
+    texts: str | None = option(None, convert=normal_path, needs="candidate_backbone")
+    text_length: int = option(64, lower_bound=1, needs="texts")
     statistics: Mapping[str, Any] = _flags_of_registry(
         "keras_dml.models.StatisticsNetwork",
         LOSS,

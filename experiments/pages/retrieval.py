@@ -88,7 +88,9 @@ def shown_of(images: LabeledEmbeddings) -> Shown:
         title = f"Recall of {len(table):,} classes{few}"
         grids[-1] = grids[-1]._replace(classes=table, classes_title=title)
     if catalog is not None and catalog.table is not None:
-        in_catalog = retrieval_rows(test, chosen, images.transform, catalog)
+        in_catalog = retrieval_rows(
+            test, chosen, images.transform, catalog, of_gallery=images.catalog_transform
+        )
         grids.append(Grid("Retrieval in the catalog", in_catalog))
     return Shown(grids, map_of(test, lambda table: pictures_of(table, images.transform)))
 
@@ -126,6 +128,7 @@ def retrieval_rows(
     transform: Callable[..., tf.Tensor],
     gallery: EmbeddedSet | None = None,
     notes: Sequence[str] | None = None,
+    of_gallery: Callable[..., tf.Tensor] | None = None,
 ) -> list[Row]:
     """Return queries with their nearest neighbors by cosine similarity.
 
@@ -135,11 +138,12 @@ def retrieval_rows(
         transform: Evaluation transform, for the pictures.
         gallery: The images to search in. The default is the other test images.
         notes: Text below each query. The default is "query".
+        of_gallery: Transform for the pictures of the gallery. The default is `transform`.
     """
     table, items = _table(test), _table(gallery or test)
     neighbors, similarities = _nearest(test, chosen, _NEIGHBORS, gallery)
     queries = pictures_of(table.select(chosen), transform)
-    found = pictures_of(items.select(neighbors.ravel()), transform)
+    found = pictures_of(items.select(neighbors.ravel()), of_gallery or transform)
     found = found.reshape(*neighbors.shape, *found.shape[1:])
     rows = []
     for place, label in enumerate(table.labels[chosen]):

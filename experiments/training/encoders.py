@@ -17,7 +17,7 @@ from experiments.training.run_files import CANDIDATE, QUERY
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
 from keras_dml._common.errors import ArgumentError, DownloadError
-from keras_dml.models.backbones import brings_weights
+from keras_dml.models.backbones import NO_WEIGHTS, brings_weights
 
 WITHOUT_DOWNLOAD = ("folder_scratch.flags", "folder_small.flags")
 """Recipes for photographs and for drawings without a download."""
@@ -46,7 +46,7 @@ def build_encoders(options: RunOptions) -> tuple[list[keras.Model], Encoders]:
         options, backbone=options.candidate_backbone, weights=candidate_weights(options)
     )
     try:
-        other, candidates = embedding_model(of_candidates)
+        other, candidates = embedding_model(of_candidates, texts=options.texts is not None)
     except ArgumentError as error:
         raise UsageError(f"With --candidate_backbone, {error}") from error
     lengths = queries.output_shape[1], candidates.output_shape[1]
@@ -114,9 +114,12 @@ def downloading_weights(options: BackboneOptions) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
-    """Build the backbone and the embedding model."""
-    backbone = build_backbone(options, options.image_size, options.frozen_batch_norm)
+def embedding_model(options: RunOptions, texts: bool = False) -> tuple[keras.Model, keras.Model]:
+    """Build the backbone and the embedding model, of images or of texts."""
+    if texts:
+        backbone = _text_backbone(options)
+    else:
+        backbone = build_backbone(options, options.image_size, options.frozen_batch_norm)
     if options.freeze_backbone:
         freeze(backbone)
     elif options.lora_rank is None:
@@ -130,9 +133,16 @@ def embedding_model(options: RunOptions) -> tuple[keras.Model, keras.Model]:
         backbone,
         options.embedding_size,
         options.feature_batch_norm,
-        options.pooling,
+        "average" if texts else options.pooling,  # a vector is not pooled
         options.levels,
     )
+
+
+def _text_backbone(options: RunOptions) -> keras.Model:
+    with downloading_weights(options):
+        return models.text_backbone(
+            options.backbone, options.text_length, random=options.weights == NO_WEIGHTS
+        )
 
 
 def pooled_backbone(options: BackboneOptions, image_size: int) -> keras.Model:

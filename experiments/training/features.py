@@ -52,7 +52,7 @@ class ImageFeed:
         self._encoders = encoders
         size = run.options.eval_batch_size
         self._embedders = {
-            name: TableEmbedder(encoder, run.preprocessing, size, again=True)
+            name: TableEmbedder(encoder, run.transform_of(name), size, again=True)
             for name, encoder in encoders.items()
         }
 

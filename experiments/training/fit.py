@@ -94,7 +94,10 @@ class Training:
             # The frozen part, whose features are cached, and the trained part.
             self._halves = models.split_at_features(queries) if options.cache_features else None
             if CANDIDATE in self.encoders:
-                objective.candidate_encoder = training_embedding(options, self.encoders[CANDIDATE])
+                candidates = self.encoders[CANDIDATE]
+                objective.candidate_encoder = (
+                    candidates if options.texts else training_embedding(options, candidates)
+                )
             self.model = objective.training_model(
                 self._halves[1] if self._halves else training_embedding(options, queries),
                 run.data.train.num_classes,
@@ -198,7 +201,7 @@ class Training:
                 known |= self.feed.embeddings_by(encoder, name)
         embedders = {
             name: TableEmbedder(
-                workers.share(encoder), run.preprocessing, run.options.eval_batch_size
+                workers.share(encoder), run.transform_of(name), run.options.eval_batch_size
             )
             for name, encoder in encoders.items()
         }
@@ -207,7 +210,9 @@ class Training:
             if side in known
             else embedders[encoder_of(side, encoders)](table, f"{description}, {side}")
             for side, table in run.data.tables.items()
+            # An encoder of images, such as the untrained backbone, cannot embed texts.
             if side != "training"
+            and (run.options.texts is None or encoder_of(side, self.encoders) in encoders)
         }
 
     def fit(self) -> None:

@@ -9,6 +9,7 @@ import pathlib
 from typing import Any
 
 from experiments.evaluation.baselines import RAW_PIXELS_FILE, UNTRAINED_FILE
+from experiments.evaluation.texts import with_texts
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options.data import data
 from experiments.options.run_options import BadImageOptions, DataOptions
@@ -38,14 +39,16 @@ def record_of(split: Split) -> Record:
     Files are listed by class and name, without their folders, which can move. Images in memory have
     the SHA-256 of their classes.
     """
-    return {side: _side(table) for side, table in split.tables.items()}
+    return {side: _side(side, table) for side, table in split.tables.items()}
 
 
-def _side(table: ImageTable) -> Record:
+def _side(side: str, table: ImageTable) -> Record:
     found: Record = {"images": len(table)}
     if table.paths is None:
         digest = hashlib.sha256("\n".join(table.class_names).encode())
         digest.update(table.labels.tobytes())
+        if side == "catalog" and table.encoded is not None:
+            digest.update(b"\n".join(table.encoded))  # texts, which are small
         return {**found, "sha256": digest.hexdigest()}
     classes: dict[str, list[str]] = {}
     for path, label in zip(table.paths.tolist(), table.labels.tolist()):
@@ -80,6 +83,11 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
     folder.write_json(IMAGES, made_of)
 
 
+def options_of_run(run: pathlib.Path) -> RunOptions:
+    """Return the options of a run from its folder."""
+    return parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
+
+
 def images_of_run(
     run: pathlib.Path, options: BadImageOptions, data_dir_moves: bool, refuses: bool
 ) -> Split:
@@ -98,9 +106,11 @@ def images_of_run(
         UsageError: As `options.data.data`. Also if `options.data_dir` is not a folder, or if a test
             image can have been a training image.
     """
-    of_run = parse(RunOptions, ["run", f"--flagfile={flag_file_of(run)}"])
+    of_run = options_of_run(run)
     _check_there(options)
     split, _ = data(options)
+    if of_run.texts is not None:
+        split = with_texts(split, of_run.texts)
     before = kept_images(run)
     if before is None or _asks_for_others(options, of_run, data_dir_moves):
         return split

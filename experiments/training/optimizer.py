@@ -77,7 +77,7 @@ def backbone_optimizer(
         factors: Factors on the learning rate of other variables.
 
     Raises:
-        UsageError: As `optimizer`.
+        UsageError: As `optimizer`. Or the layer decay differs for two variables with one path.
         ArgumentError: The layer decay is out of range, or the backbone has no blocks.
     """
     factor, decay = options.pretrained_factor, options.layer_decay
@@ -85,8 +85,12 @@ def backbone_optimizer(
     for backbone in backbones:
         if decay is not None:
             check_number("layer_decay", decay, above=0, most=1)
-            of_layers = models.layer_multipliers(backbone, decay)
-            slower |= {path: factor * of_layer for path, of_layer in of_layers.items()}
+            for path, of_layer in models.layer_multipliers(backbone, decay).items():
+                if slower.setdefault(path, factor * of_layer) != factor * of_layer:
+                    raise UsageError(
+                        f"layer_decay must be unset for two backbones that both have {path}, but "
+                        f"got {decay}. Its learning rate would differ."
+                    )
         elif factor != 1.0:
             slower |= optimizers.multipliers(backbone, factor)
     return optimizer(options, rate, slower, options.ema)

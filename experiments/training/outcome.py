@@ -13,6 +13,7 @@ from experiments.evaluation.evaluators import Finished
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import PAPER, percent, rows_of, score_table
+from experiments.evaluation.texts import text_picture
 from experiments.options import RunOptions, resolved
 from experiments.options import data as described
 from experiments.training.encoders import candidate_weights, exported
@@ -58,7 +59,7 @@ def leave(training: Training, began: float, write_pages: WritePages) -> str | No
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
     # A SavedModel maps the bytes of image files to embeddings.
     for name, each in models_kept.items():
-        export_saved_model(each, run.folder.file(f"{name}{SERVED}"), run.preprocessing)
+        export_saved_model(each, run.folder.file(f"{name}{SERVED}"), run.transform_of(name))
     result = _result(run, end, findings)
     write_pages(run, result)
     seconds = round(time.perf_counter() - began, 1)
@@ -119,12 +120,13 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     why = stopped(history, options)
     kept_back = "Test" if options.fold is None else "Validation"
     steps, seconds = history[-1]["step"], history[-1]["train/seconds"]
+    items = "pictures" if options.texts is None else "texts"
     facts = {
         **_classes(options),
         "Training": trained_on,
         kept_back: "none: every class trained" if options.keeps_nothing_back else tested_on,
         "Gallery": f"{len(data.gallery):,} images of the same classes" if data.gallery else "",
-        "Catalog": f"{len(data.catalog):,} pictures of the same classes" if data.catalog else "",
+        "Catalog": f"{len(data.catalog):,} {items} of the same classes" if data.catalog else "",
         "Backbone": _backbone(options.backbone, options.weights),
         "Candidate backbone": ""
         if options.candidate_backbone is None
@@ -175,7 +177,11 @@ def _images(run: RunPlan, end: Finished) -> LabeledEmbeddings:
     }
     test = sets.pop("test")
     return LabeledEmbeddings(
-        test, sets.get("gallery"), sets.get("catalog"), transform=run.preprocessing
+        test,
+        sets.get("gallery"),
+        sets.get("catalog"),
+        transform=run.preprocessing,
+        catalog_transform=None if run.options.texts is None else text_picture,
     )
 
 

@@ -11,14 +11,16 @@ import numpy as np
 from experiments import recipes
 from experiments.evaluation.evaluators import Evaluator, RetrievalScores
 from experiments.evaluation.pairs import pair_rows
+from experiments.evaluation.texts import with_texts
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
 from experiments.training.made_of import Record, record_of
 from experiments.training.objectives import objective_of
 from experiments.training.objectives.base import Objective
-from experiments.training.run_files import BAD_IMAGES
+from experiments.training.run_files import BAD_IMAGES, CANDIDATE
 from experiments.training.run_folder import RunFolder, State
 from experiments.training.workers import Workers
+from keras_dml.models import TextTransform
 from keras_dml.optimizers import Rate
 from pipelines import EvaluationTransform, Split, TrainTransform
 from pipelines.samplers import Sampler
@@ -54,7 +56,7 @@ class RunPlan:
         bad_images: A line for each image that is left out.
         made_of: Names of all images, from `made_of.record_of`.
         augmentation: Training transform.
-        preprocessing: Evaluation transform.
+        preprocessing: Evaluation transform of images.
         sampler: Function from batch number to row numbers of the training images.
         ks: Values of K for recall at K.
         steps_per_epoch: Steps between two checkpoints.
@@ -79,6 +81,11 @@ class RunPlan:
     evaluators: list[Evaluator]
     paper: Mapping[str, float]
 
+    def transform_of(self, encoder: str) -> EvaluationTransform | TextTransform:
+        """Return the evaluation transform of the inputs of an encoder."""
+        texts = self.objective.text_transform
+        return texts if texts is not None and encoder == CANDIDATE else self.preprocessing
+
     def list_bad_images(self) -> None:
         """Write the list of the images that are left out to the run's open folder."""
         if self.bad_images or self.options.skip_bad_images:
@@ -99,6 +106,8 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     workers.check_same("images of data_dir", labels)
     check_can_be_measured(data)
     check_validated(options, data)
+    if options.texts is not None:
+        data = with_texts(data, options.texts)
     made_of = record_of(data)
     if options.measured_in is not None:
         # A refit has no test images. Its pages show some training images.

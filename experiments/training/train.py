@@ -58,9 +58,9 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     workers = Workers(devices(options), cluster)
     run = plan_run(options, folder, workers)
     training = Training(run, workers)
-    for encoder in training.encoders.values():
+    for name, encoder in training.encoders.items():
         # Find out now, not after hours of training.
-        check_export(encoder, run.preprocessing)
+        check_export(encoder, run.transform_of(name))
     folder.open()
     # Another process with the same flags may have finished the run before this one locked it.
     if workers.first_says(folder.result is not None):

@@ -44,7 +44,7 @@ def export_saved_model(
     neighbors: int = 10,
     threshold: float | OperatingPoint | None = None,
 ) -> None:
-    """Write a SavedModel that takes images and returns embeddings or neighbors.
+    """Write a SavedModel that takes images or texts and returns embeddings or neighbors.
 
     Its signatures take any number n of images, including 0:
 
@@ -57,8 +57,12 @@ def export_saved_model(
       `distances` for "l2". With a threshold also `matches`, bools `[n, neighbors]`: whether a
       neighbor's similarity is at least the threshold, or its distance at most the threshold.
 
+    For an encoder of texts (`models.text_backbone`), `images` are UTF-8 strings, or int32 tokens
+    `[n, 2, length]` in `embed_images`.
+
     `tf.saved_model.load` needs neither this package nor its layers. Only with the tree
-    of a `ScannIndex`, the loading process must first run `import scann`. The folder can be moved.
+    of a `ScannIndex`, the loading process must first run `import scann`, and for texts
+    `import tensorflow_text`. The folder can be moved.
     If `preprocessing` refuses an image, only that call raises its error (tf.io's: InvalidArgument).
     A model in mixed precision or under a distribution strategy is exported as its `float32_copy`.
     The SavedModel is written next to `path` under a temporary name and then renamed. An existing
@@ -73,11 +77,11 @@ def export_saved_model(
 
     Args:
         model: A built functional or sequential embedding model: float32 images
-            `[n, height, width, channels]` → `[n, d]`. A model around another, such as `RankMI`,
-            exports the inner model.
+            `[n, height, width, channels]`, or tokens, → `[n, d]`. A model around another, such as
+            `RankMI`, exports the inner model.
         path: The folder to write. Its parent must exist.
         preprocessing: TensorFlow function from one image's bytes (scalar string) to a float32 image
-            with the model's input shape.
+            with the model's input shape, or `models.TextTransform`.
         index: None, or a `keras_dml.retrieval.Index` of embeddings of this model. The SavedModel
             includes its items.
         neighbors: Number of results of `search`, from 1 to the index's number of items.
@@ -172,6 +176,11 @@ def _servable(model: keras.Model) -> keras.Model:
     return model
 
 
+def _takes_tokens(model: keras.Model) -> bool:
+    """Return whether a model takes tokens of texts."""
+    return len(model.inputs) == 1 and model.inputs[0].dtype == "int32"
+
+
 def _check_model(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:
     """Raise the errors that need no trace of the model."""
     check_installed("tensorflow", "tensorflow", "export_saved_model")
@@ -179,7 +188,8 @@ def _check_model(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
         wanted = "a function from image bytes to an image"
         raise argument_error("preprocessing", wanted, preprocessing, ArgumentTypeError)
     check_symbolic_model("model", model)
-    for name, shape, rank in (("in", model.input_shape, 4), ("out", model.output_shape, 2)):
+    taken = len(model.input_shape) if _takes_tokens(model) else 4
+    for name, shape, rank in (("in", model.input_shape, taken), ("out", model.output_shape, 2)):
         if not isinstance(shape, tuple) or len(shape) != rank:
             raise ArgumentError(
                 "model must take one batch of images [n, height, width, channels] and return one "
@@ -228,7 +238,8 @@ def _decoded(
     model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[Callable[[tf.Tensor], tf.Tensor], tf.TensorSpec, tf.TensorShape]:
     """Return the function from a file to an image, the input spec, and the image's shape."""
-    image = tf.TensorSpec(model.input_shape[1:], tf.float32)
+    dtype = tf.int32 if _takes_tokens(model) else tf.float32
+    image = tf.TensorSpec(model.input_shape[1:], dtype)
     # ExportArchive traces without AutoGraph, but preprocessing can need it for Python conditions.
     traced = tf.function(preprocessing, input_signature=[tf.TensorSpec([], tf.string)])
     returned = traced.get_concrete_function().structured_outputs
@@ -247,7 +258,7 @@ def _embedding_functions(
 ) -> tuple[tf.TensorSpec, _Served, _Served]:
     """Return the spec of decoded images, and functions from them and from files to embeddings."""
     traced, image, size = _decoded(model, preprocessing)
-    decoded = tf.TensorSpec([None, *size], tf.float32, name="images")
+    decoded = tf.TensorSpec([None, *size], image.dtype, name="images")
 
     def embed(images: tf.Tensor) -> dict[str, tf.Tensor]:
         # A loaded signature does not check the size of its inputs.

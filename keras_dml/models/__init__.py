@@ -42,5 +42,7 @@ from keras_dml.models.proxy_head import dominant_centers as dominant_centers
 from keras_dml.models.proxy_head import proxy_model as proxy_model
 from keras_dml.models.rankmi import RankMI as RankMI
 from keras_dml.models.statistics_network import StatisticsNetwork as StatisticsNetwork
+from keras_dml.models.text import TextTransform as TextTransform
+from keras_dml.models.text import text_backbone as text_backbone
 
 __all__ = [*public_names(__name__), "LORA_LAYERS", "POOLINGS"]

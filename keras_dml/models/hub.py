@@ -57,8 +57,8 @@ def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Mode
     preset = os.path.expanduser(name.removeprefix(PREFIX))
     with needing("hub", f"backbone {name}"):
         import keras_hub
-    _check_there(keras_hub, name, preset)
-    with _refusing(keras_hub, name, preset):
+    check_there(keras_hub, name, preset)
+    with refusing(keras_hub, name, preset):
         whole = keras_hub.models.Backbone.from_preset(preset, load_weights=not random)
         seeing = getattr(whole, "vision_encoder", None)
         backbone = whole if seeing is None else seeing
@@ -76,11 +76,16 @@ def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Mode
     others = _others(x, backbone, image_size)
     if others is not None:
         x = TokenLayout(others > 0, max(others - 1, 0), name="tokens")(x)
-    return keras.Model(inputs, x, name=re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_"))
+    return keras.Model(inputs, x, name=plain_name(name))
+
+
+def plain_name(name: str) -> str:
+    """Return a name of a preset as a name of a model."""
+    return re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")
 
 
 @contextlib.contextmanager
-def _refusing(keras_hub: ModuleType, name: str, preset: str) -> Iterator[None]:
+def refusing(keras_hub: ModuleType, name: str, preset: str) -> Iterator[None]:
     """Turn every error of KerasHub and the model hubs into a one-line `ArgumentError`."""
     try:
         yield
@@ -101,7 +106,7 @@ def _refusing(keras_hub: ModuleType, name: str, preset: str) -> Iterator[None]:
         ) from error
 
 
-def _check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
+def check_there(keras_hub: ModuleType, name: str, preset: str) -> None:
     """Refuse a name that is neither a preset, nor a handle, nor the folder of a preset."""
     presets = keras_hub.models.Backbone.presets
     path = pathlib.Path(preset)

@@ -49,3 +49,18 @@ def preset(kind, folder, converter=True):
         layer = keras_hub.layers.ImageConverter(scale=list(SCALE), offset=list(OFFSET))
         layer.save_to_preset(str(folder))
     return backbone
+
+
+def text_preset(folder, longest=16):
+    """Write a preset of a tiny BERT with its tokenizer into `folder` and return its embedder."""
+    import keras
+    from keras_hub import models
+
+    keras.utils.set_random_seed(0)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "green", "apple", "milk"]
+    words += ["kind", "##s", *map(str, range(10))]
+    backbone = models.BertBackbone(len(words), 2, 2, 8, 16, max_sequence_length=longest)
+    tokens = models.BertTextEmbedderPreprocessor(models.BertTokenizer(words, lowercase=True), 8)
+    embedder = models.BertTextEmbedder(backbone, tokens)
+    embedder.save_to_preset(str(folder))
+    return embedder

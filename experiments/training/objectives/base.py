@@ -17,6 +17,7 @@ from experiments.evaluation.evaluators import (
     RetrievalScores,
     UntrainedBackbone,
 )
+from experiments.evaluation.texts import text_transform
 from experiments.options import RunOptions
 from experiments.options import data as described
 from experiments.options.errors import UsageError
@@ -44,6 +45,7 @@ class Objective(abc.ABC):
         sides: Names of the tables that `callbacks` embeds.
         candidate_encoder: Model from candidates to embeddings for `training_model`. None if the
             embedding embeds the candidates, too.
+        text_transform: Transform of the candidates. None if they are images.
     """
 
     has_classifier: ClassVar[bool] = False
@@ -53,6 +55,7 @@ class Objective(abc.ABC):
     def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.candidate_encoder: keras.Model | None = None
+        self.text_transform = text_transform(options)
 
     def check(self) -> None:
         """Raise `UsageError` if other options do not allow this kind of training."""

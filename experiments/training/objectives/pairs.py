@@ -1,5 +1,6 @@
 """Training with a loss over pairs of embeddings."""
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -107,7 +108,7 @@ class OverPairs(Objective):
 
 
 class OverCatalog(OverPairs):
-    """Training with photographs as queries and catalog pictures as candidates.
+    """Training with photographs as queries and catalog pictures, or texts, as candidates.
 
     One encoder embeds both, or the candidates have another encoder.
     """
@@ -138,6 +139,8 @@ class OverCatalog(OverPairs):
         seed, catalog = self.options.seed, cast(ImageTable, data.training_catalog)
         photos = super().batches(data, sampler, batches_of)
         of_catalog = CatalogSampler(sampler, data.train.labels, catalog.labels, seed=seed)
+        if self.text_transform is not None:
+            batches_of = functools.partial(batches_of, transform=self.text_transform)
         # Another seed, so that a photograph and its picture are not cropped alike.
         pictures = batches_of(catalog, of_catalog, seed=seed + 1)
         return tf.data.Dataset.zip(photos, pictures).map(
