@@ -14,11 +14,6 @@ from keras_dml.metrics import evaluate
 from keras_dml.metrics.approximate import approximate_scores, takes_scann
 
 
-@pytest.fixture
-def no_scann(monkeypatch):
-    monkeypatch.setattr(retrieval, "scann_loads", lambda: False)
-
-
 @needs_scann
 @pytest.mark.parametrize("with_gallery", [False, True])
 def test_all_scores_of_a_small_set_equal_the_exact_scores(with_gallery):
@@ -93,7 +88,8 @@ def test_scann_is_the_default_from_200_000_images_on():
     assert not takes_scann("auto", many[:1_000], many)
 
 
-def test_without_scann_the_search_is_exact_and_its_time_is_logged_first(no_scann, caplog):
+def test_without_scann_the_search_is_exact_and_its_time_is_logged_first(monkeypatch, caplog):
+    monkeypatch.setattr(retrieval, "scann_loads", lambda: False)
     z, labels = awkward_set()
     with caplog.at_level(logging.WARNING, "keras_dml"):
         found = evaluate(z, labels, [1], clustering=False, neighbors="scann")
