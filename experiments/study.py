@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 import sys
 import time
@@ -18,9 +19,6 @@ from experiments.tuning.grid import Setting, printed_scores, printed_table, read
 
 if TYPE_CHECKING:
     from experiments.tuning.protocol import RecipeSearch
-
-
-_SEARCH = "Search"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,10 +68,10 @@ with the same command share the work.
     seeds: int = option(5, lower_bound=2, upper_bound=1000)
     output_dir: str = option("runs/study")
     grid: tuple[str, ...] = option((), repeated=True)
-    search: tuple[str, ...] = option((), _SEARCH, repeated=True)
-    trials: int = option(50, _SEARCH, lower_bound=1)
-    folds: int = option(4, _SEARCH, lower_bound=2)
-    storage: str | None = option(None, _SEARCH)
+    search: tuple[str, ...] = option((), "Search", repeated=True)
+    trials: int = option(50, "Search", lower_bound=1)
+    folds: int = option(4, "Search", lower_bound=2)
+    storage: str | None = option(None, "Search")
 
 
 class _Job(NamedTuple):
@@ -100,19 +98,19 @@ def main(argv: list[str]) -> None:
     from experiments.training.run_files import note_other_images, read_finished
     from experiments.tuning.study_results import write_results
 
+    for search in searches:
+        search.check()
     # Open all storages before the first run, so that an invalid one costs nothing.
     opened = [(search, search.open()) for search in searches]
     output.mkdir(parents=True, exist_ok=True)
     for search, trials in opened:
         search.do(trials)
     found = {search.recipe.stem: search for search in searches}
-    seeds = range(options.seed, options.seed + options.seeds)
+    seeds = [*range(options.seed, options.seed + options.seeds)]
     # Seed by seed, so that an interrupted study has results of every recipe.
     jobs = [
         _job(recipe, setting, seed, output, forwarded, found)
-        for seed in seeds
-        for recipe in recipes
-        for setting in settings
+        for seed, recipe, setting in itertools.product(seeds, recipes, settings)
     ]
     _run(jobs)
     results: dict[str, list[Mapping[str, Any]]] = {job.line: [] for job in jobs}
@@ -121,16 +119,14 @@ def main(argv: list[str]) -> None:
     note_other_images({f"{job.line}, seed {job.seed}": job.folder for job in jobs})
     printed = printed_table(results, printed_scores(recipes, settings))
     with waiting_for(output / ".study.lock"):
-        text = write_results(
-            output, results, found, list(seeds), forwarded, printed, bool(options.grid)
-        )
+        text = write_results(output, results, found, seeds, forwarded, printed, bool(options.grid))
     print(f"\n{text}\npictures: {output / 'study.html'}")
 
 
 def _searches(
     options: StudyOptions, recipes: Sequence[pathlib.Path], forwarded: Sequence[str]
 ) -> list[RecipeSearch]:
-    """Return the checked searches of the recipes. None without `--search`."""
+    """Return the searches of the recipes. None without `--search`."""
     from experiments.tuning.space import read_space, without_password
 
     if not options.search:
@@ -152,21 +148,15 @@ def _searches(
         words = [f"--flagfile={recipe}", *forwarded, f"--seed={options.seed}"]
         given = parse(RunOptions, ["study", *words])
         of_recipes[recipe] = given, read_space(options.search, recipe.stem, given, names)
-    import tensorflow as tf
-
     from experiments.tuning.protocol import RecipeSearch
 
-    tf.config.set_visible_devices([], "GPU")  # the runs use them
-    searches = [
+    return [
         RecipeSearch(
             recipe, pathlib.Path(options.output_dir) / recipe.stem, tuple(forwarded), given, space,
             options.folds, options.trials, options.storage, run_recipe,
         )
         for recipe, (given, space) in of_recipes.items()
     ]  # fmt: skip
-    for search in searches:
-        search.check()
-    return searches
 
 
 def _job(

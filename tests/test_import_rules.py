@@ -4,6 +4,7 @@ import ast
 import functools
 import graphlib
 import pathlib
+import re
 
 import keras
 import pytest
@@ -68,17 +69,18 @@ def tree_of(path):
     return ast.parse(path.read_text())
 
 
-def nodes(tree, with_typing):
-    """Yield all nodes of a tree, with those under `if TYPE_CHECKING` only if `with_typing`."""
+def nodes(tree, with_typing=True, with_functions=True):
+    """Yield all nodes of a tree, or without those under `if TYPE_CHECKING` or in functions."""
     yield tree
     for child in ast.iter_child_nodes(tree):
-        guarded = isinstance(tree, ast.If) and child in tree.body
-        if guarded and not with_typing and ast.unparse(tree.test).endswith("TYPE_CHECKING"):
-            continue
-        yield from nodes(child, with_typing)
+        for_types = isinstance(tree, ast.If) and child in tree.body
+        for_types = for_types and ast.unparse(tree.test).endswith("TYPE_CHECKING")
+        in_function = isinstance(child, ast.FunctionDef)
+        if (with_typing or not for_types) and (with_functions or not in_function):
+            yield from nodes(child, with_typing, with_functions)
 
 
-def imports(path, module="", with_typing=True):
+def imports(path, module="", **which):
     """Yield the names of the modules that a file imports.
 
     `from a import b` is a.b if that is a module of ours, else a. `importlib.import_module("a")`
@@ -87,9 +89,9 @@ def imports(path, module="", with_typing=True):
     Args:
         path: the file.
         module: its module name, the base of relative imports.
-        with_typing: whether imports under `if TYPE_CHECKING` count.
+        which: arguments of `nodes`.
     """
-    for node in nodes(tree_of(path), with_typing):
+    for node in nodes(tree_of(path), **which):
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
@@ -184,26 +186,12 @@ def test_a_chain_of_imports_has_at_most_seven_files(package):
     @functools.cache
     def chain(module):
         """Return the longest chain of imports, without imports within functions."""
-        names = [
-            inner if (inner := f"{node.module}.{alias.name}") in ours else node.module
-            for node in nodes_at_import(tree_of(ours[module]))
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        ]
+        names = set(imports(ours[module], module, with_typing=False, with_functions=False))
         inner = [chain(name) for name in names if name in ours and name != module]
         return [module, *max(inner, key=len, default=[])]
 
     longest = max(map(chain, ours), key=len)
     assert len(longest) <= 7, " imports ".join(longest)
-
-
-def nodes_at_import(tree):
-    """Yield the nodes of a file that run when it is imported."""
-    for child in ast.iter_child_nodes(tree):
-        yield child
-        for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-        if isinstance(child, ast.If | ast.Try | ast.With) and not for_types:
-            yield from nodes_at_import(child)
 
 
 def test_losses_use_no_other_product_of_embeddings():
@@ -219,42 +207,28 @@ def test_losses_use_no_other_product_of_embeddings():
                 assert node.attr not in others, f"{module}: ops.{node.attr}"
 
 
-FOREIGN = {"keras", "ops", "tf", "tensorflow", "tfds", "absl", "flags"}
-
-
-def _private_uses(path):
-    """Return the lines that use private names of objects from Keras or TensorFlow."""
+def private_uses(path):
+    """Yield the lines that use private modules of Keras, or private names of other objects."""
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
-            yield f"{path}:{node.lineno}: {node.module}"
-        if isinstance(node, ast.Import) and any("keras.src" in one.name for one in node.names):
-            yield f"{path}:{node.lineno}: keras.src"
-        if not isinstance(node, ast.Attribute):
-            continue
-        words, value = [node.attr], node.value
-        while isinstance(value, ast.Attribute):
-            words, value = [value.attr, *words], value.value
-        if not isinstance(value, ast.Name):
-            continue
-        of_theirs = value.id in FOREIGN and any(
-            (word.startswith("_") and word != "__version__") or word == "src" for word in words
-        )
-        # On any object except `self`: the next test checks `self._x` and `super()._x`.
-        of_others = (
-            value.id not in ("self", "cls") and words[0].startswith("_") and words[0][1] != "_"
-        )
-        if of_theirs or of_others:
-            yield f"{path}:{node.lineno}: {value.id}.{'.'.join(words)}"
+        match node:
+            case ast.ImportFrom(module=str(use)) | ast.alias(name=use) if "keras.src" in use:
+                yield f"{path.name}:{node.lineno}: {use}"
+            case ast.Attribute(attr=name) if name == "src" or re.match("_[^_]", name):
+                use = ast.unparse(node)
+                # The next test checks `self._x` and `super()._x`.
+                if not use.startswith(("self.", "cls.", "super(")):
+                    yield f"{path.name}:{node.lineno}: {use}"
 
 
-# Not from Keras or TensorFlow: _exit of Python and C, _asdict and _replace of a NamedTuple.
-PUBLIC = ("os._exit", "libc._exit", "._asdict", "._replace", "sys._getframe")
+# Not from Keras or TensorFlow: _exit of Python, _asdict and _replace of a NamedTuple, and the tree
+# of an index of ours.
+ALLOWED = ("os._exit", "._asdict", "._replace", "tree=asked)._tree")
 
 
 def test_only_the_module_private_uses_private_names():
     paths = [path for path, _ in modules() if path.name != "private.py"]
-    found = [use for path in paths for use in _private_uses(path)]
-    assert [use for use in found if not use.endswith(PUBLIC)] == []
+    found = [use for path in paths for use in private_uses(path)]
+    assert [use for use in found if not use.endswith(ALLOWED)] == []
 
 
 def test_no_class_overrides_or_reads_private_names_of_its_base():

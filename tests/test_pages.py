@@ -2,14 +2,12 @@
 
 import importlib
 import importlib.util
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+from processes import run_python
 
 import keras_dml
 from experiments.options.declaration import Options
@@ -75,10 +73,7 @@ def test_the_training_loop_of_a_backend_lowers_the_loss(backend):
         pytest.skip(f"{backend} is not installed")
     page = ROOT / "docs" / "pages" / "guides" / "training_loop.md"
     (program,) = blocks(page, f'python title="KERAS_BACKEND={backend}"')
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": backend}
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-    ).stdout
+    said = run_python("-c", program, KERAS_BACKEND=backend)
     first, last = map(float, said.split()[-2:])
     assert last < first
 
@@ -151,10 +146,7 @@ def test_the_import_is_fast():
         "print((time.process_time() - began) / (began - started))\n"
         "print(*(set(sys.modules) - before))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    share, modules = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-    ).stdout.splitlines()
+    share, modules = run_python("-c", program).splitlines()
     heavy = {"scann", "tensorflow_datasets", "matplotlib", "PIL", "pipelines", "experiments"}
     assert not heavy & set(modules.split())
     assert "keras_dml.retrieval" not in modules.split()

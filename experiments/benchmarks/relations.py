@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pipelines
 
 _BATCH, _STEPS, _EMBEDDING, _TOKENS = 128, 600, 256, 128
-# Of the training of the whole network: photographs in a step, sides of images, learning rate.
-_PHOTOS, _TRAINING_SIZE, _TEST_SIZE, _RATE = 32, 160, 224, 0.0004
+# Of the training of the whole network: photographs in a step, side of images, learning rate.
+_PHOTOS, _SIDE, _RATE = 32, 224, 0.0004
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class RelationsOptions(Options):
 Computes the features of a frozen backbone once (a few minutes), trains small heads on the training
 classes, and evaluates them on the test classes, with each seed. Tags have their own test classes:
 every third product. Intervals are 95 % bootstraps over the test classes of the mean over the seeds.
-With --epochs=3, the whole network trains with photographs and catalog pictures instead, 5 to 10
+With --epochs=3, the whole network trains with photographs and catalog pictures instead, 10 to 20
 minutes for each seed on 2 cores.
 """
 
@@ -87,10 +87,12 @@ def _hits_of_network(data: "pipelines.Split", epochs: int, seed: int) -> np.ndar
 
     keras.utils.set_random_seed(seed)
     pictures = cast("pipelines.ImageTable", data.training_catalog)
-    test, catalog, size = data.test, data.tables["catalog"], _TRAINING_SIZE
-    backbone = models.build_backbone("efficientnet_lite0", size, "packaged", frozen_batch_norm=True)
+    test, catalog = data.test, data.tables["catalog"]
+    backbone = models.build_backbone(
+        "efficientnet_lite0", _SIDE, "packaged", frozen_batch_norm=True
+    )
     encoder = models.embedding_model(backbone)
-    transform = pipelines.TrainTransform(size, (size, size), area=(0.35, 1.0))
+    transform = pipelines.TrainTransform(_SIDE, (_SIDE, _SIDE), area=(0.35, 1.0))
     sides = []
     for table, number in ((data.train, _PHOTOS), (pictures, len(pictures))):
         sampler = pipelines.RandomSampler(len(table), number, seed)
@@ -103,10 +105,9 @@ def _hits_of_network(data: "pipelines.Split", epochs: int, seed: int) -> np.ndar
     rate = optimizers.WarmCosine(_RATE, steps, 30)
     model.compile(keras.optimizers.Adam(rate), losses.NTXentLoss(0.05))
     model.fit(batches, steps_per_epoch=steps, verbose=0)
-    evaluated = models.with_image_size(encoder, _TEST_SIZE)
-    exact = pipelines.EvaluationTransform(_TEST_SIZE, (_TEST_SIZE, _TEST_SIZE))
+    exact = pipelines.EvaluationTransform(_SIDE, (_SIDE, _SIDE))
     queries, candidates = (
-        evaluated.predict(pipelines.evaluation_batches(table, exact, 32), verbose=0)
+        encoder.predict(pipelines.evaluation_batches(table, exact, 32), verbose=0)
         for table in (test, catalog)
     )
     return catalog.labels[_nearest(queries, candidates)] == test.labels

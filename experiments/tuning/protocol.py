@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import tensorflow as tf
 
 from experiments.evaluation.held_folder import waiting_for
 from experiments.evaluation.scores import compared, label_of
@@ -91,6 +92,7 @@ class RecipeSearch:
                 refuses a bound.
             UsageError: The recipe has no test classes, or sets a fold.
         """
+        tf.config.set_visible_devices([], "GPU")  # the runs use them
         options = self.options
         if options.fold is not None:
             raise UsageError(

@@ -32,8 +32,9 @@ def text_backbone(name: str, length: int = 64, random: bool = False) -> keras.Mo
             or `length` is below 1 or above the longest text of the encoder.
 
     Examples:
-        >>> text_backbone("hub:all_minilm_l6_v2_en").output_shape  # doctest: +SKIP
-        (None, 384)
+
+        backbone = text_backbone("hub:all-MiniLM-L6-v2")  # a folder of Hugging Face
+        encoder = keras_dml.models.embedding_model(backbone, embedding_size=128)
     """
     length = check_whole("length", length, least=1)
     encoder = _from_preset("TextEmbedder", name, preprocessor=None, load_weights=not random)
@@ -75,7 +76,7 @@ class TextTransform:
 
     Examples:
 
-        transform = keras_dml.models.TextTransform("hub:all_minilm_l6_v2_en")
+        transform = keras_dml.models.TextTransform("hub:all-MiniLM-L6-v2")
         texts = pipelines.ImageTable.from_encoded([b"a green apple", b"milk"], [0, 1])
         tokens = pipelines.evaluation_batches(texts, transform)
     """

@@ -89,19 +89,3 @@ def test_two_devices_train_the_same_as_one(kind, more, photos, tmp_path):
     assert found[0].keys() == found[1].keys()
     for name, values in found[0].items():
         np.testing.assert_allclose(values, found[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_mistakes_are_one_line(photos, tmp_path, capfd):
-    words = [*WORDS, f"--data_dir={photos}", f"--output_dir={tmp_path / 'run'}"]
-    file = backbone_of("file", tmp_path)
-    for more, said in (
-        ([f"--backbone=hub:{tmp_path}"], "with a config.json"),
-        ([f"--backbone={tmp_path / 'gone.keras'}"], "No such file"),
-        ([file, "--pooling=cls"], "pooling must be one of 'average', 'max', 'sum', 'gem'"),
-        ([file, "--import_modules=no_such_module"], "import_modules must be modules"),
-        ([file, "--weights=none"], "weights must be "),
-    ):
-        assert command(*words, *more) == 2
-        lines = capfd.readouterr().err.splitlines()
-        assert lines[-1].startswith("error: ") and said in lines[-1]
-        assert not (tmp_path / "run" / "checkpoint.npz").exists()

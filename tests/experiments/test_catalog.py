@@ -35,9 +35,10 @@ WORDS += ["--steps_per_epoch=2", "--relation=shares_label"]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Six test classes with two photos each, and a catalog of one picture per class."""
-    root = tmp_path_factory.mktemp("catalog")
     ids = list(range(41, 47))
-    data = write_groceries(root / "data", np.arange(4).repeat(4).tolist(), ids, ids)
+    data = write_groceries(
+        tmp_path_factory.mktemp("catalog"), np.arange(4).repeat(4).tolist(), ids, ids
+    )
     for seed, path in enumerate(sorted(data.rglob("*.jpg"))):
         picture(seed, (25, 20)).save(path)
     return data
@@ -45,7 +46,8 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def words(data):
-    other = data.parent / "other.keras"
+    """The words of a run with two encoders."""
+    other = data / "other.keras"
     scaled = keras.layers.Rescaling(1 / 255)
     maps = [keras.Input([16, 16, 3]), scaled, keras.layers.Conv2D(5, 3, strides=4)]
     keras.Sequential(maps).save(other)
@@ -54,7 +56,6 @@ def words(data):
 
 @pytest.fixture(scope="module")
 def run(words, tmp_path_factory):
-    """A short run with two encoders."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert command(*words, f"--output_dir={folder}") == 0
     return folder
@@ -74,10 +75,8 @@ def test_each_encoder_embeds_and_serves_its_images(run, arrays):
     files = [pathlib.Path(path).read_bytes() for path in arrays["catalog_paths"]]
     found = served(tf.constant(files))["embeddings"].numpy()
     np.testing.assert_allclose(found, arrays["catalog_embeddings"], atol=1e-4)
-    best, other = (
-        keras.saving.load_model(run / f"{name}best.keras", compile=False)
-        for name in ("", CANDIDATE)
-    )
+    names = ("best.keras", f"{CANDIDATE}best.keras")
+    best, other = (keras.saving.load_model(run / name, compile=False) for name in names)
     assert best.count_params() != other.count_params()
     card = (run / "report.html").read_text()
     assert "Candidate backbone" in card and "<h2>Retrieval in the catalog</h2>" in card
@@ -97,12 +96,8 @@ def test_the_scores_compare_photos_with_the_catalog_in_both_directions(run, data
         assert result["recall"][f"{name}, cosine"] == {"1": found[1], "2": found[2]}
         assert f"{name}, l2" in result["table"]
     tags = described.paths_of_classes(pipelines.load_dataset("groceries", data).test)
-    found = recall_at_k(
-        photos[0],
-        tags[photos[1]],
-        [1, 2],
-        relation=relations.SharesLabel(encoding="ids"),
-    )
+    shares = relations.SharesLabel(encoding="ids")
+    found = recall_at_k(photos[0], tags[photos[1]], [1, 2], relation=shares)
     assert result["recall"]["shares_label, cosine"] == {"1": found[1], "2": found[2]}
     assert {"catalog/recall@1/cosine", "test/recall@1/cosine"} <= history(run)[-1].keys()
 

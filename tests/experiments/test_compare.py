@@ -1,7 +1,6 @@
 """`experiments.compare`: comparison of recipes."""
 
 import json
-import re
 import subprocess
 
 import pytest
@@ -10,8 +9,6 @@ from tiny_run import TINY, command_of
 
 from experiments import compare
 from experiments.options import child
-from experiments.pages import comparison
-from experiments.recipes import paper_scores
 
 command = command_of("compare")
 
@@ -38,6 +35,7 @@ def test_table_page_and_best_recipe_of_finished_runs(photos, tmp_path, capfd):
         row = next(line for line in printed.splitlines() if line.startswith(f"| {name}"))
         assert f" {100 * recalls[name]:.1f} " in row
         assert f" {100 * result['scores']['map@r/cosine']:.1f} " in row
+    assert "paper" not in printed
     assert f"best: {max(recalls, key=recalls.get)}, cosine" in printed
     assert (output / "comparison.md").read_text().strip() in printed
     page = (output / "comparison.html").read_text()
@@ -56,51 +54,47 @@ def test_the_comparison_has_the_exit_code_of_a_failed_run(
     assert f"cub ended with code {ended}" in capsys.readouterr().err
 
 
-def test_the_untrained_backbone_is_a_row_of_the_table(tmp_path, monkeypatch, capsys):
-    rows = {
-        "cosine": {"recall@1": 0.974, "map@r": 0.457},
-        "l2": {"recall@1": 0.96, "map@r": 0.4},
-        "photo to catalog, cosine": {"recall@1": 0.479},
-    }
-    own = {"embedding, cosine": {"recall@1": 0.967, "map@r": 0.5}}
-    own["embedding, l2"] = {"recall@1": 0.95}
-    own["photo to catalog, cosine"] = {"recall@1": 0.5}
-    result = {"rows": own, "train_seconds": 1.0, "seconds": 2.0}
-    result["baselines"] = {"untrained backbone": rows}
-    read = "experiments.training.run_files.read_finished"
-    monkeypatch.setattr(read, lambda folder: (result, [{"epoch": 1, "train/loss": 1.0}]))
-    monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
-    monkeypatch.setattr(compare, "_same_queries", lambda folders: None)
-    (tmp_path / "out").mkdir()
-    words = ["--recipes=cub.flags,cars.flags", f"--output_dir={tmp_path / 'out'}"]
-    assert command(*words) == 0
-    line = r"\| untrained backbone +\| +97\.4 \| +96\.0 \| +45\.7 \| +47\.9 \| +– \| +– \|"
-    for text in (capsys.readouterr().out, (tmp_path / "out" / "comparison.md").read_text()):
-        assert len(re.findall(line, text)) == 1
-    page = (tmp_path / "out" / "comparison.html").read_text()
-    assert "untrained backbone 97.4" in page  # in the figure
-
-
-def test_the_whole_row_of_a_paper_is_next_to_ours(tmp_path):
-    recipe = tmp_path / "mine.flags"
-    recipe.write_text(
+def test_printed_scores_and_the_untrained_backbone_are_next_to_ours(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.flags").write_text(
         "# Paper, cosine: R@1 0.5, R@10 0.8, R@100 0.9.\n# Paper, l2: R@1 0.676.\n"
         "# Paper: NMI 0.7.\n--dataset=glyphs\n"
     )
     result = {
         "rows": {
-            "embedding, cosine": {"recall@1": 0.75, "recall@10": 0.9},
+            "embedding, cosine": {"recall@1": 0.75, "recall@10": 0.9, "map@r": 0.5},
             "embedding, l2": {"recall@1": 0.5},
+            "photo to catalog, cosine": {"recall@1": 0.5},
         },
         "scores": {"nmi": 0.625},
         "train_seconds": 1.0,
         "seconds": 2.0,
     }
-    lines = comparison.comparison_lines({"a": result}, {"a": paper_scores(recipe)})
-    shown = dict(zip(*comparison.table_of(lines)))
+    untrained = {
+        "cosine": {"recall@1": 0.974, "map@r": 0.457},
+        "l2": {"recall@1": 0.96, "map@r": 0.4},
+        "photo to catalog, cosine": {"recall@1": 0.479},
+    }
+    result["baselines"] = {"untrained backbone": untrained}
+    read = "experiments.training.run_files.read_finished"
+    monkeypatch.setattr(read, lambda folder: (result, [{"epoch": 1, "train/loss": 1.0}]))
+    monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
+    monkeypatch.setattr(compare, "_same_queries", lambda folders: None)
+    (tmp_path / "out").mkdir()
+    recipes = f"--recipes={tmp_path / 'mine.flags'},glyphs.flags"
+    assert command(recipes, f"--output_dir={tmp_path / 'out'}") == 0
+    table = (tmp_path / "out" / "comparison.md").read_text()
+    assert table.strip() in capsys.readouterr().out
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    head, _, ours, other, baseline, *_ = cells
+    shown = dict(zip(head, ours))
     assert (shown["R@1, paper, cosine"], shown["R@1, paper, l2"]) == ("50.0", "67.6")
     assert (shown["R@10, cosine"], shown["R@10, paper, cosine"]) == ("90.0", "80.0")
     assert (shown["NMI"], shown["NMI, paper"]) == ("62.5", "70.0")
     assert "R@100, paper, cosine" not in shown
-    (line,) = comparison.comparison_lines({"a": result}, {"a": {}})
-    assert not [column for column in line if "paper" in column]
+    assert dict(zip(head, other))["R@1, paper, cosine"] == "–"
+    found = dict(zip(head, baseline))
+    assert baseline[0] == "untrained backbone"
+    assert [found[name] for name in ("R@1, cosine", "R@1, l2")] == ["97.4", "96.0"]
+    assert "45.7" in baseline and "47.9" in baseline
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "untrained backbone 97.4" in page  # in the figure

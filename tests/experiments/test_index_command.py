@@ -32,12 +32,37 @@ def photos(tmp_path):
 
 
 @pytest.fixture
-def command(tmp_path, photos, model):
+def output(tmp_path):
+    """The folder of the index. The index itself is in a folder of this folder."""
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def command(output, photos, model):
     def run(*more):
-        given = [f"--saved_model={model}", f"--images={photos}", f"--output={tmp_path / 'index'}"]
+        given = [f"--saved_model={model}", f"--images={photos}", f"--output={output}"]
         return index_command(*given, "--batch_size=2", *more)
 
     return run
+
+
+@pytest.fixture
+def refused(command, capsys):
+    """A function that runs the command, and checks that its error contains a message."""
+
+    def refused(message, *more):
+        assert command(*more) == 2
+        assert message in capsys.readouterr().err
+
+    return refused
+
+
+def skipped(output):
+    """Return the reasons of the skipped files, by name."""
+    text = (output / "skipped.txt").read_bytes().decode("utf-8")
+    assert all(map(str.isprintable, text.replace("\t", "").splitlines()))
+    lines = [line.split("\t") for line in text.splitlines()]
+    return {json.loads(name) if name.startswith('"') else name: reason for name, reason in lines}
 
 
 @pytest.fixture
@@ -70,15 +95,14 @@ def write_bad(photos):
 
 @pytest.mark.slow
 def test_each_image_in_the_folder_is_its_own_nearest_neighbor(
-    tmp_path, photos, model, command, capsys
+    output, photos, model, command, capsys
 ):
     bad = write_bad(photos)
     assert command() == 0
     out = capsys.readouterr().out
     assert "6 images, " in out and "s: added 6, changed 0, removed 0\n" in out
-    assert f"skipped 6 files that cannot be embedded: {tmp_path / 'index'}" in out
-    lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
-    reasons = dict(line.split("\t") for line in lines)
+    assert f"skipped 6 files that cannot be embedded: {output}" in out
+    reasons = skipped(output)
     assert list(reasons) == bad
     assert reasons["a/text.jpg"] == "not a JPEG, PNG, WebP, BMP or GIF image"
     assert "animated WebP" in reasons["c/moves.webp"]
@@ -89,16 +113,16 @@ def test_each_image_in_the_folder_is_its_own_nearest_neighbor(
     serve = tf.saved_model.load(str(model)).signatures["serving_default"]
     data = [(photos / name).read_bytes() for name in NAMES]
     expected = serve(tf.constant(data))["embeddings"].numpy()
-    saved = np.load(tmp_path / "index" / "embeddings.npz")
+    saved = np.load(output / "embeddings.npz")
     assert saved["paths"].tolist() == NAMES
     np.testing.assert_array_equal(saved["embeddings"], expected)
-    ids, scores = load_index(tmp_path / "index" / "index").search(expected, 1)
+    ids, scores = load_index(output / "index").search(expected, 1)
     assert ids[:, 0].tolist() == NAMES
     np.testing.assert_allclose(scores, 1, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_a_killed_command_resumes(tmp_path, photos, command, embedded, monkeypatch, capsys):
+def test_a_killed_command_resumes(output, photos, command, embedded, monkeypatch, capsys):
     bad = write_bad(photos)
     counting = image_embedder.ImageEmbedder.__call__
 
@@ -109,10 +133,10 @@ def test_a_killed_command_resumes(tmp_path, photos, command, embedded, monkeypat
 
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", killed)
     assert command() == 130
-    assert not (tmp_path / "index" / "index").exists()
+    assert not (output / "index").exists()
     monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", counting)
     write_photos(photos, ["a/1.png", "z.png"])  # one new image, one changed image
-    damaged = min((tmp_path / "index" / ".unfinished").glob("*.npz"))
+    damaged = min((output / ".unfinished").glob("*.npz"))
     lost = len(np.load(damaged)["paths"])
     damaged.write_bytes(damaged.read_bytes()[:-40])
     embedded.clear()
@@ -120,17 +144,16 @@ def test_a_killed_command_resumes(tmp_path, photos, command, embedded, monkeypat
     # Three images were left, two are new or changed, and one bad file is tried again. The changed
     # image is in the damaged file.
     assert sum(embedded) == 3 + 2 + 1 + lost - 1
-    lines = (tmp_path / "index" / "skipped.txt").read_text().splitlines()
-    assert [line.split("\t")[0] for line in lines] == bad
-    assert load_index(tmp_path / "index" / "index").num_items == 7
-    assert sorted(path.name for path in (tmp_path / "index").glob(".*")) == [".lock"]
+    assert list(skipped(output)) == bad
+    assert load_index(output / "index").num_items == 7
+    assert sorted(path.name for path in output.glob(".*")) == [".lock"]
     assert ": added 7, changed 0, removed 0\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_repeated_command_embeds_only_new_images(tmp_path, photos, command, embedded, capsys):
+def test_a_repeated_command_embeds_only_new_images(output, photos, command, embedded, capsys):
     assert command() == 0
-    folder = tmp_path / "index" / "index"
+    folder = output / "index"
     before = load_index(folder)
     unchanged = folder.stat().st_mtime_ns
     embedded.clear()
@@ -145,7 +168,7 @@ def test_a_repeated_command_embeds_only_new_images(tmp_path, photos, command, em
     assert "s: added 1, changed 1, removed 1\n" in capsys.readouterr().out and sum(embedded) == 2
     after = load_index(folder)
     assert after.ids.tolist() == sorted({*NAMES, "a/new.png"} - {"c/4.bmp"})
-    rows = np.load(tmp_path / "index" / "embeddings.npz")["embeddings"]
+    rows = np.load(output / "embeddings.npz")["embeddings"]
     assert before.search(rows[:1], 1)[0] == "0.png" == after.search(rows[:1], 1)[0]
     assert before.search(rows[1:2], 1)[1] < 0.99 < after.search(rows[1:2], 1)[1]
 
@@ -155,9 +178,9 @@ def test_a_repeated_command_embeds_only_new_images(tmp_path, photos, command, em
 
 
 def test_a_damaged_index_is_rebuilt_and_a_moved_model_embeds_nothing(
-    tmp_path, model, command, embedded
+    tmp_path, output, model, command, embedded
 ):
-    folder = tmp_path / "index" / "index"
+    folder = output / "index"
     assert command() == 0
     embedded.clear()
     for damage in (
@@ -170,12 +193,12 @@ def test_a_damaged_index_is_rebuilt_and_a_moved_model_embeds_nothing(
         assert load_index(folder).ids.tolist() == NAMES
     moved = shutil.copytree(model, tmp_path / "moved")
     assert command(f"--saved_model={moved}") == 0 and embedded == []
-    settings = json.loads((tmp_path / "index" / "settings.json").read_text())
+    settings = json.loads((output / "settings.json").read_text())
     assert settings["saved_model"] == str(moved)
 
 
 @pytest.mark.slow
-def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
+def test_a_tree_index(output, photos, command, monkeypatch, capsys):
     pytest.importorskip("scann")
     write_photos(photos, [f"more/{number:02d}.png" for number in range(20)])
     tree = retrieval.TreeAH(num_leaves=2, leaves_to_search=2, reorder=30)
@@ -188,20 +211,20 @@ def test_a_tree_index(tmp_path, photos, command, monkeypatch, capsys):
     assert "exact search" in capsys.readouterr().out
     assert command("--target_recall=0.9") == 0
     assert "a search looks into 2 of 2 leaves and finds" in capsys.readouterr().out
-    settings = json.loads((tmp_path / "index" / "settings.json").read_text())
+    settings = json.loads((output / "settings.json").read_text())
     assert settings["built"]["tree"]["num_leaves"] == 2
-    assert load_index(tmp_path / "index" / "index").tree.num_leaves == 2
+    assert load_index(output / "index").tree.num_leaves == 2
 
 
 @pytest.mark.slow
-def test_search_short_and_rescore_long(tmp_path, photos, command, embedded, capsys):
+def test_search_short_and_rescore_long(output, command, embedded, capsys):
     assert command("--prefix=2") == 0
     out = capsys.readouterr().out
     assert "a search compares 2 of 48 numbers, then all of them with the 200 nearest" in out
-    assert load_index(tmp_path / "index" / "index").length == 2
+    assert load_index(output / "index").length == 2
     before = sum(embedded)
     assert command("--prefix=3") == 0  # a new index over the same embeddings
-    assert load_index(tmp_path / "index" / "index").length == 3 and sum(embedded) == before
+    assert load_index(output / "index").length == 3 and sum(embedded) == before
 
 
 def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
@@ -219,64 +242,35 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         ImageFolder(uri).files()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--images=/no/where"], "images must be a folder, but got /no/where"),
-        (["--images={empty}"], "which holds none"),
-        (["--images={phone}"], "holds none, but 1 file is not read: 1 .heic; convert it to JPEG"),
-        (["--images={bad}"], "none of the 1 images can be embedded. The first, x.jpg: not a JPEG"),
-        (["--saved_model=/no/where"], "saved_model must be the folder of a SavedModel"),
-        (["--saved_model={run}"], "Did you mean {run}/saved_model?"),
-        (["--output={photos}"], "output_dir must be a new or empty folder, or an index"),
-        (["--prefix=9999"], "prefix must be less than the 48 dimensions of the model's embeddings"),
-        (["--prefix=2", "--target_recall=0.8"], "prefix must be unset with --target_recall"),
-        (["--backbone=x"], "Set either --saved_model or --backbone, but got both"),
-        (["--engine=ray"], "to must be set with --engine=ray"),
-        (["--engine=ray", "--to=parquet:x", "--prefix=2"], "prefix must be unset with"),
-        (["--workers=2"], "workers must be unset without --engine=ray"),
-        (["--images=s3://bucket/photos"], "images must be a folder"),
-    ],
-)
-def test_bad_input(tmp_path, photos, model, command, arguments, message, capsys):
-    names = {name: tmp_path / name for name in ("empty", "bad", "phone")}
-    for folder in names.values():
-        folder.mkdir()
-    (names["bad"] / "x.jpg").write_text("no image")
-    (names["phone"] / "x.HEIC").touch()
-    names |= {"run": model.parent, "photos": photos}
-    assert command(*(word.format(**names) for word in arguments)) == 2
-    err = capsys.readouterr().err
-    assert message.format(**names) in err
-    assert len([line for line in err.splitlines() if line.startswith("error:")]) == 1
+def test_a_prefix_that_is_too_long_and_images_that_cannot_be_embedded(photos, refused):
+    refused("prefix must be less than the 48 dimensions of the model's embeddings", "--prefix=9999")
+    for path in photos.rglob("*.*"):
+        path.write_text("no image")
+    refused("none of the 6 images can be embedded. The first, 0.png: not a JPEG")
 
 
 def test_a_damaged_index_or_an_index_of_other_images_is_not_changed(
-    tmp_path, photos, model, command, capsys
+    tmp_path, output, photos, command, refused
 ):
     assert command() == 0
     other = write_photos(tmp_path / "other", ["a.png"])
-    assert command(f"--images={other}") == 2
-    assert f"images must be {photos}, because the index" in capsys.readouterr().err
+    refused(f"images must be {photos}, because the index", f"--images={other}")
     retrained = save_color_model(tmp_path / "retrained")
     with open(retrained / "variables" / "variables.data-00000-of-00001", "ab") as file:
         file.write(b"other weights")
-    assert command(f"--saved_model={retrained}") == 2
-    assert "an index of another model" in capsys.readouterr().err
-    (tmp_path / "index" / "embeddings.npz").write_bytes(b"no archive")
-    assert command() == 2
-    assert "embeddings.npz is damaged" in capsys.readouterr().err
-    settings = tmp_path / "index" / "settings.json"
+    refused("an index of another model", f"--saved_model={retrained}")
+    (output / "embeddings.npz").write_bytes(b"no archive")
+    refused("embeddings.npz is damaged")
+    settings = output / "settings.json"
     settings.write_text(settings.read_text().replace("exact search", "exact seach"))
-    assert command() == 2
-    assert f"{settings} is damaged" in capsys.readouterr().err
+    refused(f"{settings} is damaged")
 
 
 def test_an_image_folder_that_disappears_stops_the_command(
-    tmp_path, photos, command, monkeypatch, capsys
+    tmp_path, output, photos, command, monkeypatch, capsys
 ):
     assert command() == 0
-    index, call = tmp_path / "index" / "index", image_embedder.ImageEmbedder.__call__
+    index, call = output / "index", image_embedder.ImageEmbedder.__call__
     write_photos(photos, [f"new/{number:02}.png" for number in range(9)])
 
     def losing(self, encoded):
@@ -296,38 +290,32 @@ def test_an_image_folder_that_disappears_stops_the_command(
     shutil.move(tmp_path / "saved", photos)
     assert command() == 0
     assert load_index(index).num_items == len(NAMES) + 9
-    assert not (tmp_path / "index" / "skipped.txt").exists()
+    assert not (output / "skipped.txt").exists()
 
 
-def test_names_of_skipped_files_are_escaped_and_can_be_read_back(tmp_path, photos, command):
+def test_names_of_skipped_files_are_escaped_and_can_be_read_back(output, photos, command):
     names = ["\x1b]0;title\x07.png", "line\nbreak\ttab.jpg", '"quoted".png', "ä b.png"]
     for name in names:
         (photos / name).write_text("no image")
     assert command() == 0
-    text = (tmp_path / "index" / "skipped.txt").read_bytes().decode("utf-8")
-    assert all(map(str.isprintable, text.replace("\t", "").splitlines()))
-    written = [line.split("\t")[0] for line in text.splitlines()]
-    assert "ä b.png" in written
-    found = [json.loads(name) if name.startswith('"') else name for name in written]
-    assert sorted(found) == sorted(names)
+    assert sorted(skipped(output)) == sorted(names)
+    assert "ä b.png" in (output / "skipped.txt").read_text("utf-8")
 
 
-def test_a_damaged_model_and_a_model_with_another_signature(tmp_path, model, command, capsys):
+def test_a_damaged_model_and_a_model_with_another_signature(tmp_path, model, refused):
     damaged = shutil.copytree(model, tmp_path / "damaged")
     write_checksums(damaged)
     graph = bytearray((damaged / "saved_model.pb").read_bytes())
     graph[len(graph) // 2] ^= 1
     (damaged / "saved_model.pb").write_bytes(graph)
-    assert command(f"--saved_model={damaged}", f"--output={tmp_path / 'one'}") == 2
-    assert "saved_model.pb has changed since" in capsys.readouterr().err
-    module = tf.Module()
+    outputs = [f"--output={tmp_path / name}" for name in ("one", "two")]
+    refused("saved_model.pb has changed since", f"--saved_model={damaged}", outputs[0])
+    module, other = tf.Module(), tmp_path / "other"
     module.serve = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None], tf.float32)])
-    tf.saved_model.save(module, str(tmp_path / "other"), {"serving_default": module.serve})
-    assert command(f"--saved_model={tmp_path / 'other'}") == 2
-    assert "saved_model must have a signature serving_default" in capsys.readouterr().err
-    (tmp_path / "other" / "saved_model.pb").write_bytes(b"damaged")
-    assert command(f"--saved_model={tmp_path / 'other'}", f"--output={tmp_path / 'new'}") == 2
-    assert "saved_model cannot be loaded" in capsys.readouterr().err
+    tf.saved_model.save(module, str(other), {"serving_default": module.serve})
+    refused("saved_model must have a signature serving_default", f"--saved_model={other}")
+    (other / "saved_model.pb").write_bytes(b"damaged")
+    refused("saved_model cannot be loaded", f"--saved_model={other}", outputs[1])
 
 
 def test_images_are_sorted_and_linked_folders_are_followed(tmp_path, photos):
@@ -348,12 +336,11 @@ def test_paths_outside_the_folder_are_refused(tmp_path, name):
 
 
 @pytest.mark.slow
-def test_a_backbone_needs_no_training(tmp_path, photos, embedded, capsys):
+def test_a_backbone_needs_no_training(tmp_path, output, photos, embedded, capsys):
     backbone = keras.Sequential(
         [keras.Input((16, 16, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(9, 4, 4)]
     )
     backbone.save(tmp_path / "backbone.keras")
-    output = tmp_path / "index"
     given = [f"--images={photos}", f"--output_dir={output}"]
     given += [f"--backbone={tmp_path / 'backbone.keras'}", "--image_size=16"]
     assert index_command(*given) == 0

@@ -1,24 +1,28 @@
 """`experiments.prepare`: preparation of published datasets, without a network."""
 
+import dataclasses
 import hashlib
-import http.server
+import pathlib
 import shutil
+import socketserver
 import tarfile
 import threading
 import time
-import zipfile
 
 import pytest
 from official_layouts import write_cub, write_groceries, write_inshop, write_sop
 from tiny_run import command_of
 
-from pipelines.datasets import cub as cub_module
-from pipelines.datasets import groceries as groceries_module
-from pipelines.datasets import inshop as inshop_module
-from pipelines.datasets import sop as sop_module
-from pipelines.datasets.download import ARCHIVES, Archive
+from pipelines.datasets import cub, groceries, inshop, sop
+from pipelines.datasets.download import ARCHIVES
 
 NOWHERE = "http://127.0.0.1:1/CUB_200_2011.tgz"
+COUNTS = {
+    cub: (5, 4),
+    sop: ({"train": 3, "test": 4}, {"train": 2, "test": 2}),
+    inshop: ({"train": 3, "query": 2, "gallery": 3}, {"train": 2, "query": 2, "gallery": 2}),
+    groceries: (9, 4),
+}
 
 
 command = command_of("prepare")
@@ -26,60 +30,58 @@ command = command_of("prepare")
 
 @pytest.fixture(autouse=True)
 def tiny_is_full(monkeypatch):
-    monkeypatch.setattr(cub_module, "NUM_IMAGES", 5)
-    monkeypatch.setattr(cub_module, "NUM_CLASSES", 4)
-    monkeypatch.setattr(sop_module, "NUM_IMAGES", {"train": 3, "test": 4})
-    monkeypatch.setattr(sop_module, "NUM_CLASSES", {"train": 2, "test": 2})
-    monkeypatch.setattr(inshop_module, "NUM_IMAGES", {"train": 3, "query": 2, "gallery": 3})
-    monkeypatch.setattr(inshop_module, "NUM_CLASSES", {"train": 2, "query": 2, "gallery": 2})
-    monkeypatch.setattr(groceries_module, "NUM_IMAGES", 9)
-    monkeypatch.setattr(groceries_module, "NUM_CLASSES", 4)
+    for module, (images, classes) in COUNTS.items():
+        monkeypatch.setattr(module, "NUM_IMAGES", images)
+        monkeypatch.setattr(module, "NUM_CLASSES", classes)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
-@pytest.fixture
-def cub_archive(tmp_path, monkeypatch):
-    """Path of an archive of CUB-200-2011 with five images, which is the official archive."""
-    root = write_cub(tmp_path / "remote" / "CUB_200_2011", content=bytes(range(256)) * 40)
-    path = root.with_suffix(".tgz")
-    with tarfile.open(path, "w:gz") as archive:
-        archive.add(root, "CUB_200_2011")
-    shutil.rmtree(root)
-    serve(monkeypatch, "cub", path)
-    return path
-
-
-@pytest.fixture
-def sop_archive(tmp_path):
-    return zipped(
-        write_sop(tmp_path / "remote" / "Stanford_Online_Products", content=b"image" * 99)
-    )
-
-
-@pytest.fixture
-def groceries_archive(tmp_path):
-    """Path of an archive in the layout of GitHub's archives."""
-    root = tmp_path / "remote" / "GroceryStoreDataset-master"
-    write_groceries(root / "dataset", train=(0, 0, 1), val=(1, 41), content=b"image" * 99)
-    return zipped(root)
-
-
-def zipped(root):
-    """Replace a folder with a zip archive. Return its path."""
-    path = root.with_suffix(".zip")
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in root.rglob("*"):
-            archive.write(file, file.relative_to(root.parent))
-    shutil.rmtree(root)
-    return path
-
-
-def serve(monkeypatch, name, path, url=None, checksum=True):
-    """Register `path` as the official archive of a dataset."""
+def write_archive(name, folder):
+    """Write an archive of a few images in the official layout. Return its path."""
     official = ARCHIVES[name][0]
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if checksum else None
-    archive = Archive(url or path.as_uri(), official.file, official.holds, sha256)
-    monkeypatch.setitem(ARCHIVES, name, (archive,))
+    root = folder / official.holds
+    if name == "cub":
+        write_cub(root, content=bytes(range(256)) * 40)
+    elif name == "sop":
+        write_sop(root, content=b"image" * 99)
+    else:
+        write_groceries(root / "dataset", train=(0, 0, 1), val=(1, 41), content=b"image" * 99)
+    kind = "gztar" if official.file.endswith(".tgz") else "zip"
+    made = shutil.make_archive(str(root), kind, folder, root.name)
+    shutil.rmtree(root)
+    return pathlib.Path(made).rename(folder / official.file)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """A function that registers a file as the official archive of a dataset."""
+
+    def serve(path, name="cub", url=None, checksum=True):
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if checksum else None
+        (official,) = ARCHIVES[name]
+        archive = dataclasses.replace(official, url=url or path.as_uri(), sha256=sha256)
+        monkeypatch.setitem(ARCHIVES, name, (archive,))
+
+    return serve
+
+
+@pytest.fixture
+def cub_archive(tmp_path, serve):
+    path = write_archive("cub", tmp_path / "remote")
+    serve(path)
+    return path
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """A function that runs the command, and checks its exit code and its last line."""
+
+    def refused(code, *words, name="cub", folder=tmp_path / "data"):
+        assert command(f"--dataset={name}", f"--data_dir={folder}") == code
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert all(word in line for word in words), line
+
+    return refused
 
 
 def contents(folder):
@@ -87,11 +89,9 @@ def contents(folder):
 
 
 @pytest.mark.parametrize(("name", "train"), [("cub", 3), ("sop", 3), ("groceries", 4)])
-def test_a_dataset_is_downloaded_unpacked_and_counted(
-    name, train, tmp_path, monkeypatch, capsys, request
-):
-    path = request.getfixturevalue(f"{name}_archive")
-    serve(monkeypatch, name, path)
+def test_a_dataset_is_downloaded_unpacked_and_counted(name, train, tmp_path, serve, capsys):
+    path = write_archive(name, tmp_path / "remote")
+    serve(path, name)
     folder = tmp_path / "data"
     assert command(f"--dataset={name}", f"--data_dir={folder}") == 0
     out = capsys.readouterr().out
@@ -105,42 +105,40 @@ def test_a_dataset_is_downloaded_unpacked_and_counted(
     assert command(f"--dataset={name}", f"--data_dir={folder / path.stem}") == 0
 
 
-class _HalfOfIt(http.server.BaseHTTPRequestHandler):
+class _HalfOfIt(socketserver.StreamRequestHandler):
     """A server that closes the connection too early."""
 
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("Content-Length", "1000")
-        self.end_headers()
-        self.wfile.write(b"half")
-
-    def log_message(self, *_):
-        pass
+    def handle(self):
+        while self.rfile.readline().strip():
+            pass
+        self.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
 
 
-def test_an_interrupted_download(tmp_path, cub_archive, monkeypatch, capsys):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HalfOfIt) as server:
+def test_an_interrupted_download_and_another_file_leave_nothing(
+    tmp_path, cub_archive, serve, refused
+):
+    with socketserver.TCPServer(("127.0.0.1", 0), _HalfOfIt) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/CUB_200_2011.tgz"
-        serve(monkeypatch, "cub", cub_archive, url)
-        assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
+        url = f"http://127.0.0.1:{server.server_address[1]}/CUB_200_2011.tgz"
+        serve(cub_archive, url=url)
+        refused(1, f"the download of {url} failed: ", "By hand: put")
         server.shutdown()
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"the download of {url} failed: " in line and "By hand: put" in line
+    assert contents(tmp_path / "data") == []
+    serve(cub_archive)
+    cub_archive.write_bytes(b"<html>moved</html>")
+    refused(1, "CUB_200_2011.tgz is not the official archive", "By hand: put")
     assert contents(tmp_path / "data") == []
 
 
 def test_without_a_network_one_line_explains_the_manual_download(
-    tmp_path, cub_archive, monkeypatch, capsys
+    tmp_path, cub_archive, serve, refused
 ):
-    serve(monkeypatch, "cub", cub_archive, NOWHERE)
+    serve(cub_archive, url=NOWHERE)
     folder = tmp_path / "data"
     began = time.monotonic()
-    assert command("--dataset=cub", f"--data_dir={folder}") == 1
+    by_hand = f"put CUB_200_2011.tgz (data.caltech.edu/records/65de6-vp158) into {folder}"
+    refused(1, "does not answer", by_hand)
     assert time.monotonic() - began < 20
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "does not answer" in line
-    assert f"put CUB_200_2011.tgz (data.caltech.edu/records/65de6-vp158) into {folder}" in line
     assert contents(folder) == []
     # Follow the instructions of the message.
     shutil.copy(cub_archive, folder)
@@ -149,26 +147,16 @@ def test_without_a_network_one_line_explains_the_manual_download(
 
 @pytest.mark.parametrize("checksum", [True, False])
 @pytest.mark.parametrize("name", ["cub", "sop"])
-def test_a_truncated_archive(name, checksum, tmp_path, monkeypatch, capsys, request):
-    path = request.getfixturevalue(f"{name}_archive")
-    serve(monkeypatch, name, path, NOWHERE, checksum)
+def test_a_truncated_archive(name, checksum, tmp_path, serve, refused):
+    path = write_archive(name, tmp_path / "remote")
+    serve(path, name, NOWHERE, checksum)
     folder = tmp_path / "data"
     folder.mkdir()
     whole = path.read_bytes()
     (folder / path.name).write_bytes(whole[: len(whole) * 2 // 3])
-    assert command(f"--dataset={name}", f"--data_dir={folder}") == 2
-    expected = "the checksum differs" if checksum else "is damaged or cut off: "
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"{path.name} " in line and expected in line and line.endswith("repeat this command")
+    reason = "the checksum differs" if checksum else "is damaged or cut off: "
+    refused(2, f"{path.name} ", reason, "repeat this command", name=name)
     assert contents(folder) == [path.name]
-
-
-def test_a_download_of_another_file_is_deleted(tmp_path, cub_archive, capsys):
-    cub_archive.write_bytes(b"<html>moved</html>")
-    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 1
-    err = capsys.readouterr().err
-    assert "CUB_200_2011.tgz is not the official archive" in err and "By hand: put" in err
-    assert contents(tmp_path / "data") == []
 
 
 def test_leftovers_of_a_killed_command_are_not_used(tmp_path, cub_archive):
@@ -178,30 +166,26 @@ def test_leftovers_of_a_killed_command_are_not_used(tmp_path, cub_archive):
     assert contents(tmp_path / "data") == ["CUB_200_2011", "CUB_200_2011.tgz"]
 
 
-def test_an_incomplete_folder_is_reported_and_not_changed(tmp_path, cub_archive, capsys):
+def test_an_incomplete_folder_is_reported_and_not_changed(tmp_path, refused):
     root = write_cub(tmp_path / "data" / "CUB_200_2011")
     next(root.rglob("*.jpg")).unlink()
     for folder in (root, root.parent):
-        assert command("--dataset=cub", f"--data_dir={folder}") == 2
-        err = capsys.readouterr().err
-        assert "1 images listed in images.txt are not in" in err
-        assert "move CUB_200_2011 away" in err
+        missing = "1 images listed in images.txt are not in"
+        refused(2, missing, "move CUB_200_2011 away", folder=folder)
     assert contents(root.parent) == ["CUB_200_2011"]
 
 
-def test_counts_that_differ_from_the_publication(tmp_path, cub_archive, monkeypatch, capsys):
-    monkeypatch.setattr(cub_module, "NUM_IMAGES", 11_788)
-    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
-    assert "found 5 images of 4 classes; the full CUB-200-2011 has 11788" in capsys.readouterr().err
-
-
-def test_another_archive(tmp_path, cub_archive, monkeypatch, capsys):
+def test_another_archive_and_counts_that_differ_from_the_publication(
+    tmp_path, cub_archive, serve, refused, monkeypatch
+):
+    monkeypatch.setattr(cub, "NUM_IMAGES", 11_788)
+    refused(2, "found 5 images of 4 classes; the full CUB-200-2011 has 11788")
     with tarfile.open(cub_archive, "w:gz") as archive:
         archive.add(__file__, "CUB_200/README")
-    serve(monkeypatch, "cub", cub_archive)
-    assert command("--dataset=cub", f"--data_dir={tmp_path / 'data'}") == 2
-    assert "tgz must contain CUB_200_2011, but got another archive" in capsys.readouterr().err
-    assert contents(tmp_path / "data") == ["CUB_200_2011.tgz"]
+    serve(cub_archive)
+    other = tmp_path / "other"
+    refused(2, "tgz must contain CUB_200_2011, but got another archive", folder=other)
+    assert contents(other) == ["CUB_200_2011.tgz"]
 
 
 def test_in_shop_is_only_counted(tmp_path, capsys):
@@ -212,7 +196,6 @@ def test_in_shop_is_only_counted(tmp_path, capsys):
     assert "3 images of 2 classes (gallery)" in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path, cub_archive, capsys):
+def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path, refused):
     (tmp_path / "file").write_text("")
-    assert command("--dataset=cub", f"--data_dir={tmp_path / 'file' / 'data'}") == 2
-    assert f"{tmp_path / 'file'}" in capsys.readouterr().err
+    refused(2, f"{tmp_path / 'file'}", folder=tmp_path / "file" / "data")

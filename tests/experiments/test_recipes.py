@@ -1,7 +1,5 @@
 """Recipes: hyperparameters and printed scores of the papers, and two steps of each recipe."""
 
-import contextlib
-import io
 import json
 import math
 import re
@@ -12,12 +10,12 @@ import tiers
 from hub_presets import preset
 from official_layouts import write_cars_devkit, write_cub, write_groceries, write_inshop, write_sop
 from photo_search import picture
+from tiny_run import command
 
-from experiments import recipes, run
+from experiments import recipes
 from experiments.evaluation.scores import PAPER, rows_of
 from experiments.options import RunOptions, declarations, parse, resolved
 from experiments.options import data as described
-from experiments.options.command_line import run_command
 from experiments.options.loss_flags import flags_of_losses
 from experiments.options.parsing import value_of
 from experiments.training import encoders
@@ -27,9 +25,9 @@ from keras_dml.metrics import recall_at_k
 from pipelines import training_batches
 
 # Hyperparameters from the papers and the authors' code. Other hyperparameters are left out.
-JITTERLESS = {"jitter": ["0", "0", "0", "0"], "flip": True}
+JITTERLESS = {"jitter": ("0", "0", "0", "0"), "flip": True}
 CROSS_ENTROPY = {
-    "image_size": 224, "crop": "area", "crop_area": ["0.16", "1"], "flip": True,
+    "image_size": 224, "crop": "area", "crop_area": ("0.16", "1"), "flip": True,
     "sampler": "random", "batch_size": 128, "backbone": "resnet50_v1_5", "weights": "imagenet",
     "frozen_batch_norm": None, "embedding_size": None, "dropout": 0.5, "loss": "ce",
     "label_smoothing": 0.1, "optimizer": "sgd", "weight_decay": 5e-4, "decayed": "kernels",
@@ -37,7 +35,7 @@ CROSS_ENTROPY = {
 }  # fmt: skip
 SMOOTH = {"momentum": 0.0, "nesterov": False}
 LARGE = CROSS_ENTROPY | {
-    "resize": "256x256", "crop_aspect": ["0.75", "1.3333333"], "jitter": ["0", "0", "0", "0"],
+    "resize": "256x256", "crop_aspect": ("0.75", "1.3333333"), "jitter": ("0", "0", "0", "0"),
     "feature_batch_norm": True, "learning_rate": 0.003, "momentum": 0.99, "nesterov": True,
     "velocity": "torch", "epochs": 100,
 }  # fmt: skip
@@ -54,31 +52,31 @@ RANKMI = JITTERLESS | {
     "statistics_depth": 2, "statistics_slope": 0.1, "statistics_residual": True, "k": 1,
     "beta": 1.0, "alpha": 0.2, "sampling": "distance_weighted", "optimizer": "adam",
     "learning_rate": 1e-3, "statistics_learning_rate": None, "pretrained_factor": 0.01,
-    "weight_decay": 1e-4, "decayed": "all", "recall_at": ["1", "2", "4", "8"],
+    "weight_decay": 1e-4, "decayed": "all", "recall_at": ("1", "2", "4", "8"),
 }  # fmt: skip
 REALITY_CHECK = JITTERLESS | {
     "dataset": "cub", "image_size": 227, "resize": "256", "crop": "area",
-    "crop_area": ["0.16", "1"], "sampler": "balanced", "batch_size": 32, "images_per_class": 4,
+    "crop_area": ("0.16", "1"), "sampler": "balanced", "batch_size": 32, "images_per_class": 4,
     "backbone": "bn_inception", "weights": "imagenet", "frozen_batch_norm": True,
     "embedding_size": 128, "optimizer": "rmsprop", "learning_rate": 1e-6, "schedule": "constant",
     "patience": 9, "eval_every": 1,
 }  # fmt: skip
 CLASSIFIED = REALITY_CHECK | {"images_per_class": 1}
-LEVELS = ["inception_3c_output", "inception_4e_output", "inception_5b_output"]
-SMALL_KS, LARGE_KS = ["1", "2", "4", "8", "16", "32"], ["1", "10", "100", "1000"]
+LEVELS = ("inception_3c_output", "inception_4e_output", "inception_5b_output")
+SMALL_KS, LARGE_KS = ("1", "2", "4", "8", "16", "32"), ("1", "10", "100", "1000")
 NUMBERS = {
     "cub": CROSS_ENTROPY | SMOOTH | {
-        "dataset": "cub", "resize": "256", "crop_aspect": ["0.75", "1.3333333"],
-        "jitter": ["0.25", "0.25", "0.25", "0"], "feature_batch_norm": False,
+        "dataset": "cub", "resize": "256", "crop_aspect": ("0.75", "1.3333333"),
+        "jitter": ("0.25", "0.25", "0.25", "0"), "feature_batch_norm": False,
         "learning_rate": 0.02, "epochs": 30, "recall_at": SMALL_KS,
     },
     "cars": CROSS_ENTROPY | SMOOTH | {
-        "dataset": "cars", "resize": "256x256", "crop_aspect": ["1", "1"],
-        "jitter": ["0.3", "0.3", "0.3", "0.1"], "feature_batch_norm": True,
+        "dataset": "cars", "resize": "256x256", "crop_aspect": ("1", "1"),
+        "jitter": ("0.3", "0.3", "0.3", "0.1"), "feature_batch_norm": True,
         "learning_rate": 0.05, "epochs": 100, "recall_at": SMALL_KS,
     },
     "sop": LARGE | {"dataset": "sop", "recall_at": LARGE_KS},
-    "inshop": LARGE | {"dataset": "inshop", "recall_at": ["1", "10", "20", "30", "40", "50"]},
+    "inshop": LARGE | {"dataset": "inshop", "recall_at": ("1", "10", "20", "30", "40", "50")},
     "cub_ice": ICE | {"dataset": "cub"},
     "cars_ice": ICE | {"dataset": "cars"},
     "sop_ice": ICE | {
@@ -95,12 +93,19 @@ NUMBERS = {
     "cars_rankmi": RANKMI | {"dataset": "cars"},
     "sop_rankmi": RANKMI | {"dataset": "sop", "images_per_class": 2, "recall_at": LARGE_KS},
 }  # fmt: skip
+MNIST = {
+    "dataset": "tfds:mnist", "filters": ("32", "64"), "embedding_size": 100, "optimizer": "adam",
+    "batch_size": 128, "learning_rate": 1e-4, "weight_decay": 1e-4, "schedule": "warm_cosine",
+    "warmup_steps": 1,
+}  # fmt: skip
 PAIRS = (
     "pce", "spce", "center", "contrastive", "snca", "multi_similarity", "triplet", "quadruplet",
     "fastap", "lifted_structure", "n_pairs",
 )  # fmt: skip
-NUMBERS |= {f"cub_{loss}": {"dataset": "cub", "loss": loss} for loss in PAIRS}
 NUMBERS |= {
+    "cub_multi_similarity": {"dataset": "cub"},
+    "mnist_ce": MNIST | {"loss": "ce", "label_smoothing": 0.0},
+    "mnist_spce": MNIST | {"loss": "spce", "label_smoothing": None},
     "reality_check": REALITY_CHECK,
     "reality_check_multi_similarity": REALITY_CHECK | {"alpha": 0.01, "beta": 50.6, "base": 0.56},
     "reality_check_contrastive": REALITY_CHECK | {
@@ -123,14 +128,18 @@ NUMBERS |= {
 }  # fmt: skip
 
 
-def parsed(name, *more):
-    return parse(RunOptions, ["run", f"--flagfile={name}.flags", *more])
+NAMES = [name.removesuffix(".flags") for name in recipes.names()]
+BENCHMARKS = ("cub", "cars", "sop", "inshop", "reality")
+GROCERIES = [name for name in NAMES if name.startswith(("groceries", "cached"))]
+CACHED = [name for name in NAMES if name.startswith("cached_groceries_")]
 
 
-def held(options, name):
-    """Return the value of a flag, with tuples as lists, like in `NUMBERS`."""
-    value = value_of(options, name)
-    return list(value) if isinstance(value, tuple) else value
+def parsed(name):
+    return parse(RunOptions, ["run", f"--flagfile={name}.flags"])
+
+
+def scores_of(name):
+    return recipes.paper_scores(recipes.find_recipe(f"{name}.flags"))
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +166,7 @@ def data_dirs(tmp_path_factory):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_hyperparameters_equal_the_papers(name):
     options = parsed(name)
-    given = {flag: held(options, flag) for flag in NUMBERS[name]}
+    given = {flag: value_of(options, flag) for flag in NUMBERS[name]}
     assert given == NUMBERS[name]
 
 
@@ -170,29 +179,30 @@ NEEDED = {
 
 def test_only_recipes_of_papers_choose_the_epoch_by_test_images():
     """The CUB recipes that replace only the loss also choose the epoch by test images."""
-    of_papers = {
-        name for name in recipes.names() if recipes.paper_scores(recipes.find_recipe(name))
-    }
-    of_papers |= {f"cub_{loss}.flags" for loss in PAIRS}
-    choosing = {
-        name for name in recipes.names() if parsed(name.removesuffix(".flags")).keep == "best_test"
-    }
-    assert choosing == of_papers
+    of_papers = {name for name in NAMES if scores_of(name)}
+    choosing = {name for name in NAMES if parsed(name).keep == "best_test"}
+    assert choosing == of_papers | {f"cub_{loss}" for loss in PAIRS}
 
 
-def test_recipes_of_pair_losses_differ_only_in_flags_of_the_loss():
-    own = {"loss", *(flag.name for flag in flags_of_losses()), "center_weight", "flagfile"}
-    settings = parsed("cub_multi_similarity")
-    for loss in PAIRS:
-        options = parsed(f"cub_{loss}")
-        for flag in set(declarations(RunOptions)) - own - NEEDED.get(loss, set()):
-            assert held(options, flag) == held(settings, flag), (loss, flag)
+@pytest.mark.parametrize(
+    ("shared", "names", "own"),
+    [
+        ("cub_multi_similarity", [f"cub_{loss}" for loss in PAIRS], set()),
+        # The classifier has a dropout, and losses have their own learning rates.
+        ("cached_groceries", CACHED, {"learning_rate", "dropout"}),
+    ],
+)
+def test_recipes_of_a_series_differ_only_in_flags_of_the_loss(shared, names, own):
+    own = own | {"loss", "center_weight", "flagfile", *(flag.name for flag in flags_of_losses())}
+    settings = parsed(shared)
+    for name in names:
+        options = parsed(name)
+        assert name.endswith(f"_{options.loss}")
+        for flag in set(declarations(RunOptions)) - own - NEEDED.get(options.loss, set()):
+            assert value_of(options, flag) == value_of(settings, flag), (name, flag)
 
 
-PCE = ["glyphs_pce", "cub_pce", "cached_groceries_pce"]
-
-
-@pytest.mark.parametrize("name", PCE)
+@pytest.mark.parametrize("name", ["glyphs_pce", "cub_pce", "cached_groceries_pce"])
 def test_pce_has_more_images_than_dimensions_and_computes_lambda(name):
     options = parsed(name)
     assert options.batch_size >= 3 * options.embedding_size
@@ -228,11 +238,6 @@ def test_spce_has_long_embeddings_or_a_feature_batch_norm(name):
 
 SMALL = ["--weights=none", "--image_size=32", "--resize=40x36", "--epochs=1"]
 SMALL += ["--steps_per_epoch=2", "--recall_at=1,2"]
-TRAINED = [
-    name.removesuffix(".flags")
-    for name in recipes.names()
-    if name.startswith(("cub", "cars", "sop", "inshop", "reality", "groceries", "cached"))
-]
 
 
 def two_steps(name, data_dirs, folder, *more, own_backbone=False):
@@ -251,9 +256,7 @@ def two_steps(name, data_dirs, folder, *more, own_backbone=False):
     if options.patience:
         small.append("--fold=1/4")
     words = [f"--flagfile={name}.flags", *SMALL, f"--data_dir={data_dirs[options.dataset]}"]
-    with contextlib.redirect_stdout(io.StringIO()):
-        code = run_command(run.main, ["run", *words, *small, *more, f"--output_dir={folder}"])
-    assert code == 0
+    assert command(*words, *small, *more, f"--output_dir={folder}") == 0
     result = json.loads((folder / "result.json").read_text())
     (row,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     assert row["step"] == 2
@@ -262,7 +265,12 @@ def two_steps(name, data_dirs, folder, *more, own_backbone=False):
 
 
 @pytest.mark.slow
-@tiers.parametrize("name", TRAINED, ["sop_ice_lmh"], pytest.mark.thorough)
+@tiers.parametrize(
+    "name",
+    [*GROCERIES, *(name for name in NAMES if name.startswith(BENCHMARKS))],
+    ["sop_ice_lmh"],
+    pytest.mark.thorough,
+)
 def test_two_steps_of_every_recipe(name, data_dirs, tmp_path):
     """Use a small backbone, because tracing ResNet-50 takes half a minute."""
     more = ["--crop_to_box", "--train_classes=24"] if name == "cars_rankmi" else []
@@ -280,14 +288,12 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     folder = tmp_path / "run"
     two_steps("inshop", data_dirs, folder, "--raw_pixels")
     with np.load(folder / "test_embeddings.npz") as saved:
-        assert saved["gallery_embeddings"].shape == (12, saved["embeddings"].shape[1])
-        assert saved["gallery_labels"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-        assert saved["labels"].tolist() == [0, 1, 2, 3]
-        assert "img/WOMEN" in saved["gallery_paths"][0]
-        found = recall_at_k(
-            saved["embeddings"], saved["labels"], [1], "l2", saved["gallery_embeddings"],
-            saved["gallery_labels"],
-        )  # fmt: skip
+        arrays = dict(saved)
+    assert arrays["labels"].tolist() == [0, 1, 2, 3]
+    assert arrays["gallery_labels"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert "img/WOMEN" in arrays["gallery_paths"][0]
+    gallery = arrays["gallery_embeddings"], arrays["gallery_labels"]
+    found = recall_at_k(arrays["embeddings"], arrays["labels"], [1], "l2", *gallery)
     recall = json.loads((folder / "result.json").read_text())["recall"]
     assert recall["embedding, l2"]["1"] == found[1]
     assert 0 <= recall["raw pixels, l2"]["1"] <= recall["raw pixels, l2"]["2"] <= 1
@@ -296,29 +302,10 @@ def test_two_steps_with_a_gallery(data_dirs, tmp_path):
     assert re.findall(r"\d+\.\d", printed) == ["90.6", "98.0", "98.6", "98.9", "99.1", "99.2"]
 
 
-GROCERIES = [
-    name.removesuffix(".flags")
-    for name in recipes.names()
-    if name.startswith(("groceries", "cached_groceries"))
-]
-
-
-def test_recipes_on_cached_features_differ_only_in_flags_of_the_loss():
-    """The flags include the learning rate and the dropout before a classifier."""
-    own = {"loss", "learning_rate", "dropout", *(flag.name for flag in flags_of_losses())}
-    own |= {"center_weight", "flagfile"}
-    shared = parsed("cached_groceries")
-    assert shared.freeze_backbone and shared.cache_features
-    for name in GROCERIES:
-        if name.startswith("cached_groceries_"):
-            options = parsed(name)
-            assert options.loss == name.removeprefix("cached_groceries_")
-            for flag in set(declarations(RunOptions)) - own - NEEDED.get(options.loss, set()):
-                assert held(options, flag) == held(shared, flag), (name, flag)
-
-
 def test_groceries_recipes_are_scored_only_at_the_end():
     """Otherwise, the test classes would choose the epoch that they score."""
+    shared = parsed("cached_groceries")
+    assert shared.freeze_backbone and shared.cache_features
     for name in GROCERIES:
         options = parsed(name)
         assert options.eval_every >= options.epochs, name
@@ -329,23 +316,11 @@ def test_groceries_recipes_are_scored_only_at_the_end():
         assert options.resize == f"{options.image_size}x{options.image_size}", name
 
 
-@pytest.mark.parametrize("loss", ["ce", "spce"])
-def test_mnist_has_the_numbers_of_appendix_b(loss):
-    options = parsed(f"mnist_{loss}")
-    numbers = {
-        "dataset": "tfds:mnist", "filters": ["32", "64"], "embedding_size": 100,
-        "optimizer": "adam", "batch_size": 128, "learning_rate": 1e-4, "weight_decay": 1e-4,
-        "schedule": "warm_cosine", "warmup_steps": 1, "loss": loss,
-    }  # fmt: skip
-    assert {flag: held(options, flag) for flag in numbers} == numbers
-    assert held(options, "label_smoothing") == (0.0 if loss == "ce" else None)
-
-
 def test_recipes_list_the_printed_scores():
     """A recipe that includes another recipe, such as `cub_center.flags`, has no scores."""
     rows, clusterings = {}, {}
-    for name in (name.removesuffix(".flags") for name in recipes.names()):
-        found = recipes.paper_scores(recipes.find_recipe(f"{name}.flags"))
+    for name in NAMES:
+        found = scores_of(name)
         if "nmi" in found:
             clusterings[name] = found["nmi"]
         for row, recalls in rows_of(found, PAPER).items():
@@ -365,15 +340,15 @@ def test_comments_without_scores(tmp_path):
     assert recipes.paper_scores(tmp_path / "mine.flags") == {}
 
 
-@pytest.mark.parametrize("recipe", recipes.names())
-def test_every_recipe_says_what_it_is_and_is_a_run(recipe, tmp_path):
-    text = recipes.find_recipe(recipe).read_text()
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_says_what_it_is_and_is_a_run(name, tmp_path):
+    text = recipes.find_recipe(f"{name}.flags").read_text()
     head = " ".join(line for line in text.splitlines() if line.startswith("#"))
     _, _, expected = head.partition("# Expected: ")
-    assert text.startswith("# ") and f"--flagfile={recipe}" in head and expected
-    options = parsed(recipe.removesuffix(".flags"))
-    assert f"{options.name}.flags" == recipe
-    benchmark = options.dataset in ("cub", "cars", "sop", "inshop")
+    assert text.startswith("# ") and f"--flagfile={name}.flags" in head and expected
+    options = parsed(name)
+    assert options.name == name
+    benchmark = options.dataset in BENCHMARKS
     assert ("not run here" in expected) == benchmark and not (benchmark and "minutes" in expected)
     # The flags of the run are a flag file for the same options.
     (tmp_path / "flags.txt").write_text(resolved(options))

@@ -1,22 +1,22 @@
 """An untrusted run folder runs no code, and files without read permission are not damaged."""
 
-import pathlib
+import io
 
 import keras
 import numpy as np
 import pytest
-from tiny_run import write_run
+from tiny_run import command_of, write_run
 
-from experiments import audit, evaluate, export, run
 from experiments.evaluation.checked_json import checked_text, read_checked
-from experiments.options.command_line import run_command
 from experiments.pages.page import add_link, write_page
 from keras_dml.retrieval import ExactIndex, load_index
 
 COMMANDS = {
-    "evaluate": (evaluate.main, ["--noclustering"]),
-    "audit": (audit.main, []),
-    "export": (export.main, ["--format=saved_model"]),
+    "evaluate": "--run={run} --noclustering",
+    "audit": "--run={run}",
+    "export": "--run={run} --format=saved_model",
+    "run": "--flagfile={run}/flags.txt --backbone={run}/best.keras --weights=imagenet"
+    " --output_dir={run}/../again",
 }
 
 
@@ -43,67 +43,36 @@ def stranger(photos, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_flags_of_a_run_folder_cannot_allow_code(name, stranger, capsys):
-    main, more = COMMANDS[name]
-    words = [name, f"--run={stranger}", *more]
-    assert run_command(main, words) == 2
-    assert "(--trust_code on the command line)" in capsys.readouterr().err
-    called, imported = (stranger.parent / file for file in ("called", "imported"))
-    assert not called.exists() and not imported.exists()
-
-
-@pytest.mark.slow
-def test_the_command_line_can_allow_code(stranger):
-    words = ["evaluate", f"--run={stranger}", "--noclustering", "--trust_code"]
-    assert run_command(evaluate.main, words) == 0
-    called, imported = (stranger.parent / file for file in ("called", "imported"))
-    assert called.exists() and not imported.exists()
-
-
-def test_a_flag_file_cannot_allow_code(stranger, tmp_path, capsys):
-    words = ["run", f"--flagfile={stranger / 'flags.txt'}", f"--output_dir={tmp_path / 'again'}"]
-    words += [f"--backbone={stranger / 'best.keras'}", "--weights=imagenet"]
-    assert run_command(run.main, words) == 2
+def test_flags_of_a_folder_or_file_cannot_allow_code(name, stranger, tmp_path, capsys):
+    assert command_of(name)(*COMMANDS[name].format(run=stranger).split()) == 2
     assert "(--trust_code on the command line)" in capsys.readouterr().err
     assert not (tmp_path / "called").exists() and not (tmp_path / "imported").exists()
 
 
-@pytest.fixture
-def forbid(monkeypatch):
-    """A function that revokes the permission to read a file, also for root."""
-
-    def forbid(path):
-        opened = pathlib.Path.open
-
-        def open_others(self, *arguments, **more):
-            if self.name == path.name:  # by any path of the folder
-                raise PermissionError(13, "Permission denied", str(self))
-            return opened(self, *arguments, **more)
-
-        def read_text(self, *arguments, **more):
-            with self.open(*arguments, **more) as stream:
-                return stream.read()
-
-        monkeypatch.setattr(pathlib.Path, "open", open_others)
-        monkeypatch.setattr(pathlib.Path, "read_text", read_text)
-
-    return forbid
+@pytest.mark.slow
+def test_the_command_line_can_allow_code(stranger, tmp_path):
+    words = COMMANDS["evaluate"].format(run=stranger).split()
+    assert command_of("evaluate")(*words, "--trust_code") == 0
+    assert (tmp_path / "called").exists() and not (tmp_path / "imported").exists()
 
 
-def test_json_without_permission(tmp_path, forbid):
-    path = tmp_path / "settings.json"
-    path.write_text(checked_text({"a": 1}))
-    assert read_checked(path) == {"a": 1}
-    forbid(path)
+def test_a_file_without_permission_is_not_damaged(tmp_path, monkeypatch):
+    settings, index = tmp_path / "settings.json", tmp_path / "index"
+    settings.write_text(checked_text({"a": 1}))
+    assert read_checked(settings) == {"a": 1}
+    ExactIndex(np.eye(3, dtype="float32")).save(index)
+    opened = io.open
+
+    def forbidden(file, *arguments, **more):
+        if str(file).endswith(".json"):  # chmod does not stop root
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file, *arguments, **more)
+
+    monkeypatch.setattr(io, "open", forbidden)
     with pytest.raises(PermissionError):
-        read_checked(path)
-
-
-def test_an_index_without_permission(tmp_path, forbid):
-    ExactIndex(np.eye(3, dtype="float32")).save(tmp_path / "index")
-    forbid(tmp_path / "index" / "index.json")
-    with pytest.raises(PermissionError, match=f"'{tmp_path / 'index'}/index.json'"):
-        load_index(tmp_path / "index")
+        read_checked(settings)
+    with pytest.raises(PermissionError, match=f"'{index}/index.json'"):
+        load_index(index)
 
 
 def test_a_report_without_permission_keeps_its_links(tmp_path, monkeypatch, caplog):

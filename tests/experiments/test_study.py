@@ -16,6 +16,9 @@ from experiments.tuning import protocol  # imported before names are patched
 command = command_of("study")
 
 
+UNTRAINED = {"cosine": {"recall@1": 0.974, "map@r": 0.457}}
+
+
 def score(recipe, seed):
     return {"good": 0.8, "bad": 0.7}[recipe] + np.random.default_rng(seed).normal(0, 0.01)
 
@@ -35,7 +38,7 @@ def recipes(tmp_path, monkeypatch):
         value = score(recipe, int(folder.name.partition("-")[2]))
         scores = {"recall@1/cosine": value}
         scores["map@r/cosine"] = value / 2 if recipe == "good" else None
-        return {"scores": scores}, []
+        return {"scores": scores, "baselines": {"untrained backbone": UNTRAINED}}, []
 
     monkeypatch.setattr(study, "run_recipe", run)
     monkeypatch.setattr("experiments.training.run_files.read_finished", finished)
@@ -58,13 +61,16 @@ def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     kept = json.loads((output / "study.json").read_text())
     assert kept["seeds"] == [3, 4, 5, 6]
     assert kept["scores"] == {"R@1": scores}  # some runs lack MAP@R
+    assert kept["baselines"]["untrained backbone"] == UNTRAINED
     said, page = capsys.readouterr().out, (output / "study.html").read_text()
     for name, values in scores.items():
         assert re.search(rf"\| {name} +\| {mean_interval(values).text()} ", said)
     (difference,) = differences(scores)
     assert f"R@1: {difference.text()}\n" in said
+    assert len(re.findall(r"\| untrained backbone +\| +97\.4 +\|", said)) == 1
     assert (output / "study.md").read_text().strip() in said
     assert page.count("<svg") == 1 and "larger than chance" in page
+    assert "untrained backbone" in page
 
 
 def test_two_processes_in_one_folder_share_the_runs(recipes, monkeypatch, capsys):
@@ -82,21 +88,6 @@ def test_two_processes_in_one_folder_share_the_runs(recipes, monkeypatch, capsys
     assert output / "good" / "seed-0" not in before and len(before) == 3
     assert started[3][1] == output / "good" / "seed-0" and len(started) == 4
     assert capsys.readouterr().out.count("waiting for another process: good, seed 0\n") == 1
-
-
-def test_the_untrained_backbone_is_a_row_of_the_study(recipes, monkeypatch, capsys):
-    words, _, output = recipes
-    rows = {"cosine": {"recall@1": 0.974, "map@r": 0.457}}
-    result = {"scores": {"recall@1/cosine": 0.967, "map@r/cosine": 0.5}}
-    result["baselines"] = {"untrained backbone": rows}
-    monkeypatch.setattr("experiments.training.run_files.read_finished", lambda _: (result, []))
-    assert command(*words, "--seeds=2") == 0
-    line = r"\| untrained backbone +\| +97\.4 +\| +45\.7 +\|"
-    for text in (capsys.readouterr().out, (output / "study.md").read_text()):
-        assert len(re.findall(line, text)) == 1
-    kept = json.loads((output / "study.json").read_text())
-    assert kept["baselines"]["untrained backbone"] == rows
-    assert "untrained backbone" in (output / "study.html").read_text()
 
 
 def test_a_grid_is_in_its_order_next_to_the_printed_scores(recipes, tmp_path, capsys):

@@ -136,17 +136,12 @@ np.testing.assert_allclose(found, z, rtol=1e-4, atol=1e-4 * np.abs(z).max())
 searched = served.signatures["search"](images=tf.constant(files))
 assert searched["ids"].numpy()[:, 0].tolist() == list(range(5))
 assert searched["matches"].numpy()[:, 0].all()
-for wrong in (lambda encoded: tf.zeros([4, 8, 3]), None):
-    try:
-        export.export_saved_model(model, sys.argv[1] + "2", wrong)
-    except (ValueError, TypeError) as error:
-        assert str(error).startswith("preprocessing must"), error
 class Mine(keras.layers.Layer):
     def call(self, x):
         return x
 try:
     mine = keras.Model(model.input, Mine()(model.output))
-    export.export_saved_model(mine, sys.argv[1] + "3", preprocessing)
+    export.export_saved_model(mine, sys.argv[1] + "2", preprocessing)
 except ValueError as error:
     print(error)
 """

@@ -24,13 +24,17 @@ def test_an_argument_without_an_attribute_is_not_lost_in_silence():
         Near(2).get_config()
 
 
-def test_gains_count_shared_tags_and_levels():
-    tags = relations.SharesLabel()
-    found = tags.gains(tags.checked_labels(TAGS), tags.checked_labels(TAGS))
-    np.testing.assert_array_equal(np.array(found), [[len(a & b) for b in SETS] for a in SETS])
-    ids = relations.SharesLabel(encoding="ids")
-    found = ids.gains(ids.checked_labels(IDS), ids.checked_labels(IDS))
-    np.testing.assert_array_equal(np.array(found), [[len(a & b) for b in SETS] for a in SETS])
+@pytest.mark.parametrize(
+    ("relation", "labels"),
+    [(relations.SharesLabel(), TAGS), (relations.SharesLabel(encoding="ids"), IDS)],
+)
+def test_gains_count_shared_tags(relation, labels):
+    checked = relation.checked_labels(labels)
+    found = np.array(relation.gains(checked, checked))
+    np.testing.assert_array_equal(found, [[len(a & b) for b in SETS] for a in SETS])
+
+
+def test_gains_count_shared_levels():
     paths = relations.Hierarchy()
     found = np.array(paths.gains(paths.checked_labels(PATHS[:1]), paths.checked_labels(PATHS)))
     np.testing.assert_array_equal(found, [[2, 2, 1, 0, 0, 0, 0]])
@@ -48,9 +52,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_invalid_labels_raise_an_error(case):
-    relation, labels, message = WRONG[case]
+@pytest.mark.parametrize(("relation", "labels", "message"), WRONG.values(), ids=WRONG)
+def test_invalid_labels_raise_an_error(relation, labels, message):
     with pytest.raises(ValueError, match=message):
         relation.checked_labels(labels)
 
@@ -73,9 +76,8 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_an_invalid_relation_raises_an_error(case):
-    make, message = MISTAKES[case]
+@pytest.mark.parametrize(("make", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_an_invalid_relation_raises_an_error(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -97,57 +99,56 @@ def test_the_scores_of_a_relation_are_those_of_a_loop(case):
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 7, 40)
     labels, embeddings = labels[rows], rng.normal(size=(40, 6)).astype("float32")
-    hits, map_at_r, ndcg, mrr, precision = [], [], [], [], []
-    for positive, gains in ranked(embeddings, relation, labels):
-        hits.append(positive[:3].any())
-        number = positive.sum()
-        if not number:
-            continue
-        at_r = positive[:number]
-        map_at_r.append(np.mean(at_r * np.cumsum(at_r) / np.arange(1, number + 1)))
-        discount = 1 / np.log2(np.arange(2, 5))
-        ndcg.append((gains[:3] * discount).sum() / (np.sort(gains)[::-1][:3] * discount).sum())
-        mrr.append(1 / (1 + positive[:3].argmax()) if positive[:3].any() else 0)
-        precision.append(positive[:3].mean())
-    found = metrics.recall_at_k(embeddings, labels, [3], relation=relation)
-    assert found[3] == pytest.approx(np.mean(hits))
+    positive, gains = map(np.array, zip(*ranked(embeddings, relation, labels)))
+    recall = metrics.recall_at_k(embeddings, labels, [3], relation=relation)
+    assert recall[3] == pytest.approx(positive[:, :3].any(axis=1).mean())
+
+    matched = positive.any(axis=1)
+    positive, gains = positive[matched], gains[matched]
+    number = positive.sum(axis=1)
+    precision = np.cumsum(positive, axis=1) / np.arange(1, 40)
+    until_r = np.arange(39) < number[:, None]
+    map_at_r = (positive * precision * until_r).sum(axis=1) / number
     at_r = metrics.precision_at_r(embeddings, labels, relation=relation)
-    assert at_r.map_at_r == pytest.approx(np.mean(map_at_r))
+    assert at_r.map_at_r == pytest.approx(map_at_r.mean())
+
+    first, best = positive[:, :3], np.sort(gains, axis=1)[:, ::-1]
+    discount = 1 / np.log2(np.arange(2, 5))
+    expected = {
+        "ndcg@3": np.mean(gains[:, :3] @ discount / (best[:, :3] @ discount)),
+        "mrr@3": np.mean(first.any(axis=1) / (1 + first.argmax(axis=1))),
+        "precision@3": first.mean(),
+    }
     scores = metrics.ranking_scores(embeddings, labels, [3], relation=relation)
-    expected = {"ndcg@3": np.mean(ndcg), "mrr@3": np.mean(mrr), "precision@3": np.mean(precision)}
     assert scores == pytest.approx(expected)
+
+
+RELATION = relations.SharesLabel()
 
 
 def test_evaluate_reports_the_scores_of_a_relation():
     embeddings = np.random.default_rng(0).normal(size=(7, 3))
-    scores = metrics.evaluate(embeddings, TAGS, [1], "cosine", relation=relations.SharesLabel())
+    scores = metrics.evaluate(embeddings, TAGS, [1], "cosine", relation=RELATION)
     assert list(scores) == [
         "recall@1/cosine", "map@r/cosine", "r_precision/cosine", "ndcg@6/cosine",
         "queries_without_match",
     ]  # fmt: skip
-    gallery = metrics.evaluate(
-        embeddings, TAGS, [1], "cosine", gallery=embeddings, gallery_labels=TAGS,
-        relation=relations.SharesLabel(),
-    )  # fmt: skip
-    assert gallery["recall@1/cosine"] == 1.0
+    sets = {"gallery": embeddings, "gallery_labels": TAGS, "relation": RELATION}
+    assert metrics.evaluate(embeddings, TAGS, [1], "cosine", **sets)["recall@1/cosine"] == 1.0
     with pytest.raises(ValueError, match="gallery_labels must have 7 rows"):
-        metrics.recall_at_k(
-            embeddings, TAGS, [1], gallery=embeddings, gallery_labels=TAGS[:2],
-            relation=relations.SharesLabel(),
-        )  # fmt: skip
+        metrics.recall_at_k(embeddings, TAGS, [1], **sets | {"gallery_labels": TAGS[:2]})
 
 
 def test_the_callback_and_the_metric_take_a_relation():
-    relation = relations.SharesLabel()
     images = np.random.default_rng(0).normal(size=(7, 3)).astype("float32")
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
     scores = callbacks.RetrievalEvaluation(
-        (images, TAGS), ks=[1], relation=relation, embedding_model=model
+        (images, TAGS), ks=[1], relation=RELATION, embedding_model=model
     ).evaluate()
     embeddings = model.predict(images, verbose=0)
-    expected = metrics.recall_at_k(embeddings, TAGS, [1], relation=relation)
+    expected = metrics.recall_at_k(embeddings, TAGS, [1], relation=RELATION)
     assert scores["val_recall@1"] == expected[1]
-    metric = metrics.PositivesPerAnchor(relation=relation)
+    metric = metrics.PositivesPerAnchor(relation=RELATION)
     metric.update_state(TAGS, embeddings)
     others = [sum(bool(a & b) for b in SETS) - 1 for a in SETS]
     assert float(metric.result()) == pytest.approx(np.mean(others))

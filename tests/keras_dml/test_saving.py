@@ -1,4 +1,4 @@
-"""Copies from configurations. `losses/test_losses.py` copies each loss with all its arguments."""
+"""Copies of losses with all their arguments, and of other objects, from their configurations."""
 
 import json
 
@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from batches import batch
+from loss_cases import NON_DEFAULT
 from relation_cases import CASES as RELATIONS
 from relation_cases import TAGS
 
@@ -13,7 +14,8 @@ from keras_dml import addons, losses, metrics, mining, models, optimizers, relat
 
 pytestmark = pytest.mark.any_backend
 
-BATCH = batch()
+IDS, Z = batch()
+BATCH = IDS, Z / np.abs(Z).max()  # also valid cosines for the losses on proxies
 ROWS = np.random.default_rng(5).normal(size=(7, 4))
 MATRYOSHKA = losses.MatryoshkaLoss(
     losses.TripletLoss(0.3, triplets="hard"), (2, 6), weights=(0.5, 1.0), name="mine"
@@ -35,7 +37,13 @@ def cosine(z):
 
 # The object, and arguments for a call whose result the copy must repeat.
 OBJECTS = [
+    *(
+        (losses.get(case.name, **case.arguments, reduction="sum", name="mine"), BATCH)
+        for case in NON_DEFAULT
+    ),
+    (losses.SNCALoss(dtype="float64"), BATCH),
     (MATRYOSHKA, BATCH),
+    (losses.PairwiseCrossEntropyLoss(0.2, classifier=keras.layers.Dense(5, name="a")), None),
     *(
         (losses.TripletLoss(mining=strategy), BATCH)
         for strategy in (

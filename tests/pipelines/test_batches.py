@@ -1,7 +1,9 @@
 """Batches of images, views, and features, for training and evaluation, also on replicas."""
 
 import dataclasses
+import gc
 import warnings
+import weakref
 from pathlib import Path
 
 import keras
@@ -12,7 +14,13 @@ import tiers
 from PIL import Image
 
 from keras_dml._common.errors import ArgumentError
-from pipelines import EvaluationTransform, ImageTable, RandomSampler, TrainTransform
+from pipelines import (
+    EvaluationTransform,
+    ImageTable,
+    RandomSampler,
+    TrainTransform,
+    python_calls,
+)
 from pipelines.batches import evaluation_batches, feature_batches, training_batches
 
 NUM_IMAGES, BATCH_SIZE, SIDE = 23, 6, 16
@@ -47,12 +55,15 @@ def files(tmp_path_factory):
         *(pytest.param(kind, marks=tiers.THOROUGH) for kind in ("files in memory", "gray arrays")),
     ],
 )
-def table(request, files):
+def stored(request, files):
+    """Return a table and its pixels."""
+    pixels = pictures(1 if request.param == "gray arrays" else 3)
     if request.param == "files":
-        return files
+        return files, pixels
     if request.param == "files in memory":
-        return ImageTable.from_encoded([Path(path).read_bytes() for path in files.paths], LABELS)
-    return ARRAYS if request.param == "arrays" else ImageTable.from_arrays(pictures(1), LABELS)
+        encoded = [Path(path).read_bytes() for path in files.paths]
+        return ImageTable.from_encoded(encoded, LABELS), pixels
+    return ImageTable.from_arrays(pixels, LABELS), pixels
 
 
 def collect(dataset):
@@ -79,48 +90,36 @@ def test_static_shapes_and_number_of_batches():
     assert collect(training_batches(ARRAYS, SAMPLER, TRANSFORM, num_steps=0)) == []
 
 
-def test_batch_has_the_rows_of_its_sampler(table):
+def test_batch_has_the_rows_of_its_sampler(stored):
     """Compare each slot, without augmentation, with its row of the table."""
+    table, pixels = stored
     plain = TrainTransform(SIDE, 20, crop="none", flip=False)
-    pixels = pictures(1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3)
-    for step, (images, labels) in enumerate(
-        collect(training_batches(table, SAMPLER, plain, num_steps=5))
-    ):
-        for slot, row in enumerate(SAMPLER(step)):
-            assert labels[slot] == row // 3
-            expected = EvaluationTransform(SIDE, 20)(pixels[row])
-            np.testing.assert_allclose(images[slot], expected, atol=1e-3)
+    batches = collect(training_batches(table, SAMPLER, plain, num_steps=5))
+    for step, (images, labels) in enumerate(batches):
+        rows = SAMPLER(step)
+        np.testing.assert_array_equal(labels, LABELS[rows])
+        expected = [EvaluationTransform(SIDE, 20)(pixels[row]) for row in rows]
+        np.testing.assert_allclose(images, expected, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_pipeline_started_at_any_step_gives_the_same_batches(files):
-    whole = collect(training_batches(files, SAMPLER, TRANSFORM, seed=3, num_steps=9))
-    for start in (1, 8):
-        rest = training_batches(files, SAMPLER, TRANSFORM, seed=3, start_step=start)
-        assert_same_bits(collect(rest.take(9 - start)), whole[start:])
-
-
-def test_evaluation_returns_each_image_once_in_row_order(table):
+def test_evaluation_returns_each_image_once_in_row_order(stored):
+    table, pixels = stored
     transform = EvaluationTransform(SIDE, 20)
     dataset = evaluation_batches(table, transform, batch_size=5)
     assert dataset.element_spec == tf.TensorSpec([None, SIDE, SIDE, 3], tf.float32)
     batches = list(dataset)
     assert dataset.cardinality() == len(batches) == 5
     assert [len(batch) for batch in batches] == [5, 5, 5, 5, 3]
-    if table.paths is not None:
-        sources = map(tf.io.read_file, table.paths)
-    else:
-        sources = table.arrays if table.encoded is None else table.encoded
-    expected = [transform(source) for source in sources]
+    expected = [transform(image) for image in pixels]
     np.testing.assert_allclose(tf.concat(batches, 0), expected, atol=1e-3)
 
 
 @pytest.mark.slow
-def test_images_are_cropped_to_boxes_first(table):
+def test_images_are_cropped_to_boxes_first(stored):
     """Training and evaluation equal those of a table of cropped images."""
-    channels = 1 if table.arrays is not None and table.arrays.shape[-1] == 1 else 3
+    table, pixels = stored
     boxes = np.tile([3, -2, 18, 17], (NUM_IMAGES, 1))  # two columns are outside the image
-    cut = ImageTable.from_arrays(pictures(channels)[:, 3:21, :15], LABELS)
+    cut = ImageTable.from_arrays(pixels[:, 3:21, :15], LABELS)
     boxed = dataclasses.replace(table, boxes=boxes)
     for ours, expected in (
         (training_batches(one, SAMPLER, TRANSFORM, seed=3, num_steps=2) for one in (boxed, cut)),
@@ -138,11 +137,10 @@ def test_fit_on_an_infinite_dataset():
     model = keras.Sequential([keras.Input([SIDE, SIDE, 3]), keras.layers.Flatten()])
     model.add(keras.layers.Dense(8))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*shuffle")
         batches = training_batches(ARRAYS, SAMPLER, TRANSFORM)
         history = model.fit(batches, epochs=2, steps_per_epoch=3, verbose=0)
-    assert not [str(one.message) for one in said if "shuffle" in str(one.message)]
     assert len(history.history["loss"]) == 2
     embeddings = model.predict(evaluation_batches(ARRAYS, EvaluationTransform(SIDE)), verbose=0)
     assert embeddings.shape == (NUM_IMAGES, 8)
@@ -154,11 +152,10 @@ def test_bad_file_is_an_error_of_its_batch(files, tmp_path):
     Path(paths[7]).write_bytes(b"no image")
     table = ImageTable.from_paths(list(paths), files.labels)
     bad_step = next(step for step in range(100) if 7 in SAMPLER(step))
-    iterator = iter(training_batches(table, SAMPLER, TRANSFORM))
-    for _ in range(bad_step):
-        next(iterator)
+    batches = training_batches(table, SAMPLER, TRANSFORM)
+    assert len(collect(batches.take(bad_step))) == bad_step
     with pytest.raises(tf.errors.InvalidArgumentError, match="not a JPEG, PNG"):
-        next(iterator)
+        collect(batches.take(bad_step + 1))
 
 
 class Rows:
@@ -205,39 +202,46 @@ def contexts(pipelines, replicas):
     return [tf.distribute.InputContext(pipelines, number, replicas) for number in range(pipelines)]
 
 
-PLACES = [(2, 6), pytest.param(1, 2, marks=pytest.mark.slow)]
+VIEWS = np.arange(3 * 23 * 2, dtype="float32").reshape(3, 23, 2)
+PLACES = [(1, 1), (1, 2), (2, 2), (2, 6), (3, 6)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("pipelines", "replicas"), PLACES[:1])
-def test_the_replicas_of_all_pipelines_get_the_batches_of_one_device(files, pipelines, replicas):
-    arguments = (files, SAMPLER, TRANSFORM, 3, 1, 3)
-    whole = collect(training_batches(*arguments))
-    parts = [
-        collect(training_batches(*arguments, input_context=context))
-        for context in contexts(pipelines, replicas)
-    ]
+@pytest.mark.parametrize(
+    ("kind", "pipelines", "replicas"),
+    [
+        *(("features", *place) for place in PLACES),
+        *(pytest.param("images", *place, marks=pytest.mark.slow) for place in [(1, 1), (2, 6)]),
+    ],
+)
+def test_replicas_and_later_starts_get_the_same_batches(kind, files, pipelines, replicas):
+    def batches(start_step=0, num_steps=5, context=None):
+        more = {"start_step": start_step, "num_steps": num_steps, "input_context": context}
+        if kind == "features":
+            return collect(feature_batches(VIEWS, LABELS, SAMPLER, seed=1, **more))
+        return collect(training_batches(files, SAMPLER, TRANSFORM, seed=3, **more))
+
+    whole = batches()
+    parts = [batches(2, 3, context) for context in contexts(pipelines, replicas)]
     fed = replicas // pipelines
     assert {len(part) for part in parts} == {3 * fed}
-    for step, (images, labels) in enumerate(whole):
+    for step, expected in enumerate(whole[2:]):
         of_step = [batch for part in parts for batch in part[step * fed : (step + 1) * fed]]
         assert {len(ids) for _, ids in of_step} == {BATCH_SIZE // replicas}
-        np.testing.assert_array_equal(np.concatenate([x for x, _ in of_step]), images)
-        np.testing.assert_array_equal(np.concatenate([ids for _, ids in of_step]), labels)
+        joined = [np.concatenate(part) for part in zip(*of_step)]
+        assert_same_bits([joined], [expected])
 
 
-@pytest.mark.parametrize(("pipelines", "replicas"), PLACES)
+@pytest.mark.parametrize(
+    ("pipelines", "replicas"), [(2, 6), pytest.param(1, 2, marks=pytest.mark.slow)]
+)
 @tiers.parametrize("batch_size", [3, 30], [3])
 def test_evaluation_on_many_replicas_returns_each_image_once(pipelines, replicas, batch_size):
     pixels = np.broadcast_to(np.arange(NUM_IMAGES)[:, None, None, None], (NUM_IMAGES, 8, 8, 3))
     table = ImageTable.from_arrays(pixels.astype("uint8"), np.zeros(NUM_IMAGES, int))
-    parts = [
-        [
-            images[:, 0, 0, 0].numpy().tolist()
-            for images in evaluation_batches(table, EvaluationTransform(8), batch_size, context)
-        ]
-        for context in contexts(pipelines, replicas)
-    ]
+    parts = []
+    for context in contexts(pipelines, replicas):
+        batches = evaluation_batches(table, EvaluationTransform(8), batch_size, context)
+        parts.append([images[:, 0, 0, 0].numpy().tolist() for images in batches])
     fed = replicas // pipelines
     turns = [
         [rows for part in parts for rows in part[start : start + fed]]
@@ -261,7 +265,7 @@ def test_batch_size_must_be_a_multiple_of_the_replicas():
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_replicas_must_be_a_multiple_of_the_pipelines(replicas):
-    context = tf.distribute.InputContext(2, 0, replicas)
+    context = contexts(2, replicas)[0]
     message = f"input_context must have .* but got {replicas} replicas and 2 input pipelines"
     with pytest.raises(ValueError, match=message):
         training_batches(ARRAYS, SAMPLER, TRANSFORM, input_context=context)
@@ -274,23 +278,18 @@ def test_batches_of_pixels_equal_single_images_on_two_replicas():
     table = ImageTable.from_arrays(pictures(1), LABELS)
     context = tf.distribute.InputContext(num_replicas_in_sync=2)
     fixed, central = TrainTransform(SIDE, 20, crop="fixed"), EvaluationTransform(SIDE, 20)
-    trained, evaluated = (
-        [
-            training_batches(table, SAMPLER, transform, num_steps=3, input_context=context)
-            for transform in (fixed, lambda source, seed: fixed(source, seed))
-        ],
-        [
-            evaluation_batches(table, transform, 5, context, labels=True)
-            for transform in (central, lambda source: central(source))
-        ],
-    )
+    trained = [
+        training_batches(table, SAMPLER, transform, num_steps=3, input_context=context)
+        for transform in (fixed, lambda source, seed: fixed(source, seed))
+    ]
+    evaluated = [
+        evaluation_batches(table, transform, 5, context, labels=True)
+        for transform in (central, lambda source: central(source))
+    ]
     for ours, expected in (trained, evaluated):
         assert ours.element_spec == expected.element_spec
         assert ours.cardinality() == expected.cardinality()
         assert_same_bits(collect(ours), collect(expected))
-
-
-VIEWS = np.arange(3 * 23 * 2, dtype="float32").reshape(3, 23, 2)
 
 
 def test_batch_has_one_view_of_each_sampled_row():
@@ -305,25 +304,6 @@ def test_batch_has_one_view_of_each_sampled_row():
         np.testing.assert_array_equal(features, VIEWS[view, row])
         drawn += np.bincount(view, minlength=3)
     assert drawn.min() > 50
-
-
-@pytest.mark.parametrize(("pipelines", "replicas"), [(1, 1), (1, 2), (2, 2), (2, 6), (3, 6)])
-def test_replicas_and_later_starts_get_the_same_batches(pipelines, replicas):
-    whole = collect(feature_batches(VIEWS, LABELS, SAMPLER, seed=1, num_steps=5))
-    fed = replicas // pipelines
-    parts = [
-        collect(
-            feature_batches(
-                VIEWS, LABELS, SAMPLER, 1, 2, 3, tf.distribute.InputContext(pipelines, i, replicas)
-            )
-        )
-        for i in range(pipelines)
-    ]
-    for step, expected in enumerate(whole[2:]):
-        of_step = [batch for part in parts for batch in part[step * fed : (step + 1) * fed]]
-        for number, array in enumerate(expected):
-            together = np.concatenate([batch[number] for batch in of_step])
-            np.testing.assert_array_equal(together, array)
 
 
 def test_feature_maps_and_memory_maps(tmp_path):
@@ -353,3 +333,48 @@ def test_each_image_once_with_its_augmentation():
     np.testing.assert_array_equal(np.concatenate([batch.numpy() for batch in found]), images)
     with pytest.raises(ValueError, match=r"seeds must be integers of shape \[23, 2\]"):
         evaluation_batches(table, transform, 4, seeds=seeds)
+
+
+def kept_by_tensorflow():
+    """Return the number of functions that TensorFlow keeps until the process ends."""
+    return len(getattr(tf.compat.v1.get_default_graph(), "_py_funcs_used_in_graph", ()))
+
+
+@pytest.mark.slow  # garbage collection also visits the objects of other tests
+def test_a_table_is_freed_with_its_pipeline():
+    def evaluated():
+        table = ImageTable.from_arrays(pictures(3), LABELS)
+        (images,) = evaluation_batches(table, EvaluationTransform(24, (24, 28)))
+        np.testing.assert_array_equal(images, pictures(3)[:, :, 2:26].astype("float32"))
+        return weakref.ref(table)
+
+    # The first graph keeps the function, and other tests can have cleared this graph.
+    python_calls._caller.cache_clear()
+    evaluated()
+    gc.collect()
+    kept, called = kept_by_tensorflow(), len(python_calls._functions)
+    assert kept > 0
+    for _ in range(2):
+        gone = evaluated()
+        gc.collect()
+        assert gone() is None
+    assert (kept_by_tensorflow(), len(python_calls._functions)) == (kept, called)
+
+
+@pytest.mark.slow
+def test_function_lives_as_long_as_datasets_made_from_it():
+    def rows(factor):
+        def look_up(step):
+            return (np.full(2, factor * step),)
+
+        steps = tf.data.Dataset.range(4)
+        return python_calls.map_numpy(steps, look_up, (tf.int64, [])).unbatch().batch(4).prefetch(1)
+
+    first, second = rows(1), iter(rows(10))
+    gc.collect()
+    batches = [batch.numpy().tolist() for (batch,) in second]
+    assert batches == [[0, 0, 10, 10], [20, 20, 30, 30]]
+    both = tf.data.Dataset.zip((first, rows(100)))
+    del first
+    gc.collect()
+    assert [int(b[0] + a[3]) for (a,), (b,) in both] == [1, 203]

@@ -1,12 +1,14 @@
-"""Batches without TensorFlow, compared with tf.data number by number."""
+"""Batches without TensorFlow, compared with tf.data number by number, and lazy imports."""
 
 import pickle
+import re
 
 import keras
 import numpy as np
 import pytest
 from image_files import encode
 from PIL import Image
+from without import run_without
 
 import pipelines
 from keras_dml._common.errors import ArgumentError
@@ -29,13 +31,11 @@ def encoded(format="JPEG", side=20, mode="RGB", **options):
     return files
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("images")
-    paths = []
-    for number, content in enumerate(encoded()):
-        paths.append(folder / f"{number}.jpg")
-        paths[-1].write_bytes(content)
+@pytest.fixture
+def files(tmp_path):
+    paths = [tmp_path / f"{number}.jpg" for number in range(len(LABELS))]
+    for path, content in zip(paths, encoded()):
+        path.write_bytes(content)
     return pipelines.ImageTable.from_paths(paths, LABELS)
 
 
@@ -62,10 +62,9 @@ def test_rows_of_arrays_equal_tf_data(seed, path):
         batches = [dataset[index] for index in range(9)]
     expected = with_tf_data(table, sampler, seed=seed, start_step=2, num_steps=9)
     assert len(batches) == len(expected) == 9
-    for (rows, labels), (expected_rows, expected_labels) in zip(batches, expected):
-        np.testing.assert_array_equal(rows, expected_rows)
-        np.testing.assert_array_equal(labels, expected_labels)
-        assert labels.dtype == expected_labels.dtype and rows.dtype == expected_rows.dtype
+    for batch, other in zip(batches, expected):
+        for ours, theirs in zip(batch, other, strict=True):
+            np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -106,14 +105,10 @@ def test_flip_mirrors_half_of_the_images():
     image = encoded()[3]
     transform = TrainTransform(SIDE, 16, crop="none")
     plain = PLAIN.with_pillow(image, [0, 0])
-    flipped = 0
-    for number in range(200):
-        output = transform.with_pillow(image, [number, 1])
-        mirrored = not np.array_equal(output, plain)
-        if mirrored:
-            np.testing.assert_array_equal(output, plain[:, ::-1])
-        flipped += mirrored
-    assert 70 < flipped < 130
+    outputs = [transform.with_pillow(image, [number, 1]) for number in range(200)]
+    flipped = [output for output in outputs if not np.array_equal(output, plain)]
+    assert all(np.array_equal(output, plain[:, ::-1]) for output in flipped)
+    assert 70 < len(flipped) < 130
 
 
 def test_area_crops_have_the_areas_and_aspects_of_the_definition():
@@ -127,44 +122,38 @@ def test_area_crops_have_the_areas_and_aspects_of_the_definition():
         assert 0.48 < width / height < 2.1
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        encoded()[1],
-        encoded("PNG", mode="RGBA")[1],
-        encoded("PNG", mode="L")[1],
-        encoded("WEBP", lossless=True)[1],
-        encoded("BMP")[1],
-        np.arange(20 * 30, dtype=np.uint8).reshape(20, 30, 1) // 3,
-        (encoded("PNG")[2], [3, -2, 12, 15]),
-    ],
-    ids=["JPEG", "PNG with alpha", "gray PNG", "WebP", "BMP", "pixels", "box"],
-)
-def test_evaluation_equals_tensorflow_up_to_rounding(source):
-    transform = EvaluationTransform(SIDE, 14)
-    np.testing.assert_allclose(transform.with_pillow(source), transform(source), atol=1.5)
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientation_and_box_equal_tensorflow(orientation):
+def of_orientation(number):
     exif = Image.Exif()
-    exif[0x0112] = orientation
-    source = (encoded(exif=exif)[5], [2, 4, 15, 11])
-    transform = EvaluationTransform(11, (11, 13))
-    np.testing.assert_allclose(transform.with_pillow(source), transform(source), atol=1.5)
+    exif[0x0112] = number
+    return encoded(exif=exif)[5], [2, 4, 15, 11]
+
+
+SOURCES = {
+    "JPEG": encoded()[1],
+    "PNG with alpha": encoded("PNG", mode="RGBA")[1],
+    "gray PNG": encoded("PNG", mode="L")[1],
+    "WebP": encoded("WEBP", lossless=True)[1],
+    "BMP": encoded("BMP")[1],
+    "pixels": np.arange(20 * 30, dtype=np.uint8).reshape(20, 30, 1) // 3,
+    "box": (encoded("PNG")[2], [3, -2, 12, 15]),
+    **{f"orientation {number} and box": of_orientation(number) for number in range(1, 9)},
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_evaluation_equals_tensorflow_up_to_rounding(name):
+    source = SOURCES[name]
+    for transform in (EvaluationTransform(SIDE, 14), EvaluationTransform(11, (11, 13))):
+        np.testing.assert_allclose(transform.with_pillow(source), transform(source), atol=1.5)
 
 
 def test_an_unreadable_image_is_named(tmp_path):
     content = encoded(side=64)[0]
     (tmp_path / "bad.jpg").write_bytes(content[: len(content) // 2 + 200])
-    table = pipelines.ImageTable.from_paths([tmp_path / "bad.jpg", tmp_path / "no.jpg"], [0, 1])
-    for row, reason in ((0, "bad.jpg: a damaged image"), (1, "no.jpg: No such file")):
-
-        def sampler(step, row=row):
-            return [row]
-
-        sampler.batch_size = 1
-        with pytest.raises(ArgumentError, match=reason):
+    sampler = pipelines.RandomSampler(1, 1)
+    for name, reason in (("bad.jpg", "a damaged image"), ("no.jpg", "No such file")):
+        table = pipelines.ImageTable.from_paths([tmp_path / name], [0])
+        with pytest.raises(ArgumentError, match=f"{name}: {reason}"):
             pipelines.BatchSource(table, sampler, PLAIN)[0]
     with pytest.raises(ArgumentError, match="transform"):
         pipelines.BatchSource(table, sampler)
@@ -191,3 +180,80 @@ def test_fit_trains_on_the_steps_in_order():
     # Keras logs the running mean of an epoch.
     sums = [*np.cumsum(means[:3]), *np.cumsum(means[3:])]
     np.testing.assert_allclose(losses, sums, rtol=1e-5)
+
+
+WORKS = """
+import sys
+import numpy as np
+import pipelines
+
+assert "glyphs" in pipelines.DATASETS
+table = pipelines.ImageTable.from_arrays(np.zeros([6, 4, 4, 1], np.uint8), list("aabbcc"))
+split = pipelines.split_by_class(table, 1)
+assert (len(split.train), len(split.test)) == (2, 4)
+assert sorted(pipelines.RandomSampler(6, 6)(0)) == list(range(6))
+assert len(pipelines.BalancedSampler(table.labels, 2, 2)(3)) == 4
+try:
+    pipelines.load_dataset("nothing")
+except ValueError as error:
+    print(error)
+assert not {"tensorflow", "tqdm", "keras"} & set(sys.modules)
+"""
+IMAGES = """
+import io
+import sys
+import numpy as np
+import pipelines
+from PIL import Image
+
+file = io.BytesIO()
+Image.fromarray(np.full([20, 30, 3], 7, np.uint8)).save(file, "JPEG")
+table = pipelines.ImageTable.from_encoded([file.getvalue()] * 6, list("aabbcc"))
+sampler = pipelines.BalancedSampler(table.labels, 2, 2)
+assert not {"tensorflow", "keras"} & set(sys.modules)
+transform = pipelines.TrainTransform(8, jitter=(0.1, 0.1, 0.1, 0.1))
+images, labels = pipelines.BalancedDataset(table, sampler, transform)[5]
+assert images.shape == (4, 8, 8, 3) and len(set(labels)) == 2
+assert "tensorflow" not in sys.modules
+"""
+NAMED = """
+import pipelines
+def call():
+    pipelines.TrainTransform(8)(b"", [0, 0])
+
+for use in (call, *(lambda name=name: getattr(pipelines, name)
+                    for name in ("evaluation_batches", "find_bad_images", "training_batches"))):
+    try:
+        use()
+    except ImportError as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+def printed(program, folder, blocked=(), **environment):
+    done = run_without(blocked, ["-c", program], folder, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_tables_do_not_import_an_installed_tensorflow(tmp_path):
+    assert printed(WORKS, tmp_path).startswith("dataset must be one of cars, ")
+
+
+@pytest.mark.slow
+def test_images_are_decoded_and_augmented_without_tensorflow(tmp_path):
+    assert printed(IMAGES, tmp_path, ["tensorflow"], KERAS_BACKEND="jax") == ""
+
+
+def test_missing_tensorflow_is_a_one_line_error(tmp_path):
+    lines = printed(NAMED, tmp_path, ["tensorflow"]).splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        pattern = r"MissingExtraError: .+ needs tensorflow: .*keras-dml\[tensorflow\]'"
+        assert re.fullmatch(pattern, line), line
+
+
+def test_lazy_names_are_listed():
+    assert set(pipelines.__all__) <= set(dir(pipelines))
+    with pytest.raises(AttributeError, match="'pipelines' has no attribute 'training_batch'"):
+        pipelines.training_batch  # noqa: B018

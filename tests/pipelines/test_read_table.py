@@ -1,19 +1,17 @@
 """Tables from files, Hugging Face datasets, data frames, columns, and tf.data datasets."""
 
 import tracemalloc
+import types
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from batches import functional
 from image_files import encode
 from PIL import Image
 
 import pipelines
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError
-from keras_dml.callbacks import RetrievalEvaluation
-from keras_dml.losses import MultiSimilarityLoss
 from pipelines import (
     BalancedSampler,
     ImageTable,
@@ -56,11 +54,10 @@ def test_paths_of_a_text_file_are_relative_to_its_folder(folder, ending, cell):
     assert elsewhere.paths[1] == "/photos/images/1.jpg"
 
 
-def test_numbers_in_text_are_sorted_as_numbers(tmp_path):
-    (tmp_path / "a.csv").write_text("path,label\na,10\nb,9\nc,9\n")
-    assert pipelines.read_table(tmp_path / "a.csv").class_names == ("9", "10")
-    (tmp_path / "b.csv").write_text("path,label\na,010\nb,10\n")
-    assert pipelines.read_table(tmp_path / "b.csv").class_names == ("010", "10")
+@pytest.mark.parametrize("first,second", [("9", "10"), ("010", "10")])
+def test_numbers_in_text_are_sorted_as_numbers(tmp_path, first, second):
+    (tmp_path / "a.csv").write_text(f"path,label\na,{second}\nb,{first}\nc,{first}\n")
+    assert pipelines.read_table(tmp_path / "a.csv").class_names == (first, second)
 
 
 @pytest.mark.parametrize("form", ["bytes", "records", "paths", "arrays"])
@@ -101,12 +98,6 @@ def test_hugging_face_dataset(folder):
         pipelines.read_table(datasets.DatasetDict(train=dataset))
 
 
-class Feature:
-    """Stands for `datasets.ClassLabel`."""
-
-    names = ("eel", "cat", "dog")
-
-
 class Dataset(dict):
     """Stands for `datasets.Dataset`, in tests without the package."""
 
@@ -116,12 +107,12 @@ class Dataset(dict):
 
 
 def test_class_names_of_features():
-    dataset = Dataset({"image": np.zeros([3, 2]), "label": [2, 0, 2]}, label=Feature())
+    kinds = types.SimpleNamespace(names=("eel", "cat", "dog"))
+    dataset = Dataset({"image": np.zeros([3, 2]), "label": [2, 0, 2]}, label=kinds)
     assert pipelines.read_table(dataset).class_names == ("eel", "dog")
+    dataset["label"] = [2, -1, 2]
     with pytest.raises(ArgumentError, match="label must be a class"):
-        pipelines.read_table(
-            Dataset({"image": np.zeros([2, 2]), "label": [-1, 0]}, label=Feature())
-        )
+        pipelines.read_table(dataset)
 
 
 def test_columns_and_data_frames():
@@ -233,12 +224,10 @@ def test_memory_does_not_grow_with_the_dataset():
 
 
 def test_image_dataset_from_directory(tmp_path):
-    rng = np.random.default_rng(0)
-    for name in ("ape", "bear", "cow"):
-        (tmp_path / name).mkdir()
-        for number in range(4):
-            pixels = rng.integers(0, 256, (9, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 8, 3), dtype=np.uint8)
+    for number, name in enumerate(4 * ("ape", "bear", "cow")):
+        (tmp_path / name).mkdir(exist_ok=True)
+        Image.fromarray(pixels[number]).save(tmp_path / name / f"{number}.png")
     dataset = keras.utils.image_dataset_from_directory(
         tmp_path, image_size=(6, 6), batch_size=5, shuffle=False, verbose=False
     )
@@ -250,27 +239,16 @@ def test_image_dataset_from_directory(tmp_path):
     assert all((whole[4 * n : 4 * n + 4] == row).all((1, 2, 3)).any() for row, n in zip(x, ids))
 
 
-@pytest.mark.slow
 def test_float_rows_need_no_transform():
     table = ImageTable.from_arrays(ROWS.astype("float64"), CLASSES)
     sampler = RandomSampler(len(table), 10, seed=3)
-    model = functional((4, 3), keras.layers.Flatten(), keras.layers.Dense(2))
-    model.compile("adam", MultiSimilarityLoss())
-    validation = evaluation_batches(table, batch_size=8, labels=True)
-    model.fit(
-        training_batches(table, sampler),
-        epochs=1,
-        steps_per_epoch=3,
-        validation_data=validation,
-        callbacks=[evaluation := RetrievalEvaluation(validation)],
-        verbose=0,
-    )
-    rows = np.concatenate(list(evaluation_batches(table, batch_size=8).as_numpy_iterator()))
-    np.testing.assert_array_equal(rows, table.arrays)
-    labels = np.concatenate([ids for _, ids in validation.as_numpy_iterator()])
+    rows, labels = next(training_batches(table, sampler).as_numpy_iterator())
+    np.testing.assert_array_equal(rows, ROWS[sampler(0)])
+    np.testing.assert_array_equal(labels, CLASSES[sampler(0)])
+    evaluated = evaluation_batches(table, batch_size=8, labels=True).as_numpy_iterator()
+    rows, labels = map(np.concatenate, zip(*evaluated))
+    np.testing.assert_array_equal(rows, ROWS)
     np.testing.assert_array_equal(labels, CLASSES)
-    same = RetrievalEvaluation((ROWS, CLASSES), embedding_model=model).evaluate()
-    assert evaluation.evaluate() == pytest.approx(same, rel=1e-5)
 
 
 @pytest.mark.parametrize(

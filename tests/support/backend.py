@@ -38,10 +38,7 @@ def parts(loss, class_ids, embeddings):
     def call(class_ids, embeddings):  # new each time: JAX caches compiled functions
         return loss.parts(class_ids, embeddings)
 
-    if keras.backend.backend() == "jax":
-        import jax
-
-        call = jax.jit(call)
+    call = compiled(call) if keras.backend.backend() == "jax" else call
     return tuple(keras.ops.convert_to_numpy(part) for part in call(class_ids, embeddings))
 
 

@@ -1,4 +1,4 @@
-"""Batches, small models, and a softmax, shared by the tests of losses and models."""
+"""Batches, images, small models, and a softmax, shared by the tests of losses and models."""
 
 import keras
 import numpy as np
@@ -10,6 +10,11 @@ def batch(seed=0, sizes=(5, 1, 3, 2), dimensions=6):
     ids = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     z = rng.normal(size=(len(ids), dimensions)) * rng.uniform(0.2, 1.2, size=(len(ids), 1))
     return ids, z
+
+
+def images(size=16, n=2):
+    """Return random images in 0..255."""
+    return np.random.default_rng(0).uniform(0, 255, (n, size, size, 3)).astype("float32")
 
 
 def small_model(policy="float32"):

@@ -191,10 +191,15 @@ def train_proxies(strategy):
     return fitted(model)
 
 
-def train_memory(strategy, steps_per_execution=1, chunk_size=None):
-    """Train against a memory of two and a half batches, filled from an empty start."""
+def train_memory(strategy, steps_per_execution=1):
+    """Train against a memory of two and a half batches, filled from an empty start.
+
+    Several steps per execution are also tried in chunks.
+    """
     with building(strategy):
-        model = in_chunks(keras.Model(*network(), name="net"), chunk_size)
+        model = keras.Model(*network(), name="net")
+        if steps_per_execution > 1:
+            model = in_chunks(model, strategy)
         model = models.CrossBatchMemory(model, 60, weight=0.5, start_step=1)
         loss = losses.SupConLoss()
         parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
@@ -204,28 +209,31 @@ def train_memory(strategy, steps_per_execution=1, chunk_size=None):
     return fitted(model)
 
 
-def in_chunks(model, chunk_size):
-    return models.CachedGradients(model, chunk_size) if chunk_size else model
+def in_chunks(model, strategy):
+    """Return a model for chunks of each replica's part of the batch; unchanged for one replica."""
+    return models.CachedGradients(model, 5) if strategy.num_replicas_in_sync > 1 else model
 
 
-def train_chunks(strategy, chunk_size=None):
-    """Train a classifier with dropout, in chunks of each replica's part of the batch or at once."""
+def train_chunks(strategy):
+    """Train a classifier with dropout, in chunks or at once."""
     with building(strategy):
         embedding, classifier = dropout_classifier()
         outputs = {"embeddings": embedding.output, "logits": classifier.output}
-        model = in_chunks(models.DistributedModel(classifier.input, outputs), chunk_size)
+        model = in_chunks(models.DistributedModel(classifier.input, outputs), strategy)
         both = {"embeddings": losses.SupConLoss(), "logits": losses.get("ce")}
         model.compile(optimizers.SGD(0.1, global_clipnorm=1.0), both)
     return fitted(model, batches().map(lambda x, ids: (x, dict.fromkeys(both, ids))))
 
 
-def train_dual(strategy, chunk_size=None, labeled=False):
-    """Train two encoders with a learned scale, against a memory if the batches have labels."""
+def train_dual(strategy, labeled=False):
+    """Train two encoders with a learned scale: against a memory if labeled, or else in chunks."""
     with building(strategy):
         encoders = [keras.Model(*network(), name=name) for name in ("queries", "candidates")]
-        model = in_chunks(models.DualEncoder(*encoders, scale=5.0), chunk_size)
+        model = models.DualEncoder(*encoders, scale=5.0)
         if labeled:
             model = models.CrossBatchMemory(model, 60, start_step=1)
+        else:
+            model = in_chunks(model, strategy)
         model.compile(keras.optimizers.SGD(0.05), losses.NTXentLoss(temperature=1.0))
 
     def both(images, class_ids):
@@ -246,6 +254,19 @@ def train_tags(strategy):
         return images, tf.one_hot(class_ids, CLASSES) + tf.one_hot((class_ids + 1) % 4, CLASSES)
 
     return fitted(model, batches().map(tags))
+
+
+# The training of wrappers and heads.
+OTHERS = {
+    "proxies": train_proxies,
+    "memory": train_memory,
+    "chunks": train_chunks,
+    "dropout": train_dropout,
+    "dual": train_dual,
+    "dual_memory": functools.partial(train_dual, labeled=True),
+    "tags": train_tags,
+    "rankmi_clipped": functools.partial(train_rankmi, global_clipnorm=0.1),
+}
 
 
 def train_batch_norm(strategy, synchronized):
@@ -301,38 +322,39 @@ def unequal_rows(strategy, known):
         return f"{type(error).__name__}: {error}"
 
 
-REFUSED = ["jit_compile", "jit_compile_later", "accumulation", "accumulation_scaled"]
-REFUSED += ["accumulation_ours", "accumulation_rankmi"]
+def compiled(optimizer, cls=models.DistributedModel, **arguments):
+    model = cls(*network(), name="net")
+    model.compile(optimizer, losses.MultiSimilarityLoss(), **arguments)
+    return model
+
+
+def compiled_later():
+    model = compiled("sgd")
+    model.jit_compile = True
+    fitted(model)
+
+
+ACCUMULATING = {"gradient_accumulation_steps": 2}
+# Cases that several replicas do not support.
+REFUSED = {
+    "jit_compile": lambda: compiled("sgd", jit_compile=True),
+    "jit_compile_later": compiled_later,
+    "accumulation": lambda: compiled(keras.optimizers.SGD(**ACCUMULATING)),
+    "accumulation_scaled": lambda: compiled(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(**ACCUMULATING))
+    ),
+    "accumulation_ours": lambda: fitted(compiled(optimizers.SGD(**ACCUMULATING), keras.Model)),
+    "accumulation_rankmi": lambda: rankmi().compile("sgd", keras.optimizers.SGD(**ACCUMULATING)),
+}
 
 
 def refusals(strategy):
     """Return the errors of `compile` and `fit` for unsupported cases on several replicas."""
-    accumulating = {"gradient_accumulation_steps": 2}
-    sgd, scaled = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
-
-    def compiled(optimizer, cls=models.DistributedModel, **arguments):
-        model = cls(*network(), name="net")
-        model.compile(optimizer, losses.MultiSimilarityLoss(), **arguments)
-        return model
-
-    def changed_later():
-        model = compiled("sgd")
-        model.jit_compile = True
-        fitted(model)
-
-    tried = {
-        "jit_compile": lambda: compiled("sgd", jit_compile=True),
-        "jit_compile_later": changed_later,
-        "accumulation": lambda: compiled(sgd(**accumulating)),
-        "accumulation_scaled": lambda: compiled(scaled(sgd(**accumulating))),
-        "accumulation_ours": lambda: fitted(compiled(optimizers.SGD(**accumulating), keras.Model)),
-        "accumulation_rankmi": lambda: rankmi().compile("sgd", sgd(**accumulating)),
-    }
     found = {}
-    for name in REFUSED:
+    for name, attempt in REFUSED.items():
         with strategy.scope():
             try:
-                tried[name]()
+                attempt()
                 found[name] = "nothing"
             except Exception as error:  # any exception: the test checks it
                 found[name] = f"{type(error).__name__}: {error}"
@@ -426,7 +448,7 @@ def more_on_logical_devices(count):
     }
     if count == 2:
         results["several_steps"] = train_rankmi(many, steps_per_execution=3)
-        results["several_steps_with_memory"] = train_memory(many, 3, chunk_size=5)
+        results["several_steps_with_memory"] = train_memory(many, steps_per_execution=3)
         # Last, because an error during a step consumes the strategy's messages.
         results["refusals"] = refusals(many)
     return results
@@ -456,18 +478,8 @@ def more_cases():
 
 
 def trained_otherwise(strategy):
-    """Train wrappers and heads; in chunks only where there are several replicas."""
-    chunk_size = 5 if strategy.num_replicas_in_sync > 1 else None
-    return {
-        "proxies": train_proxies(strategy),
-        "memory": train_memory(strategy),
-        "chunks": train_chunks(strategy, chunk_size),
-        "dropout": train_dropout(strategy),
-        "dual": train_dual(strategy, chunk_size),
-        "dual_memory": train_dual(strategy, labeled=True),
-        "tags": train_tags(strategy),
-        "rankmi_clipped": train_rankmi(strategy, global_clipnorm=0.1),
-    }
+    """Train wrappers and heads."""
+    return {name: train_one(strategy) for name, train_one in OTHERS.items()}
 
 
 def as_worker(more):
@@ -489,14 +501,8 @@ def as_worker(more):
 def on_devices_of_jax(cases):
     """Train these cases on one and on several devices; JAX splits the CPU at its start."""
     # A stand-in for a strategy: on JAX, the process sets the distribution.
-    strategy = types.SimpleNamespace(scope=contextlib.nullcontext)
-    others = {
-        "rankmi": train_rankmi,
-        "dropout": train_dropout,
-        "proxies": train_proxies,
-        "chunks": functools.partial(train_chunks, chunk_size=5),
-        "memory": train_memory,
-    }
+    strategy = types.SimpleNamespace(scope=contextlib.nullcontext, num_replicas_in_sync=8)
+    others = {"rankmi": train_rankmi, **OTHERS}
     found = {case: [] for case in cases}
     for case in cases:
         for distribution in (None, keras.distribution.DataParallel(auto_shard_dataset=False)):

@@ -51,6 +51,17 @@ def preset(kind, folder, converter=True):
     return backbone
 
 
+def image_encoder(backbone):
+    """Return the part of a backbone that takes images."""
+    return getattr(backbone, "vision_encoder", backbone)
+
+
+def called(encoder, images):
+    """Return the output of an image encoder as an array."""
+    given = dict.fromkeys(encoder.input, images) if isinstance(encoder.input, dict) else images
+    return encoder(given, training=False).numpy()
+
+
 def text_preset(folder, longest=16):
     """Write a preset of a tiny BERT with its tokenizer into `folder` and return its embedder."""
     import keras

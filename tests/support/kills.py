@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 from left_behind import left_behind
 
@@ -29,7 +30,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 
 
-class Ended:
+class Ended(NamedTuple):
     """The end of a command.
 
     Attributes:
@@ -37,14 +38,12 @@ class Ended:
         output: its text on stdout and stderr.
     """
 
-    def __init__(self, code, output):
-        self.code, self.output = code, output
+    code: int
+    output: str
 
     @property
     def problem(self):
-        """Why a command must never end like this, even with damaged files, or None if it may."""
-        if self.code < 0:
-            return f"ended by {signal.Signals(-self.code).name}: {self.output[-2000:]}"
+        """The report of a bug in the output, or None."""
         for word in ("Traceback (most recent call last)", "internal error"):
             if word in self.output:
                 return f"{word}: {self.output[-4000:]}"
@@ -117,12 +116,10 @@ def look_of(folder):
     # Not `rglob`, which stops if a folder disappears during the walk.
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            path = os.path.join(place, name)
-            try:
+            with contextlib.suppress(OSError):  # deleted during the walk
+                path = os.path.join(place, name)
                 status = os.stat(path)
-            except OSError:  # deleted during the walk
-                continue
-            found.append((path, status.st_size, status.st_mtime_ns))
+                found.append((path, status.st_size, status.st_mtime_ns))
     return sorted(found)
 
 

@@ -1,13 +1,10 @@
 """Start the workers of a cluster on this machine, one process each."""
 
 import json
-import os
-import pathlib
 import socket
-import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+import processes
+from processes import finish as finish
 
 
 def tf_config(index, ports):
@@ -29,25 +26,10 @@ def start(count, *arguments):
     """Start `python -m ...` once for each worker; `@index` stands for the worker's number."""
     ports = free_ports(count)
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", *(word.replace("@index", str(index)) for word in arguments)],
-            cwd=ROOT,
-            env={**os.environ, "TF_CONFIG": tf_config(index, ports)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        processes.start(
+            "-m",
+            *(word.replace("@index", str(index)) for word in arguments),
+            TF_CONFIG=tf_config(index, ports),
         )
         for index in range(count)
     ]
-
-
-def finish(processes, timeout=300):
-    """Return the output of each process; all must succeed within a time limit in seconds."""
-    try:
-        ended = [process.communicate(timeout=timeout) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (_, err) in zip(processes, ended):
-        assert process.returncode == 0, err[-3000:]
-    return [out for out, _ in ended]

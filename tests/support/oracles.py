@@ -1,18 +1,44 @@
-"""The losses as plain loops over float64 numbers, written from the papers' formulas.
+"""The losses in float64, anchor by anchor, written from the papers' formulas.
 
-Slow and literal on purpose: the library is not used here. For each anchor, an oracle returns the
-tightness and the contrastive part. `numeric_gradient` differentiates by central differences.
+Literal on purpose: the library is not used here. For each anchor, an oracle returns the tightness
+and the contrastive part. `numeric_gradient` differentiates by central differences.
 
 The decorator of an oracle registers a loss for the tests. It gets the loss's name and, if the loss
-has arguments, at least one set of non-default arguments. `loss_cases` turns these into test cases.
+has arguments, at least one set of non-default arguments.
 """
 
+import dataclasses
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
+from scipy.special import expit, logsumexp, softmax
 
-ORACLES = []
-"""The arguments of each decorator, as keywords."""
+CASES = []
+"""Each loss with its defaults, and with each set of non-default arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A loss with its name, its oracle, and its arguments.
+
+    Attributes:
+        pairs: the loss compares images with each other (not logits with a classifier).
+        numeric: its gradient is the derivative of its value (it does not set another one).
+        quick: the quick tests compile its training, too.
+    """
+
+    name: str
+    oracle: Callable
+    arguments: dict
+    pairs: bool
+    numeric: bool
+    quick: bool
+
+    def __str__(self):
+        given = ",".join(f"{key}={value}" for key, value in self.arguments.items())
+        return f"{self.name}({given})"
 
 
 def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quick=False):
@@ -23,33 +49,99 @@ def oracle(loss, *arguments, pairs=True, sets_gradient=lambda given: False, quic
         arguments: sets of non-default arguments to try, in addition to the defaults.
         pairs: the loss compares images with each other (not logits with a classifier).
         sets_gradient: function of a set of arguments: whether the loss then sets its own
-            gradient, which central differences of its value would not match.
+            gradient, which central differences of its value would not match. If the gradient only
+            treats some weights as constants, the oracle has the parameter `frozen`, the embeddings
+            that set these weights (None: the embeddings of the value).
         quick: the quick tests compile its training too (`fit`, two devices), which takes seconds;
             the longer checks do so with every loss.
     """
 
     def add(function):
-        ORACLES.append(
-            {"loss": loss, "oracle": function, "arguments": arguments, "pairs": pairs,
-             "sets_gradient": sets_gradient, "quick": quick}
-        )  # fmt: skip
+        for given in ({}, *arguments):
+            CASES.append(Case(loss, function, given, pairs, not sets_gradient(given), quick))
         return function
 
     return add
 
 
+def positives_of(i, class_ids):
+    """Return the other images of the class of image i."""
+    return [j for j in range(len(class_ids)) if j != i and class_ids[j] == class_ids[i]]
+
+
+def negatives_of(i, class_ids):
+    """Return the images of other classes."""
+    return [j for j in range(len(class_ids)) if class_ids[j] != class_ids[i]]
+
+
+def by_anchor(values, class_ids, complete=False):
+    """Yield for each anchor the values of its positives and of its negatives.
+
+    Args:
+        values: `[n, n]`, for example similarities.
+        class_ids: `[n]`.
+        complete: whether an anchor without positives or without negatives has no pairs.
+    """
+    for i, row in enumerate(values):
+        positives, negatives = positives_of(i, class_ids), negatives_of(i, class_ids)
+        if complete and not (positives and negatives):
+            positives = negatives = []
+        yield row[positives], row[negatives]
+
+
+def averaged(parts):
+    """Return both parts `[n]`, whose means are the means over the anchors that are not None."""
+    kept = sum(both is not None for both in parts)
+    return len(parts) / max(kept, 1) * np.transpose([both or (0.0, 0.0) for both in parts])
+
+
+def averaged_over_pairs(terms):
+    """Return both parts `[n]`, whose means are the means over the terms of all pairs.
+
+    `terms` has for each anchor two arrays: the terms of the tightness and of the contrastive part.
+    """
+    sums = np.array([[np.sum(each) for each in both] for both in terms])
+    numbers = np.sum([[len(each) for each in both] for both in terms], axis=0)
+    return len(terms) * sums.T / np.maximum(numbers, 1)[:, None]
+
+
+def unit(z):
+    return z / np.sqrt((z**2).sum(axis=1, keepdims=True))
+
+
+def similarities(z):
+    f = unit(z)
+    return f @ f.T
+
+
+def distances(z):
+    return np.sqrt(((z[:, None] - z[None]) ** 2).sum(axis=2))
+
+
+def mean_loss(oracle, class_ids, z, **arguments):
+    return float(np.mean(np.sum(oracle(class_ids, z, **arguments), axis=0)))
+
+
+def numeric_gradient(oracle, class_ids, z, step=1e-6, **arguments):
+    """Compute the gradient of the mean loss with respect to `z` by central differences."""
+    gradient = np.zeros_like(z)
+    for index in np.ndindex(*z.shape):
+        moved = np.zeros_like(z)
+        moved[index] = step
+        ahead = mean_loss(oracle, class_ids, z + moved, **arguments)
+        behind = mean_loss(oracle, class_ids, z - moved, **arguments)
+        gradient[index] = (ahead - behind) / (2 * step)
+    return gradient
+
+
 @oracle("ce", {"label_smoothing": 0.3}, pairs=False, quick=True)
 def cross_entropy(class_ids, logits, label_smoothing=0.1):
-    tightness, contrastive = [], []
+    parts = []
     for y, row in zip(class_ids, logits):
-        num_classes = len(row)
-        on_targets = 0.0
-        for k in range(num_classes):
-            target = 1 - label_smoothing if k == y else label_smoothing / (num_classes - 1)
-            on_targets += target * row[k]
-        tightness.append(-on_targets)
-        contrastive.append(math.log(sum(math.exp(a) for a in row)))
-    return np.array(tightness), np.array(contrastive)
+        targets = np.full(len(row), label_smoothing / (len(row) - 1))
+        targets[y] = 1 - label_smoothing
+        parts.append((-targets @ row, logsumexp(row)))
+    return np.transpose(parts)
 
 
 @oracle(
@@ -66,238 +158,144 @@ def cross_entropy(class_ids, logits, label_smoothing=0.1):
 def contrastive(
     class_ids, z, margin=1.0, normalize=False, pair_reduction="sum", positive_margin=0.0, power=2
 ):
-    z = unit(z) if normalize else z
-    tightness, contrastive = [], []
-    for i in range(len(z)):
-        d = distances_to(i, z)
-        together = [max(0.0, d[j] - positive_margin) ** power for j in positives_of(i, class_ids)]
-        apart = [max(0.0, margin - d[j]) ** power for j in negatives_of(i, class_ids)]
+    parts = []
+    for positives, negatives in by_anchor(distances(unit(z) if normalize else z), class_ids):
+        together = np.maximum(0.0, positives - positive_margin) ** power
+        apart = np.maximum(0.0, margin - negatives) ** power
         divide = pair_reduction == "mean"
-        tightness.append(sum(together) / (len(together) if divide and together else 1))
-        contrastive.append(sum(apart) / (len(apart) if divide and apart else 1))
-    return np.array(tightness), np.array(contrastive)
+        tightness = together.sum() / (len(together) if divide and len(together) else 1)
+        parts.append((tightness, apart.sum() / (len(apart) if divide and len(apart) else 1)))
+    return np.transpose(parts)
 
 
 @oracle("multi_similarity", {"epsilon": 0.1, "base": 0.3, "alpha": 3.0, "beta": 10.0})
 def multi_similarity(class_ids, z, alpha=2.0, beta=50.0, base=0.5, epsilon=None):
-    f = unit(z)
-    tightness, contrastive = [], []
-    for i in range(len(f)):
-        positives = [float(f[i] @ f[j]) for j in positives_of(i, class_ids)]
-        negatives = [float(f[i] @ f[k]) for k in negatives_of(i, class_ids)]
+    parts = []
+    for positives, negatives in by_anchor(similarities(z), class_ids):
         if epsilon is not None:
-            hardest, easiest = max(negatives, default=-9.0), min(positives, default=9.0)
-            positives = [s for s in positives if s < hardest + epsilon]
-            negatives = [s for s in negatives if s > easiest - epsilon]
-        tightness.append(
-            math.log(1 + sum(math.exp(-alpha * (s - base)) for s in positives)) / alpha
-        )
-        contrastive.append(math.log(1 + sum(math.exp(beta * (s - base)) for s in negatives)) / beta)
-    return np.array(tightness), np.array(contrastive)
-
-
-def positives_of(i, class_ids):
-    """Return the other images of the class of image i."""
-    return [j for j in range(len(class_ids)) if j != i and class_ids[j] == class_ids[i]]
-
-
-def negatives_of(i, class_ids):
-    """Return the images of other classes."""
-    return [j for j in range(len(class_ids)) if class_ids[j] != class_ids[i]]
-
-
-def others_of(i, class_ids):
-    """Return the positives and negatives of image i."""
-    return sorted(positives_of(i, class_ids) + negatives_of(i, class_ids))
-
-
-def distances_to(i, z):
-    return [math.sqrt(sum((z[i] - z[j]) ** 2)) for j in range(len(z))]
-
-
-def unit(z):
-    return z / np.sqrt((z**2).sum(axis=1, keepdims=True))
-
-
-def mean_loss(oracle, class_ids, z, **arguments):
-    return float(np.mean(np.sum(oracle(class_ids, z, **arguments), axis=0)))
-
-
-def numeric_gradient(oracle, class_ids, z, step=1e-6, **arguments):
-    """Compute the gradient of the mean loss with respect to `z` by central differences."""
-    gradient = np.zeros_like(z)
-    for index in np.ndindex(*z.shape):
-        values = []
-        for sign in (1, -1):
-            moved = z.copy()
-            moved[index] += sign * step
-            values.append(mean_loss(oracle, class_ids, moved, **arguments))
-        gradient[index] = (values[0] - values[1]) / (2 * step)
-    return gradient
+            hardest, easiest = negatives.max(initial=-9.0), positives.min(initial=9.0)
+            positives = positives[positives < hardest + epsilon]
+            negatives = negatives[negatives > easiest - epsilon]
+        tightness = math.log(1 + np.exp(-alpha * (positives - base)).sum()) / alpha
+        parts.append((tightness, math.log(1 + np.exp(beta * (negatives - base)).sum()) / beta))
+    return np.transpose(parts)
 
 
 @oracle("center", {"normalize": True})
 def center(class_ids, z, normalize=False):
     z = unit(z) if normalize else z
-    tightness = []
-    for i in range(len(z)):
-        members = [z[j] for j in range(len(z)) if class_ids[j] == class_ids[i]]
-        center = sum(members) / len(members)
-        tightness.append(0.5 * sum((z[i] - center) ** 2))
-    return np.array(tightness), np.zeros(len(z))
+    centers = [z[class_ids == class_id].mean(axis=0) for class_id in class_ids]
+    return 0.5 * ((z - centers) ** 2).sum(axis=1), np.zeros(len(z))
 
 
 @oracle("pairwise_sigmoid", {"scale": 4.0, "bias": -2.0})
 def pairwise_sigmoid(class_ids, z, scale=10.0, bias=-10.0):
-    f, n = unit(z), len(z)
-    tightness, contrastive = np.zeros(n), np.zeros(n)
-    for i in range(n):
-        logits = [scale * float(f[i] @ f[j]) + bias for j in range(n)]
-        tightness[i] = sum(math.log(1 + math.exp(-logits[j])) for j in positives_of(i, class_ids))
-        contrastive[i] = sum(math.log(1 + math.exp(logits[k])) for k in negatives_of(i, class_ids))
-    return tightness, contrastive
+    parts = []
+    for positives, negatives in by_anchor(scale * similarities(z) + bias, class_ids):
+        tightness = np.log(1 + np.exp(-positives)).sum()
+        parts.append((tightness, np.log(1 + np.exp(negatives)).sum()))
+    return np.transpose(parts)
 
 
 @oracle("snca", {"temperature": 0.3})
 def snca(class_ids, z, temperature=0.05):
-    f, n = unit(z), len(z)
-    tightness, contrastive, kept = [], [], 0
-    for i in range(n):
-        positives, others = positives_of(i, class_ids), others_of(i, class_ids)
-        if positives:
-            kept += 1
-            tightness.append(-math.log(sum(math.exp(f[i] @ f[j] / temperature) for j in positives)))
-            contrastive.append(math.log(sum(math.exp(f[i] @ f[k] / temperature) for k in others)))
-        else:
-            tightness.append(0.0)
-            contrastive.append(0.0)
-    return np.array(tightness) * n / max(kept, 1), np.array(contrastive) * n / max(kept, 1)
+    parts = []
+    for positives, negatives in by_anchor(similarities(z) / temperature, class_ids):
+        near, everyone = np.exp(positives).sum(), np.exp([*positives, *negatives]).sum()
+        parts.append((-math.log(near), math.log(everyone)) if len(positives) else None)
+    return averaged(parts)
 
 
 @oracle("spce")
 def simplified_pairwise_cross_entropy(labels, z):
     """`labels` has a class id for each image, or a row of 0 and 1 that marks its groups."""
-    n = len(z)
-    groups_of = [
-        {g for g in range(len(label)) if label[g]} if np.ndim(label) else {label.item()}
-        for label in np.asarray(labels)
-    ]
-    groups = set().union(*groups_of)
-    tightness, contrastive = [], []
+    labels, n = np.asarray(labels), len(z)
+    if labels.ndim == 1:
+        labels = labels[:, None] == np.unique(labels)
+    groups = [members for members in labels.T.astype(bool) if any(members)]
+    parts = []
     for i in range(n):
-        scores = {
-            k: sum(float(z[i] @ z[j]) for j in range(n) if k in groups_of[j]) / n for k in groups
-        }
-        own = [scores[k] for k in groups_of[i]]
-        tightness.append(-sum(own) / len(own) if own else 0.0)
-        contrastive.append(math.log(sum(math.exp(s) for s in scores.values())) if own else 0.0)
-    return np.array(tightness), np.array(contrastive)
+        scores = [sum(z[members] @ z[i]) / n for members in groups]
+        own = [score for score, members in zip(scores, groups) if members[i]]
+        parts.append((-np.mean(own), logsumexp(scores)) if own else (0.0, 0.0))
+    return np.transpose(parts)
 
 
 def simplified_assignments(class_ids, z):
     """Return p `[n, K]` over the classes in ascending order: the softmax of the scores above."""
-    n, classes = len(z), sorted(set(np.asarray(class_ids).tolist()))
-    p = np.zeros((n, len(classes)))
-    for i in range(n):
-        scores = [
-            sum(float(z[i] @ z[j]) for j in range(n) if class_ids[j] == k) / n for k in classes
-        ]
-        for k in range(len(classes)):
-            p[i, k] = 1 / sum(math.exp(score - scores[k]) for score in scores)
-    return p
+    classes = [np.asarray(class_ids) == k for k in np.unique(class_ids)]
+    scores = [[sum(z[members] @ row) / len(z) for members in classes] for row in z]
+    return softmax(scores, axis=1)
 
 
 def smallest_eigenvalue(p, z):
     """The paper's Eq. 25, without a floor."""
-    n, eigenvalues = len(z), []
-    for k in range(p.shape[1]):
-        a = sum((p[i, k] - p[i, k] ** 2) * np.outer(z[i], z[i]) for i in range(n)) / n
-        eigenvalues += np.linalg.eigvalsh(a).tolist()
-    return min(eigenvalues)
+    matrices = [(z.T * variances) @ z / len(z) for variances in (p - p**2).T]
+    return np.linalg.eigvalsh(matrices).min()
 
 
-# Its gradient treats p and λ as constants, which central differences of its value do not.
+# The gradient treats p and λ as constants.
 @oracle("pce", {"lam": 0.3}, {"lam_floor": 0.02}, sets_gradient=lambda given: True)
-def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None):
-    n = len(z)
-    p = simplified_assignments(class_ids, z) if p is None else p
-    lam = max(smallest_eigenvalue(p, z), lam_floor) if lam is None else lam
-    soft_means = [sum(p[i, k] * z[i] for i in range(n)) / n for k in range(p.shape[1])]
-    constant = sum(sum(c**2) for c in soft_means) / (2 * lam)
-    tightness, contrastive = [], []
+def pairwise_cross_entropy(class_ids, z, lam=None, lam_floor=1e-3, p=None, frozen=None):
+    n, fixed = len(z), z if frozen is None else frozen
+    p = simplified_assignments(class_ids, fixed) if p is None else p
+    lam = max(smallest_eigenvalue(p, fixed), lam_floor) if lam is None else lam
+    soft_means = p.T @ z / n
+    constant = (soft_means**2).sum() / (2 * lam)
+    parts = []
     for i in range(n):
-        together = sum(float(z[i] @ z[j]) for j in range(n) if class_ids[j] == class_ids[i])
-        tightness.append(-together / (2 * lam * n))
-        exponents = [
-            sum(p[j, k] * float(z[i] @ z[j]) for j in range(n)) / (lam * n)
-            for k in range(p.shape[1])
-        ]
-        peak = max(exponents)
-        partition = math.log(sum(math.exp(e - peak) for e in exponents)) + peak
-        contrastive.append(partition - constant)
-    return np.array(tightness), np.array(contrastive)
+        together = sum(z[class_ids == class_ids[i]] @ z[i])
+        partition = logsumexp(soft_means @ z[i] / lam)
+        parts.append((-together / (2 * lam * n), partition - constant))
+    return np.transpose(parts)
 
 
 @oracle("fastap", {"num_bins": 5})
 def fastap(class_ids, z, num_bins=10):
-    f, width = unit(z), 4.0 / num_bins
-    tightness, values = np.zeros(len(f)), np.zeros(len(f))
-    ranked = 0
-    for i in range(len(f)):
-        near, everyone, num_positives = [0.0] * (num_bins + 1), [0.0] * (num_bins + 1), 0
-        for j in others_of(i, class_ids):
-            squared = float(sum((f[i] - f[j]) ** 2))
-            num_positives += int(class_ids[j] == class_ids[i])
-            for b in range(num_bins + 1):
-                weight = max(0.0, 1.0 - abs(squared - b * width) / width)
-                everyone[b] += weight
-                near[b] += weight if class_ids[j] == class_ids[i] else 0.0
-        if num_positives == 0:
+    nodes, width = np.linspace(0, 4, num_bins + 1), 4.0 / num_bins
+    parts = []
+    for positives, negatives in by_anchor(distances(unit(z)) ** 2, class_ids):
+        if not len(positives):
+            parts.append(None)
             continue
-        ranked += 1
-        precision = 0.0
-        for b in range(num_bins + 1):
-            up_to, all_up_to = sum(near[: b + 1]), sum(everyone[: b + 1])
-            if all_up_to > 0:
-                precision += near[b] * up_to / all_up_to / num_positives
-            if near[b] > 0:
-                tightness[i] -= near[b] / num_positives * math.log(up_to / (len(f) - 1))
-        values[i] = 1.0 - precision
-    weight = len(f) / max(ranked, 1)
-    return weight * tightness, weight * (values - tightness)
+        near, far = (
+            np.maximum(0.0, 1.0 - abs(squared[:, None] - nodes) / width).sum(axis=0)
+            for squared in (positives, negatives)
+        )
+        up_to, all_up_to = np.cumsum(near), np.cumsum(near + far)
+        filled = near > 0
+        shares, up_to, all_up_to = near[filled] / len(positives), up_to[filled], all_up_to[filled]
+        tightness = -sum(shares * np.log(up_to / (len(z) - 1)))
+        parts.append((tightness, 1.0 - sum(shares * up_to / all_up_to) - tightness))
+    return averaged(parts)
 
 
 @oracle("lifted_structure", {"margin": 0.3, "normalize": False})
 def lifted_structure(class_ids, z, margin=1.0, normalize=True):
-    z = unit(z) if normalize else z
-    n = len(z)
-    d = [distances_to(i, z) for i in range(n)]
-    tightness, contrastive, num_pairs = np.zeros(n), np.zeros(n), 0
-    for i in range(n):
+    d = distances(unit(z) if normalize else z)
+    pushed = [np.exp(margin - negatives).sum() for _, negatives in by_anchor(d, class_ids)]
+    terms = []
+    for i in range(len(z)):
+        pulled, contrastive = [], []
         for j in positives_of(i, class_ids):
-            num_pairs += 1
-            pushed = sum(math.exp(margin - d[i][k]) for k in negatives_of(i, class_ids))
-            pushed += sum(math.exp(margin - d[j][k]) for k in negatives_of(j, class_ids))
-            if pushed > 0:
-                hinge = max(0.0, math.log(pushed) + d[i][j])
-                tightness[i] += hinge * d[i][j] / 2
-                contrastive[i] += hinge * math.log(pushed) / 2
-    weight = n / max(num_pairs, 1)
-    return weight * tightness, weight * contrastive
+            # Without negatives, the hinge is closed.
+            away = math.log(max(pushed[i] + pushed[j], 1e-300))
+            hinge = max(0.0, away + d[i, j])
+            pulled.append(hinge * d[i, j] / 2)
+            contrastive.append(hinge * away / 2)
+        terms.append((pulled, contrastive))
+    return averaged_over_pairs(terms)
 
 
 @oracle("n_pairs", {"normalize": True})
 def n_pairs(class_ids, z, normalize=False):
     f = unit(z) if normalize else z
-    n = len(f)
-    tightness, contrastive = np.zeros(n), np.zeros(n)
-    for i in range(n):
-        same = [j for j in range(n) if class_ids[j] == class_ids[i]]
-        if len(same) == 1 or len(same) == n:
-            continue
-        tightness[i] = -sum(float(f[i] @ f[j]) for j in same) / len(same)
-        contrastive[i] = math.log(sum(math.exp(f[i] @ f[j]) for j in range(n)))
-    return tightness, contrastive
+    parts = []
+    for i, row in enumerate(f @ f.T):
+        same = class_ids == class_ids[i]
+        both = (-row[same].mean(), logsumexp(row))
+        parts.append(both if 1 < same.sum() < len(f) else (0.0, 0.0))
+    return np.transpose(parts)
 
 
 @oracle(
@@ -309,45 +307,32 @@ def n_pairs(class_ids, z, normalize=False):
 def instance_cross_entropy(
     class_ids, z, scale=64.0, reweight=True, anchor_gradient=False, pair_reduction="sum"
 ):
-    f = unit(z)
-    tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
-    for a in range(len(f)):
-        rivals = [math.exp(scale * float(f[a] @ f[j])) for j in negatives_of(a, class_ids)]
-        positives = positives_of(a, class_ids)
-        if not rivals or not positives:
-            continue
-        divide = len(positives) if pair_reduction == "mean" else 1
-        for i in positives:
-            logit = scale * float(f[a] @ f[i])
-            tightness[a] -= logit / divide
-            contrastive[a] += math.log(math.exp(logit) + sum(rivals)) / divide
-    return tightness, contrastive
+    parts = []
+    for positives, negatives in by_anchor(scale * similarities(z), class_ids, complete=True):
+        divide = max(len(positives), 1) if pair_reduction == "mean" else 1
+        partitions = np.log(np.exp(positives) + np.exp(negatives).sum())
+        parts.append((-positives.sum() / divide, partitions.sum() / divide))
+    return np.transpose(parts)
 
 
-def reweighted_gradient(class_ids, z, scale=64.0, anchor_gradient=False):
-    """The gradient that ICE sets (Eq. 11-15), through the normalization to `z`."""
+def reweighted_gradient(class_ids, z, of_anchors, scale=64.0, anchor_gradient=False):
+    """The gradient that ICE sets (Eq. 11-15), weighted by anchors, through the normalization."""
     f, n = unit(z), len(z)
     gradient = np.zeros_like(f)
-    for a in range(n):
+    for a, row in enumerate(np.exp(scale * similarities(z))):
         positives, negatives = positives_of(a, class_ids), negatives_of(a, class_ids)
         if not positives or not negatives:
             continue
-        rivals = sum(math.exp(scale * float(f[a] @ f[j])) for j in negatives)
-        weight = {i: rivals / (math.exp(scale * float(f[a] @ f[i])) + rivals) for i in positives}
-        for j in negatives:
-            weight[j] = 0.0
-            for i in positives:
-                partition = math.exp(scale * float(f[a] @ f[i])) + rivals
-                weight[j] += math.exp(scale * float(f[a] @ f[j])) / partition
-        total = sum(weight.values())
-        for j in weight:
-            towards = -1 if j in positives else 1
-            gradient[j] += towards * weight[j] / (n * total) * f[a]
-            if anchor_gradient:
-                gradient[a] += towards * weight[j] / (n * total) * f[j]
-    return np.array(
-        [(gradient[i] - (gradient[i] @ f[i]) * f[i]) / math.sqrt(sum(z[i] ** 2)) for i in range(n)]
-    )
+        partitions = row[positives] + row[negatives].sum()
+        weights = np.zeros(n)
+        weights[positives] = -row[negatives].sum() / partitions
+        weights[negatives] = [sum(row[j] / partitions) for j in negatives]
+        weights *= of_anchors[a] / (n * sum(abs(weights)))
+        gradient += np.outer(weights, f[a])
+        if anchor_gradient:
+            gradient[a] += weights @ f
+    along = (gradient * f).sum(axis=1, keepdims=True)
+    return (gradient - along * f) / np.linalg.norm(z, axis=1, keepdims=True)
 
 
 def fixed_statistics(x):
@@ -357,41 +342,31 @@ def fixed_statistics(x):
 
 def distance_weighted(distances, dimensions):
     """The probabilities of an anchor's negatives at these distances."""
-    weights = []
-    for distance in distances:
-        d = max(distance, 0.5)
-        density = d ** (dimensions - 2) * (1 - d**2 / 4) ** ((dimensions - 3) / 2) if d < 1.4 else 0
-        weights.append(1 / density if density else 0.0)
-    if sum(weights) == 0:
-        weights = [1.0] * len(weights)
-    return [weight / sum(weights) for weight in weights]
+    d = np.clip(distances, 0.5, 1.4)
+    weights = (d < 1.4) / (d ** (dimensions - 2) * (1 - d**2 / 4) ** ((dimensions - 3) / 2))
+    weights = weights if weights.any() else np.ones(len(d))
+    return weights / weights.sum()
 
 
-# The gradient treats the negatives' weights as constants; the value does not.
+# The gradient treats the negatives' weights as constants.
 @oracle(
     "rankmi",
     {"sampling": "distance_weighted"},
     sets_gradient=lambda given: given.get("sampling") == "distance_weighted",
 )
-def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
-    f = unit(z)
-    n = len(f)
-    tightness, contrastive = np.zeros(n), np.zeros(n)
-    num_positives = num_negatives = 0
-    for i in range(n):
-        together, apart = positives_of(i, class_ids), negatives_of(i, class_ids)
-        to = distances_to(i, f)
-        for j in together:
-            tightness[i] += math.log(1 + math.exp(-statistics(to[j]))) - math.log(2)
-        draws = [1.0] * len(apart)
-        if sampling == "distance_weighted" and apart:
-            shares = distance_weighted([to[k] for k in apart], z.shape[1])
-            draws = [len(together) * share for share in shares]
-        for k, times in zip(apart, draws):
-            contrastive[i] += times * (math.log(1 + math.exp(statistics(to[k]))) - math.log(2))
-        num_positives += len(together)
-        num_negatives += sum(draws)
-    return n / max(num_positives, 1) * tightness, n / max(num_negatives, 1e-9) * contrastive
+def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics, frozen=None):
+    sums, numbers = [], np.zeros(2)
+    of_weights = distances(unit(z if frozen is None else frozen))
+    pairs = by_anchor(distances(unit(z)), class_ids), by_anchor(of_weights, class_ids)
+    for (positives, negatives), (_, fixed) in zip(*pairs):
+        draws = np.ones(len(negatives))
+        if sampling == "distance_weighted":
+            draws = len(positives) * distance_weighted(fixed, z.shape[1])
+        together = [math.log(1 + math.exp(-statistics(d))) - math.log(2) for d in positives]
+        apart = [math.log(1 + math.exp(statistics(d))) - math.log(2) for d in negatives]
+        sums.append((sum(together), draws @ apart))
+        numbers += len(positives), draws.sum()
+    return len(z) * np.transpose(sums) / np.maximum(numbers, 1e-9)[:, None]
 
 
 @oracle(
@@ -402,83 +377,53 @@ def rankmi(class_ids, z, sampling="all", statistics=fixed_statistics):
     {"triplets": "hard", "average": "triplets"},
 )
 def triplet(class_ids, z, margin=0.2, triplets="all", normalize=True, average="anchors"):
-    z = unit(z) if normalize else z
-    n = len(z)
-    distance = [distances_to(i, z) for i in range(n)]
-    all_triplets = []
-    for i in range(n):
-        positives, negatives = positives_of(i, class_ids), negatives_of(i, class_ids)
-        of_anchor = []
-        if triplets == "all":
-            of_anchor = [(j, k) for j in positives for k in negatives]
-        elif triplets == "semihard" and negatives:
-            for j in positives:
-                farther = [k for k in negatives if distance[i][k] > distance[i][j]]
-                if farther:
-                    of_anchor.append((j, min(farther, key=lambda k: distance[i][k])))
-                else:
-                    of_anchor.append((j, max(negatives, key=lambda k: distance[i][k])))
-        elif triplets == "hard" and positives and negatives:
-            farthest = max(positives, key=lambda j: distance[i][j])
-            of_anchor = [(farthest, min(negatives, key=lambda k: distance[i][k]))]
-        all_triplets.append(of_anchor)
-    kept = sum(1 for of_anchor in all_triplets if of_anchor)
-    total = sum(len(of_anchor) for of_anchor in all_triplets)
-    tightness, contrastive = np.zeros(n), np.zeros(n)
-    for i, of_anchor in enumerate(all_triplets):
-        for j, k in of_anchor:
+    n, chosen = len(z), []
+    d = distances(unit(z) if normalize else z)
+    for positives, negatives in by_anchor(d, class_ids, complete=True):
+        if triplets == "semihard":
+            farther = [min(negatives[negatives > p], default=max(negatives)) for p in positives]
+            chosen.append(list(zip(positives, farther)))
+        elif triplets == "hard" and len(positives):
+            chosen.append([(max(positives), min(negatives))])
+        else:
+            chosen.append(list(itertools.product(positives, negatives)))
+    kept, total = sum(map(bool, chosen)), sum(map(len, chosen))
+    parts = np.zeros((2, n))
+    for i, of_anchor in enumerate(chosen):
+        for positive, negative in of_anchor:
             weight = n / total if average == "triplets" else n / kept / len(of_anchor)
-            if distance[i][j] - distance[i][k] + margin > 0:
-                tightness[i] += weight * distance[i][j]
-                contrastive[i] += weight * (margin - distance[i][k])
-    return tightness, contrastive
+            if positive - negative + margin > 0:
+                parts[:, i] += weight * positive, weight * (margin - negative)
+    return parts
 
 
 @oracle("quadruplet", {"margin": 0.3, "second_margin": 0.6, "normalize": False})
 def quadruplet(class_ids, z, margin=0.2, second_margin=0.1, normalize=True):
-    tightness, contrastive = triplet(class_ids, z, margin, normalize=normalize)
-    z = unit(z) if normalize else z
-    n = len(z)
-    distance = [distances_to(i, z) for i in range(n)]
-    positives = [(i, j) for i in range(n) for j in positives_of(i, class_ids)]
-    apart = [distance[k][m] for k in range(n) for m in negatives_of(k, class_ids)]
-    for i, j in positives:
-        for negative in apart:
-            if distance[i][j] - negative + second_margin > 0:
-                weight = n / (len(positives) * len(apart))
-                tightness[i] += weight * distance[i][j]
-                contrastive[i] += weight * (second_margin - negative)
-    return tightness, contrastive
+    pairs = list(by_anchor(distances(unit(z) if normalize else z), class_ids))
+    apart = np.concatenate([negatives for _, negatives in pairs])
+    terms = []
+    for positives, _ in pairs:
+        pulled, pushed = np.meshgrid(positives, second_margin - apart)
+        is_open = pulled + pushed > 0
+        terms.append(((pulled * is_open).ravel(), (pushed * is_open).ravel()))
+    return triplet(class_ids, z, margin, normalize=normalize) + averaged_over_pairs(terms)
 
 
 @oracle("supcon", {"temperature": 0.3})
 def supcon(class_ids, z, temperature=0.1):
-    f, n = unit(z), len(z)
-    tightness, contrastive, kept = np.zeros(n), np.zeros(n), 0
-    for i in range(n):
-        positives = positives_of(i, class_ids)
-        if not positives:
-            continue
-        kept += 1
-        tightness[i] = -sum(f[i] @ f[j] / temperature for j in positives) / len(positives)
-        everyone = sum(math.exp(f[i] @ f[j] / temperature) for j in others_of(i, class_ids))
-        contrastive[i] = math.log(everyone)
-    return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
+    parts = []
+    for positives, negatives in by_anchor(similarities(z) / temperature, class_ids):
+        everyone = np.exp([*positives, *negatives]).sum()
+        parts.append((-positives.mean(), math.log(everyone)) if len(positives) else None)
+    return averaged(parts)
 
 
 @oracle("nt_xent", {"temperature": 0.2})
 def nt_xent(class_ids, z, temperature=0.07):
-    f, n = unit(z), len(z)
-    tightness, contrastive, num_pairs = np.zeros(n), np.zeros(n), 0
-    for i in range(n):
-        negatives = negatives_of(i, class_ids)
-        for p in positives_of(i, class_ids) if negatives else []:
-            num_pairs += 1
-            logit = f[i] @ f[p] / temperature
-            rivals = sum(math.exp(f[i] @ f[k] / temperature) for k in negatives)
-            tightness[i] -= logit
-            contrastive[i] += math.log(math.exp(logit) + rivals)
-    return tightness * n / max(num_pairs, 1), contrastive * n / max(num_pairs, 1)
+    terms = []
+    for positives, negatives in by_anchor(similarities(z) / temperature, class_ids, complete=True):
+        terms.append((-positives, np.log(np.exp(positives) + np.exp(negatives).sum())))
+    return averaged_over_pairs(terms)
 
 
 @oracle(
@@ -493,101 +438,81 @@ def nt_xent(class_ids, z, temperature=0.07):
 def threshold_consistent_margin(
     class_ids, z, positive_margin=0.9, negative_margin=0.5, positive_weight=1.0, negative_weight=1.0
 ):
-    f, n = np.array([row / max(np.linalg.norm(row), 1e-30) for row in z]), len(z)
-    sums, numbers = np.zeros((2, n)), [0, 0]
-    for i in range(n):
-        together = [float(f[i] @ f[j]) for j in positives_of(i, class_ids)]
-        apart = [float(f[i] @ f[k]) for k in negatives_of(i, class_ids)]
-        open_pairs = (
-            [positive_margin - s for s in together if s <= positive_margin],
-            [s - negative_margin for s in apart if s >= negative_margin],
-        )
-        for kind, gaps in enumerate(open_pairs):
-            sums[kind, i] = sum(gaps)
-            numbers[kind] += len(gaps)
-    weights = positive_weight, negative_weight
-    return tuple(w * n * part / max(m, 1) for w, part, m in zip(weights, sums, numbers))
+    terms = []
+    for positives, negatives in by_anchor(similarities(z), class_ids):
+        together = positive_margin - positives[positives <= positive_margin]
+        apart = negatives[negatives >= negative_margin] - negative_margin
+        terms.append((positive_weight * together, negative_weight * apart))
+    return averaged_over_pairs(terms)
 
 
+# The gradient treats the weights of the similarities as constants.
 @oracle("circle", {"margin": 0.25, "scale": 20.0}, sets_gradient=lambda given: True)
-def circle(class_ids, z, margin=0.4, scale=80.0):
-    f, n = unit(z), len(z)
-    tightness, contrastive, kept = np.zeros(n), np.zeros(n), 0
-    for i in range(n):
-        together = [float(f[i] @ f[j]) for j in positives_of(i, class_ids)]
-        together = [-scale * max(0, 1 + margin - s) * (s - 1 + margin) for s in together]
-        apart = [float(f[i] @ f[k]) for k in negatives_of(i, class_ids)]
-        apart = [scale * max(0, s + margin) * (s - margin) for s in apart]
-        if together and apart:
-            kept += 1
-            tightness[i] = math.log(sum(math.exp(e) for e in together))
-            apart = sum(math.exp(e) for e in apart)
-            contrastive[i] = math.log(math.exp(-tightness[i]) + apart)
-    return tightness * n / max(kept, 1), contrastive * n / max(kept, 1)
+def circle(class_ids, z, margin=0.4, scale=80.0, frozen=None):
+    s, fixed = similarities(z), similarities(z if frozen is None else frozen)
+    parts = []
+    pull = -scale * np.maximum(0, 1 + margin - fixed) * (s - 1 + margin)
+    push = scale * np.maximum(0, fixed + margin) * (s - margin)
+    both = (by_anchor(exponents, class_ids, complete=True) for exponents in (pull, push))
+    for (pulled, _), (_, pushed) in zip(*both):
+        near, far = np.exp(pulled).sum(), np.exp(pushed).sum()
+        parts.append((math.log(near), math.log(1 / near + far)) if len(pulled) else None)
+    return averaged(parts)
 
 
-# The gradient treats the negatives' weights as constants; the value does not.
+# The gradient treats the negatives' weights as constants.
 @oracle(
     "margin",
     {"sampling": "all", "margin": 0.3, "beta": 1.0, "nu": 0.5},
     {"sampling": "all", "boundaries": 1},
     sets_gradient=lambda given: given.get("sampling") != "all",
 )
-def margin(class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weighted", boundaries=0):
-    n = len(z)
-    betas = [beta] * n
+def margin(
+    class_ids, z, margin=0.2, beta=1.2, nu=0.0, sampling="distance_weighted", boundaries=0,
+    frozen=None,
+):  # fmt: skip
+    betas = np.full(len(z), beta)
     if boundaries:
         betas = [row[-1] if boundaries == 1 else row[class_ids[i] - boundaries]
                  for i, row in enumerate(z)]  # fmt: skip
         z = z[:, :-boundaries]
-    f = unit(z)
-    tightness, contrastive, opened = np.zeros(n), np.zeros(n), 0.0
-    for i in range(n):
-        to = distances_to(i, f)
-        together, apart = positives_of(i, class_ids), negatives_of(i, class_ids)
-        if not together or not apart:
-            continue
-        times, shares = 1.0, distance_weighted([to[k] for k in apart], z.shape[1])
+    parts, opened = [], 0.0
+    of_weights = distances(unit(z if frozen is None else frozen))
+    pairs = (by_anchor(d, class_ids, complete=True) for d in (distances(unit(z)), of_weights))
+    for boundary, (positives, negatives), (_, fixed) in zip(betas, *pairs):
+        times, shares = 1.0, distance_weighted(fixed, z.shape[1])
         if sampling == "all":
-            times, shares = len(apart), [1.0] * len(apart)
-        for j in together:
-            hinge = max(0.0, margin + to[j] - betas[i])
-            tightness[i] += times * (hinge + nu * betas[i])
-            opened += times * (hinge > 0)
-        for k, share in zip(apart, shares):
-            hinge = max(0.0, margin + betas[i] - to[k])
-            contrastive[i] += len(together) * share * hinge
-            opened += len(together) * share * (hinge > 0)
-    weight = n / opened if opened else 0.0
-    return weight * tightness, weight * contrastive
+            times, shares = len(negatives), np.ones(len(negatives))
+        far = np.maximum(0.0, margin + positives - boundary)
+        near = np.maximum(0.0, margin + boundary - negatives)
+        uses = len(positives) * shares
+        parts.append((times * sum(far + nu * boundary), uses @ near))
+        opened += times * sum(far > 0) + uses @ (near > 0)
+    return np.transpose(parts) * (len(z) / opened if opened else 0.0)
 
 
-def smooth_rank(i, candidates, similarities, temperature):
-    """The smooth rank of candidate i among others, from one query's similarities."""
-    return 1 + sum(
-        1 / (1 + math.exp((similarities[i] - similarities[j]) / temperature))
-        for j in candidates
-        if j != i
-    )
+def smooth_ranks(ranked, database, temperature):
+    """Return the smooth ranks in a database, from one query's similarities.
+
+    Each ranked similarity is in the database, too, where it counts one half.
+    """
+    return [0.5 + sum(expit((database - s) / temperature)) for s in ranked]
 
 
 @oracle("smooth_ap", {"temperature": 0.2, "query_in_database": True}, {"temperature": 0.05})
 def smooth_ap(class_ids, z, temperature=0.01, query_in_database=False):
-    f, n = unit(z), len(z)
-    tightness, values, kept = np.zeros(n), np.zeros(n), 0
-    for q in range(n):
-        database = others_of(q, class_ids) + [q] * query_in_database
-        positives = [j for j in database if j == q or class_ids[j] == class_ids[q]]
-        if not [j for j in positives if j != q]:
+    parts, s = [], similarities(z)
+    for q, (positives, negatives) in enumerate(by_anchor(s, class_ids)):
+        if not len(positives):
+            parts.append(None)
             continue
-        kept += 1
-        s = [float(f[q] @ f[j]) for j in range(n)]
-        within = [smooth_rank(i, positives, s, temperature) for i in positives]
-        ranks = [smooth_rank(i, database, s, temperature) for i in positives]
-        values[q] = 1 - np.mean([one / other for one, other in zip(within, ranks)])
-        tightness[q] = -np.mean([math.log(one / len(database)) for one in within])
-    weight = n / max(kept, 1)
-    return weight * tightness, weight * (values - tightness)
+        positives = np.append(positives, [s[q, q]] * query_in_database)
+        database = np.append(positives, negatives)
+        within = np.array(smooth_ranks(positives, positives, temperature))
+        ranks = smooth_ranks(positives, database, temperature)
+        tightness = -np.mean(np.log(within / len(database)))
+        parts.append((tightness, 1 - np.mean(within / ranks) - tightness))
+    return averaged(parts)
 
 
 @oracle(
@@ -599,38 +524,31 @@ def recall_at_k(
     class_ids, z, ks=(1, 2, 4, 8, 16), temperature=1.0, rank_temperature=0.01,
     query_in_database=False,
 ):  # fmt: skip
-    f, n = unit(z), len(z)
-    tightness, values, kept = np.zeros(n), np.zeros(n), 0
-    for q in range(n):
-        positives = positives_of(q, class_ids)
-        database = others_of(q, class_ids) + [q] * query_in_database
-        if not positives:
+    parts, s = [], similarities(z)
+    for q, (positives, negatives) in enumerate(by_anchor(s, class_ids)):
+        if not len(positives):
+            parts.append(None)
             continue
-        kept += 1
-        s = [float(f[q] @ f[j]) for j in range(n)]
-        for result, among in ((tightness, positives), (values, database)):
-            recall = 0.0
-            for k in ks:
-                k = min(k, 1 + len(others_of(q, class_ids)))
-                found = sum(
-                    1
-                    / (1 + math.exp((smooth_rank(i, among, s, rank_temperature) - k) / temperature))
-                    for i in positives
-                )
+        others = np.append(positives, negatives)
+        missed = []
+        for database in (positives, np.append(others, [s[q, q]] * query_in_database)):
+            ranks, recall = smooth_ranks(positives, database, rank_temperature), 0.0
+            for k in np.minimum(ks, 1 + len(others)):
+                found = sum(expit((k - ranks) / temperature))
                 recall += min(k, found) / min(k, len(positives)) / len(ks)
-            result[q] = 1 - recall
-    weight = n / max(kept, 1)
-    return weight * tightness, weight * (values - tightness)
+            missed.append(1 - recall)
+        parts.append((missed[0], missed[1] - missed[0]))
+    return averaged(parts)
 
 
 def cross_entropy_of_cosines(class_ids, cosines, scale, target):
     """Parts of the cross-entropy of s·c, with s·target(c) for the anchor's class."""
-    tightness, contrastive = [], []
+    parts = []
     for y, row in zip(class_ids, cosines):
-        logits = [scale * (target(c) if k == y else c) for k, c in enumerate(row)]
-        tightness.append(-logits[y])
-        contrastive.append(math.log(sum(math.exp(a) for a in logits)))
-    return np.array(tightness), np.array(contrastive)
+        logits = scale * row
+        logits[y] = scale * target(row[y])
+        parts.append((-logits[y], logsumexp(logits)))
+    return np.transpose(parts)
 
 
 @oracle("norm_softmax", {"temperature": 0.3}, pairs=False)
@@ -649,6 +567,11 @@ def soft_triple(class_ids, cosines, scale=20.0, margin=0.01):
 
 
 @oracle(
+    "subcenter_arcface",
+    {"scale": 8.0, "margin": 0.3, "easy_margin": True},
+    pairs=False,
+)
+@oracle(
     "arcface",
     {"scale": 8.0, "margin": 1.6},
     {"scale": 8.0, "easy_margin": True},
@@ -666,89 +589,61 @@ def arcface(class_ids, cosines, scale=64.0, margin=0.5, easy_margin=False):
     return cross_entropy_of_cosines(class_ids, cosines, scale, target)
 
 
-@oracle(
-    "subcenter_arcface",
-    {"scale": 8.0, "margin": 0.3, "easy_margin": True},
-    pairs=False,
-)
-def subcenter_arcface(class_ids, cosines, scale=64.0, margin=0.5, easy_margin=False):
-    return arcface(class_ids, cosines, scale, margin, easy_margin)
-
-
 @oracle("proxy_nca", {"temperature": 0.5, "partition": "negatives"}, pairs=False)
 def proxy_nca(class_ids, cosines, temperature=1 / 9, partition="all"):
-    tightness, contrastive = [], []
+    parts = []
     for y, row in zip(class_ids, cosines):
-        squares = [2 - 2 * c for c in row]
-        tightness.append(squares[y] / temperature)
-        summed = [d for k, d in enumerate(squares) if partition == "all" or k != y]
-        contrastive.append(math.log(sum(math.exp(-d / temperature) for d in summed)))
-    return np.array(tightness), np.array(contrastive)
+        squares = (2 - 2 * row) / temperature
+        summed = squares if partition == "all" else np.delete(squares, y)
+        parts.append((squares[y], logsumexp(-summed)))
+    return np.transpose(parts)
 
 
 @oracle("proxy_anchor", {"scale": 5.0, "margin": 0.3}, pairs=False)
 def proxy_anchor(class_ids, cosines, scale=32.0, margin=0.1):
-    n, num_classes = cosines.shape
-    pulled, pushed = {}, []
-    for k in range(num_classes):
-        of_class = [i for i in range(n) if class_ids[i] == k]
-        if of_class:
-            near = sum(math.exp(-scale * (cosines[i, k] - margin)) for i in of_class)
-            pulled[k] = math.log(1 + near) / len(of_class)
-        others = [i for i in range(n) if class_ids[i] != k]
-        pushed.append(math.log(1 + sum(math.exp(scale * (cosines[i, k] + margin)) for i in others)))
+    n, pulled, pushed = len(cosines), {}, []
+    for k, column in enumerate(cosines.T):
+        own, others = column[class_ids == k], column[class_ids != k]
+        if len(own):
+            pulled[k] = math.log(1 + np.exp(-scale * (own - margin)).sum()) / len(own)
+        pushed.append(math.log(1 + np.exp(scale * (others + margin)).sum()))
     tightness = [n / len(pulled) * pulled[y] for y in class_ids]
-    return np.array(tightness), np.full(n, sum(pushed) / num_classes)
+    return np.array(tightness), np.full(n, np.mean(pushed))
 
 
 @oracle("angular", {"angle": 36.0})
 def angular(class_ids, z, angle=45.0):
-    f, tangent = unit(z), math.tan(math.radians(angle)) ** 2
-    tightness, contrastive, num_pairs = np.zeros(len(f)), np.zeros(len(f)), 0
-    for i in range(len(f)):
+    s, tangent, terms = similarities(z), math.tan(math.radians(angle)) ** 2, []
+    for i in range(len(z)):
         apart = negatives_of(i, class_ids)
-        for j in positives_of(i, class_ids) if apart else []:
-            num_pairs += 1
-            pulled = 2 * (1 + tangent) * float(f[i] @ f[j])
-            pushed = sum(math.exp(4 * tangent * float((f[i] + f[j]) @ f[k])) for k in apart)
-            tightness[i] -= pulled
-            contrastive[i] += math.log(math.exp(pulled) + pushed)
-    weight = len(f) / max(num_pairs, 1)
-    return weight * tightness, weight * contrastive
+        together = positives_of(i, class_ids) if apart else []
+        pulled = 2 * (1 + tangent) * s[i, together]
+        pushed = [np.exp(4 * tangent * (s[i, apart] + s[j, apart])).sum() for j in together]
+        terms.append((-pulled, np.log(np.exp(pulled) + pushed)))
+    return averaged_over_pairs(terms)
 
 
 @oracle("binomial_deviance", {"scale": 3.0, "base": 0.2, "negative_cost": 4.0})
 def binomial_deviance(class_ids, z, scale=2.0, base=0.5, negative_cost=25.0):
-    f, n = unit(z), len(z)
-    sums, numbers = np.zeros((2, n)), [0, 0]
-    for i in range(n):
-        for kind, pairs, slope in (
-            (0, positives_of(i, class_ids), -scale),
-            (1, negatives_of(i, class_ids), scale * negative_cost),
-        ):
-            costs = [math.log(1 + math.exp(slope * (float(f[i] @ f[j]) - base))) for j in pairs]
-            sums[kind, i] = sum(costs)
-            numbers[kind] += len(costs)
-    return tuple(n * part / max(number, 1) for part, number in zip(sums, numbers))
+    terms = []
+    for positives, negatives in by_anchor(similarities(z) - base, class_ids):
+        together = np.log(1 + np.exp(-scale * positives))
+        terms.append((together, np.log(1 + np.exp(scale * negative_cost * negatives))))
+    return averaged_over_pairs(terms)
 
 
 @oracle("histogram", {"num_bins": 9})
 def histogram(class_ids, z, num_bins=150):
-    f, n = unit(z), len(z)
-    positive = [(i, j) for i in range(n) for j in positives_of(i, class_ids)]
-    negative = [(i, k) for i in range(n) for k in negatives_of(i, class_ids)]
+    pairs = list(by_anchor(similarities(z), class_ids))
 
-    def counts(i, j):
+    def counts(values):
         nodes = 2 * np.arange(num_bins + 1) / num_bins - 1
-        return np.maximum(1 - abs(float(f[i] @ f[j]) - nodes) * num_bins / 2, 0)
+        return np.maximum(1 - abs(values[:, None] - nodes) * num_bins / 2, 0)
 
-    together = sum((counts(i, j) for i, j in positive), np.zeros(num_bins + 1))
-    reached = np.cumsum(together) / max(len(positive), 1)
-    tightness, loss = np.zeros(n), np.zeros(n)
-    for i, j in positive:
-        tightness[i] += (1 - float(f[i] @ f[j])) / 2 * n / len(positive)
-    for i, k in negative:
-        loss[i] += sum(counts(i, k) * reached) * n / len(negative)
+    positive = np.concatenate([positives for positives, _ in pairs])
+    reached = np.cumsum(counts(positive).sum(axis=0)) / max(len(positive), 1)
+    terms = [((1 - positives) / 2, counts(negatives) @ reached) for positives, negatives in pairs]
+    tightness, loss = averaged_over_pairs(terms)
     return tightness, loss - tightness
 
 
@@ -758,19 +653,16 @@ def histogram(class_ids, z, num_bins=150):
     {"temperature": 0.0},
     sets_gradient=lambda given: given.get("temperature") != 0.0,
 )
-def ranked_list(class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5):
-    f = unit(z)
-    tightness, contrastive = np.zeros(len(f)), np.zeros(len(f))
-    for i in range(len(f)):
-        to, positive_margin = distances_to(i, f), negative_margin - margin
-        far = [to[j] - positive_margin for j in positives_of(i, class_ids)]
-        far = [gap for gap in far if gap > 0]
-        near = [negative_margin - to[k] for k in negatives_of(i, class_ids)]
-        near = [gap for gap in near if gap > 0]
-        if far:
-            tightness[i] = (1 - balance) * sum(far) / len(far)
-        if near:
-            weights = [math.exp(temperature * gap) for gap in near]
-            total = sum(w * gap for w, gap in zip(weights, near))
-            contrastive[i] = balance * total / sum(weights)
-    return tightness, contrastive
+def ranked_list(
+    class_ids, z, negative_margin=1.2, margin=0.4, temperature=10.0, balance=0.5, frozen=None
+):
+    of_weights = distances(unit(z if frozen is None else frozen))
+    pairs = by_anchor(distances(unit(z)), class_ids), by_anchor(of_weights, class_ids)
+    parts = []
+    for (positives, negatives), (_, fixed) in zip(*pairs):
+        far, near = positives - (negative_margin - margin), negative_margin - negatives
+        far, weights = far[far > 0], np.where(near > 0, np.exp(-temperature * fixed), 0.0)
+        pulled = far.mean() if len(far) else 0.0
+        pushed = weights @ near / weights.sum() if weights.any() else 0.0
+        parts.append(((1 - balance) * pulled, balance * pushed))
+    return np.transpose(parts)

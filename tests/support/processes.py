@@ -10,18 +10,34 @@ import numpy as np
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def run_python(*words, timeout=600, **environment):
-    """Run `python WORDS` in the root of the repository. Return its stdout. It must succeed."""
-    done = subprocess.run(
+def start(*words, stderr=subprocess.PIPE, **environment):
+    """Start `python WORDS` in the root of the repository."""
+    return subprocess.Popen(
         [sys.executable, *map(str, words)],
         cwd=ROOT,
         env=os.environ | environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
-        timeout=timeout,
     )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+
+
+def finish(processes, timeout=300):
+    """Return the stdout of each process; all must succeed within a time limit in seconds."""
+    try:
+        ended = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, (out, err) in zip(processes, ended):
+        assert process.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
+    return [out for out, _ in ended]
+
+
+def run_python(*words, timeout=600, **environment):
+    """Run `python WORDS` in the root of the repository. Return its stdout. It must succeed."""
+    (out,) = finish([start(*words, **environment)], timeout)
+    return out
 
 
 def difference(a, b):

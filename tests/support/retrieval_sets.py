@@ -43,15 +43,14 @@ def naive_search(items, queries, metric, rows=None):
     """
     items, result = np.asarray(items, np.float64), []
     for query in np.asarray(queries, np.float64):
-        order = []
-        for row in range(len(items)) if rows is None else rows:
-            if metric == "l2":
-                score = np.float32(np.sqrt(((query - items[row]) ** 2).sum()))
-            else:
-                lengths = np.sqrt((query**2).sum() * (items[row] ** 2).sum())
-                score = np.float32((query * items[row]).sum() / lengths if lengths else 0)
-            order.append((score if metric == "l2" else -score, row, score))
-        result.append([(row, score) for _, row, score in sorted(order)])
+        if metric == "l2":
+            scores = np.sqrt(((query - items) ** 2).sum(axis=1))
+        else:
+            lengths = np.sqrt((query**2).sum() * (items**2).sum(axis=1))
+            scores = (query * items).sum(axis=1) / np.where(lengths, lengths, 1)
+        scores = scores.astype(np.float32)
+        order = np.argsort(scores if metric == "l2" else -scores, kind="stable")
+        result.append([(row, scores[row]) for row in order if rows is None or row in rows])
     return result
 
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import pathlib
 import tarfile
+from typing import NamedTuple
 
 from kills import Command
 from official_layouts import write_cub
@@ -21,21 +22,22 @@ ARCHIVES["cub"] = (Archive({url!r}, "CUB_200_2011.tgz", "CUB_200_2011", {sha256!
 """
 
 
-class SmallCommand:
+class SmallCommand(NamedTuple):
     """A command as a function of its output folder.
 
-    Args:
+    Attributes:
         module: name of the command's module.
-        arguments: function from the folder to the command's words.
+        words: its arguments; `{to}` stands for the folder.
         setup: Python code that the process runs before the command.
     """
 
-    def __init__(self, module, arguments, setup=""):
-        self._module, self._arguments, self._setup = module, arguments, setup
+    module: str
+    words: list[str]
+    setup: str = ""
 
     def start(self, folder):
         """Start the command and return `Command`."""
-        return Command(self._module, self._arguments(folder), self._setup)
+        return Command(self.module, [word.format(to=folder) for word in self.words], self.setup)
 
 
 def small_commands(photos, run, folder):
@@ -46,7 +48,7 @@ def small_commands(photos, run, folder):
         run: folder of a finished run.
         folder: an empty folder.
     """
-    model = save_color_model(folder / "model")
+    model = f"--saved_model={save_color_model(folder / 'model')}"
     training = [*TINY, f"--data_dir={photos}", "--deterministic", "--epochs=4"]
     training += ["--steps_per_epoch=3", "--eval_every=2", "--jitter=0.2,0.2,0.2,0.1"]
     recipes = []
@@ -54,42 +56,20 @@ def small_commands(photos, run, folder):
         recipes.append(folder / f"tiny_{loss}.flags")
         recipes[-1].write_text("\n".join([*training, f"--loss={loss}"]) + "\n")
     read = ["--dataset=folder", f"--data_dir={photos}", "--split=all", "--recall_at=1,2"]
-    return {
-        "run": SmallCommand(
-            "experiments.run",
-            lambda to: [*training, "--loss=ce", "--dropout=0.5", f"--output_dir={to}"],
-        ),
-        "compare": SmallCommand(
-            "experiments.compare",
-            lambda to: [f"--recipes={','.join(map(str, recipes))}", f"--output_dir={to}"],
-        ),
-        "index": SmallCommand(
-            "experiments.index",
-            lambda to: [
-                f"--saved_model={model}", f"--images={photos}", f"--output={to}", "--batch_size=3"
-            ],
-        ),
-        "evaluate": SmallCommand(
-            "experiments.evaluate",
-            lambda to: [
-                f"--saved_model={model}", *read, "--eval_batch_size=3", f"--output_dir={to}"
-            ],
-        ),
-        "prepare": SmallCommand(
-            "experiments.prepare",
-            lambda to: ["--dataset=cub", f"--data_dir={to}"],
-            _official(folder / "remote"),
-        ),
-        **{f"export {name}": _export(run, name) for name in FORMATS},
-    }  # fmt: skip
-
-
-def _export(run, name):
-    int8 = ["--int8"] if FORMATS[name].int8 else []
-    return SmallCommand(
-        "experiments.export",
-        lambda to: [f"--run={run}", f"--format={name}", *int8, f"--output_dir={to / 'it'}"],
-    )
+    commands = {
+        "run": [*training, "--loss=ce", "--dropout=0.5", "--output_dir={to}"],
+        "compare": [f"--recipes={','.join(map(str, recipes))}", "--output_dir={to}"],
+        "index": [model, f"--images={photos}", "--output={to}", "--batch_size=3"],
+        "evaluate": [model, *read, "--eval_batch_size=3", "--output_dir={to}"],
+    }
+    found = {name: SmallCommand(f"experiments.{name}", words) for name, words in commands.items()}
+    words = ["--dataset=cub", "--data_dir={to}"]
+    found["prepare"] = SmallCommand("experiments.prepare", words, _official(folder / "remote"))
+    for name, exported in FORMATS.items():
+        int8 = ["--int8"] if exported.int8 else []
+        words = [f"--run={run}", f"--format={name}", *int8, "--output_dir={to}/it"]
+        found[f"export {name}"] = SmallCommand("experiments.export", words)
+    return found
 
 
 def _official(folder):

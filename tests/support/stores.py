@@ -6,21 +6,8 @@ import pytest
 from experiments.searching.store import Description, Store, made_rows
 
 WITH_POSTGRES = pytest.param("pgvector", marks=[pytest.mark.slow, pytest.mark.thorough])
-"""A case with the fixture `postgres`, which starts a server."""
+"""A case with a PostgreSQL server."""
 PATHS = [f"{folder}/{number}.png" for folder in ("a", "b/c", "b") for number in range(8)]
-
-
-def stand_in_for_qdrant(monkeypatch, folder):
-    """Let the client of Qdrant keep the collections of all servers in a folder."""
-    qdrant_client = pytest.importorskip("qdrant_client")
-    made = qdrant_client.QdrantClient
-    # The stand-in has no payload indexes, and warns of them.
-    monkeypatch.setattr(made, "create_payload_index", lambda *arguments: None)
-    monkeypatch.setattr(
-        qdrant_client,
-        "QdrantClient",
-        lambda url, **more: made(path=str(folder), force_disable_check_same_thread=True),
-    )
 
 
 class MemoryStore(Store):
@@ -64,7 +51,7 @@ class MemoryStore(Store):
         vectors = np.array([one["vector"] for one in fits], np.float32).reshape(-1, len(query))
         far = -vectors @ query if metric == "cosine" else np.linalg.norm(vectors - query, axis=1)
         # Rounded, so that nearly equal distances come in another order.
-        order = np.argsort(np.round(far, 5), kind="stable")[::1][:k]
+        order = np.argsort(np.round(far, 5), kind="stable")[:k]
         return [fits[place]["path"] for place in order], vectors[order]
 
 

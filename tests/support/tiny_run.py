@@ -3,14 +3,13 @@
 import contextlib
 import importlib
 import json
-import os
 import pathlib
 import subprocess
-import sys
 import time
 
 import keras
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 
@@ -104,13 +103,7 @@ def stopping_after_a_checkpoint(epoch=None):
 
 def start(*words, **environment):
     """Start `python -m` with these words, with stderr in stdout."""
-    return subprocess.Popen(
-        [sys.executable, "-m", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | environment,
-    )
+    return processes.start("-m", *words, stderr=subprocess.STDOUT, **environment)
 
 
 def finish(process, code=0):

@@ -18,21 +18,11 @@ class Block(keras.layers.Layer):
         self.up = keras.layers.Dense(2 * WIDTH, activation="gelu", name="up")
         self.down = keras.layers.Dense(WIDTH, name="down")
 
-    def build(self, shape):
-        self.norm1.build(shape)
-        self.attention.build(shape, shape)
-        self.norm2.build(shape)
-        self.up.build(shape)
-        self.down.build((*shape[:-1], 2 * WIDTH))
-
     def call(self, x, training=None):
         # Like KerasHub's blocks, it has a keyword that Keras passes on.
         y = self.norm1(x)
         x = x + self.attention(y, y)
         return x + self.down(self.up(self.norm2(x)))
-
-    def compute_output_shape(self, shape):
-        return shape
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout}

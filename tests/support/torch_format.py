@@ -6,6 +6,7 @@ import pickle
 import sys
 import types
 import zipfile
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -35,16 +36,14 @@ class Tensor:
         self.strides = tuple(default) if strides is None else strides
 
     def __reduce__(self):
-        torch_utils = sys.modules["torch._utils"]
-        storage = (self.kind, self.numbers)
-        none = collections.OrderedDict()
-        arguments = (_Storage(storage), self.offset, self.shape, self.strides, False, none)
-        return torch_utils._rebuild_tensor_v2, arguments
+        storage, hooks = _Storage(self.kind, self.numbers), collections.OrderedDict()
+        arguments = (storage, self.offset, self.shape, self.strides, False, hooks)
+        return sys.modules["torch._utils"]._rebuild_tensor_v2, arguments
 
 
-class _Storage:
-    def __init__(self, content):
-        self.kind, self.numbers = content
+class _Storage(NamedTuple):
+    kind: str
+    numbers: np.ndarray
 
 
 def state_dict(arrays):
@@ -71,7 +70,7 @@ def save(content, path, zipped=False):
         def persistent_id(self, thing):
             if not isinstance(thing, _Storage):
                 return None
-            key = str(1000 + len(storages))
+            key = str(id(thing.numbers))  # tensors of one array share a storage
             storages[key] = thing.numbers
             kind = getattr(sys.modules["torch"], thing.kind)
             words = ("storage", kind, key, "cpu", thing.numbers.size)

@@ -8,22 +8,14 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 # As sitecustomize.py on the child's path, this code runs before all other imports.
 BLOCKER = """
-import importlib.util
-import sys
+from importlib.machinery import PathFinder
 
-found = importlib.util.find_spec
+found = PathFinder.find_spec
 
-def find_spec(name, package=None):
-    return None if name.partition(".")[0] in {blocked!r} else found(name, package)
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in {blocked!r} else found(name, path, target)
 
-importlib.util.find_spec = find_spec  # which says None where an import would fail
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Blocker())
+PathFinder.find_spec = find_spec
 """
 
 

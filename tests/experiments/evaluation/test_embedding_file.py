@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +16,7 @@ import tensorflow as tf
 from PIL import Image
 
 from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.held_folder import (
-    held,
-    held_beside,
-    try_lock,
-)
+from experiments.evaluation.held_folder import held, held_beside, try_lock
 from experiments.evaluation.model_embeddings import embed_table
 from experiments.evaluation.npz_file import UnreadableError, read_npz
 from experiments.evaluation.saved_model import ImageEmbedder
@@ -122,20 +119,6 @@ def test_a_killed_process_loses_no_complete_row(tmp_path):
     assert fill(path)[0] == list(range(10))
 
 
-class VanishingImages:
-    """An embedder whose images are deleted after the first batch, optionally with the folder."""
-
-    transform = "whole"
-
-    def __init__(self, delete):
-        self.delete = delete
-
-    def batches(self, table, description, first_row):
-        yield np.zeros((1, 3), "float32")
-        self.delete()
-        raise tf.errors.NotFoundError(None, None, "an image")
-
-
 @pytest.mark.parametrize("keep_folder", [True, False])
 def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder, tmp_path):
     folder = tmp_path / "photos"
@@ -144,12 +127,15 @@ def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder
         Image.new("RGB", (4, 4)).save(folder / name)
     table = ImageTable.from_paths(sorted(map(str, folder.iterdir())), [0, 1])
 
-    def delete():
+    def batches(table, description, first_row):
+        """The images are deleted after the first batch."""
+        yield np.zeros((1, 3), "float32")
         shutil.rmtree(folder)
         if keep_folder:  # like an empty mount point
             folder.mkdir()
+        raise tf.errors.NotFoundError(None, None, "an image")
 
-    model = IdentifiedEmbedder(VanishingImages(delete), "model")
+    model = IdentifiedEmbedder(SimpleNamespace(transform="whole", batches=batches), "model")
     with pytest.raises(RunError, match="a.png can no longer be read.*continues where it stopped"):
         embed_table(model, table, tmp_path / "evaluation.npy")
 

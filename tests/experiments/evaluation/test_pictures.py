@@ -8,12 +8,7 @@ from photo_search import picture, png
 from PIL import Image
 from synthetic_photographs import catalog, photographs
 
-from experiments.evaluation.picture_correlation import (
-    SIDE,
-    best_cut,
-    picture_correlations,
-    upper_pairs,
-)
+from experiments.evaluation.picture_correlation import SIDE, best_cut, picture_correlations
 from experiments.evaluation.pictures import checked_picture, thumbnail
 
 
@@ -69,11 +64,9 @@ def test_only_the_first_frame_of_an_animated_gif_is_decoded():
     np.testing.assert_array_equal(first, frames[0].convert("RGB"))
 
 
-RNG = np.random.default_rng(0)
-
-
-def gray(pictures):
-    return np.stack([np.asarray(Image.fromarray(picture).convert("L")) for picture in pictures])
+PHOTOS = np.stack(
+    [Image.fromarray(pixels).convert("L") for pixels in photographs(catalog(12, seed=0), 1, seed=0)]
+)
 
 
 def correlations(first, second):
@@ -81,9 +74,6 @@ def correlations(first, second):
     pictures = np.stack([first, *second])
     pairs = np.array([(0, number) for number in range(1, len(pictures))])
     return picture_correlations(pictures, pairs)
-
-
-PHOTOS = gray(photographs(catalog(12, seed=0), 1, seed=0))
 
 
 def changed(picture, cut):
@@ -114,25 +104,16 @@ def test_the_best_cut_equals_an_exhaustive_search():
 
 
 def test_changed_copies_correlate_and_other_pictures_do_not():
+    rng = np.random.default_rng(0)
     for photo in PHOTOS[:4]:
-        noisy = np.clip(photo + RNG.normal(0, 4, photo.shape), 0, 255).astype(np.uint8)
+        noisy = np.clip(photo + rng.normal(0, 4, photo.shape), 0, 255).astype(np.uint8)
         darker = (0.7 * photo + 5).astype(np.uint8)
         same = [noisy, darker, photo[:, ::-1], changed(photo, (2, 0, 29))]
         assert correlations(photo, same).min() > 0.92
-    pairs, _ = upper_pairs(np.array([[j for j in range(12) if j != i] for i in range(12)]))
-    assert len(pairs) == 66
+    pairs = np.stack(np.triu_indices(12, 1), axis=1)
     assert picture_correlations(PHOTOS, pairs).max() < 0.92
 
 
 def test_a_uniform_picture_has_zero_correlation():
     flat = np.full((SIDE, SIDE), 200, np.uint8)
     assert correlations(flat, [flat, PHOTOS[0]]).tolist() == [0, 0]
-
-
-def test_upper_pairs_have_no_duplicates_and_point_to_the_neighbor():
-    neighbors = np.array([[1, 2], [0, 2], [3, 0], [2, 1]])
-    pairs, places = upper_pairs(neighbors)
-    assert pairs.tolist() == [[0, 1], [0, 2], [1, 2], [1, 3], [2, 3]]
-    assert neighbors.ravel()[places].tolist() == [1, 2, 2, 1, 3]
-    pairs, places = upper_pairs(np.zeros((1, 0), int))
-    assert pairs.shape == (0, 2) and len(places) == 0

@@ -31,14 +31,10 @@ def some_answers(seed=0, queries=60, classes=7, k=6):
 def test_margins():
     answers = some_answers()
     for place, margin in enumerate(margins(answers)):
-        own = other = None
-        for label, similarity in zip(answers.found[place], answers.similarities[place]):
-            if label == answers.labels[place]:
-                own = similarity if own is None else own
-            else:
-                other = similarity if other is None else other
-        last = answers.similarities[place, -1]
-        assert margin == (last if own is None else own) - (last if other is None else other)
+        similarities = answers.similarities[place]
+        match = answers.found[place] == answers.labels[place]
+        own, other = (next(iter(similarities[some]), similarities[-1]) for some in (match, ~match))
+        assert margin == own - other
 
 
 def test_best_and_worst_queries_have_different_classes_and_signs():
@@ -98,29 +94,23 @@ def test_few_classes_have_several_queries():
     assert sorted(labels[rows]) == [3, 3, 7, 7]
     everything = choose_queries(labels, num=50)
     assert sorted(everything) == [0, 1, 2, 3, 4, 5]  # no image matches query 6
-
-
-def test_queries_without_a_match_are_the_last_resort():
+    # Queries without a match are the last resort.
     assert len(set(choose_queries([4, 2, 9], num=2))) == 2
 
 
 def test_each_pair_of_a_set_is_counted_once():
-    embeddings, labels = (
-        np.random.default_rng(0).normal(size=(7, 3)),
-        np.array([0, 0, 0, 1, 1, 2, 3]),
-    )
+    embeddings = np.random.default_rng(0).normal(size=(7, 3))
+    labels = np.array([0, 0, 0, 1, 1, 2, 3])
     found = similarities(embeddings, labels)
     unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
-    pairs = {True: [], False: []}
-    for first in range(7):
-        for second in range(first):
-            pairs[bool(labels[first] == labels[second])].append(unit[first] @ unit[second])
-    for counts, mean, kind in (
-        (found.matching, found.matching_mean, True),
-        (found.other, found.other_mean, False),
+    first, second = np.triu_indices(7, 1)
+    cosines, same = (unit[first] * unit[second]).sum(axis=1), labels[first] == labels[second]
+    for counts, mean, values in (
+        (found.matching, found.matching_mean, cosines[same]),
+        (found.other, found.other_mean, cosines[~same]),
     ):
-        np.testing.assert_array_equal(counts, np.histogram(pairs[kind], 80, (-1, 1))[0])
-        assert mean == pytest.approx(np.mean(pairs[kind]), abs=1e-6)
+        np.testing.assert_array_equal(counts, np.histogram(values, 80, (-1, 1))[0])
+        assert mean == pytest.approx(np.mean(values), abs=1e-6)
 
 
 def test_each_query_is_paired_with_the_whole_gallery():

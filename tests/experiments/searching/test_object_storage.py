@@ -1,21 +1,14 @@
 """Images and tables in an object store, on a local S3 server."""
 
-import contextlib
-import socket
-import subprocess
-import sys
-import time
-
 import numpy as np
 import pytest
-from local_workers import free_ports
 from photo_search import index_command, plain_embeddings, save_color_model, write_photos
 
 from experiments import search
 from experiments.options.command_line import run_command
 
 pytest.importorskip("ray")
-pytest.importorskip("moto.server")
+moto = pytest.importorskip("moto.server")
 pq = pytest.importorskip("pyarrow.parquet")
 fs = pytest.importorskip("pyarrow.fs")
 
@@ -27,32 +20,20 @@ NAMES = [f"{folder}/{number:03d}.png" for folder in "ab" for number in range(20)
 @pytest.fixture(scope="module")
 def storage():
     """The file system of a server with the empty buckets `photos` and `vectors`."""
-    (port,) = free_ports(1)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    address = f"http://127.0.0.1:{port}"
+    server = moto.ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    address = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
     own = {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", "AWS_DEFAULT_REGION": "us-east-1"}
     own |= {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret"}
     own |= {"AWS_EC2_METADATA_DISABLED": "true"}
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            assert time.monotonic() < deadline and server.poll() is None
-            time.sleep(0.1)
-        with pytest.MonkeyPatch.context() as patched:  # for Arrow, LanceDB, and Ray's processes
-            for name, value in own.items():
-                patched.setenv(name, value)
-            system = fs.S3FileSystem(allow_bucket_creation=True, endpoint_override=address)
-            for bucket in ("photos", "vectors"):
-                system.create_dir(bucket)
-            yield system
-    finally:
-        server.terminate()
-        server.wait(30)
+    with pytest.MonkeyPatch.context() as patched:  # for Arrow, LanceDB, and Ray's processes
+        for name, value in own.items():
+            patched.setenv(name, value)
+        system = fs.S3FileSystem(allow_bucket_creation=True, endpoint_override=address)
+        for bucket in ("photos", "vectors"):
+            system.create_dir(bucket)
+        yield system
+    server.stop()
 
 
 @pytest.fixture(scope="module")

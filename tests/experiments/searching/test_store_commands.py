@@ -9,13 +9,15 @@ import types
 import numpy as np
 import pytest
 from photo_search import index_command, picture, png
-from stores import WITH_POSTGRES, MemoryStore, description, stand_in_for_qdrant
+from stores import WITH_POSTGRES, MemoryStore, description
 
 from experiments import search
 from experiments.options.command_line import run_command
 from experiments.options.errors import UsageError
+from experiments.searching.gallery import FolderGallery
 from experiments.searching.index_folder import read_settings, write_settings
-from experiments.searching.store import check_store, made_rows
+from experiments.searching.store import StoreError, check_store, made_rows
+from experiments.searching.visual_search import VisualSearch
 
 
 class Elsewhere:
@@ -44,18 +46,8 @@ def found(capsys, address, *more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lancedb", "qdrant", WITH_POSTGRES])
-def test_search_and_its_server_read_from_a_store(
-    made, kind, tmp_path, capsys, request, monkeypatch
-):
-    place = tmp_path / "store"
-    if kind == "pgvector":
-        place = request.getfixturevalue("postgres").new_database()
-    elif kind == "qdrant":
-        stand_in_for_qdrant(monkeypatch, place)
-        place = "http://there"
-    else:
-        pytest.importorskip("lancedb")
-    address = f"{kind}:{place}#photos"
+def test_search_and_its_server_read_from_a_store(made, kind, place_of, tmp_path, capsys):
+    address = f"{kind}:{place_of(kind)}#photos"
     assert index_to(made, tmp_path / "index", address) == 0
     assert f"{address}: 5 images: added 5, changed 0, removed 0\n" in capsys.readouterr().out
     query = tmp_path / "query.png"
@@ -67,8 +59,6 @@ def test_search_and_its_server_read_from_a_store(
     assert code == 2 and "no image has class=x" in said
     pytest.importorskip("flask")
     from experiments.searching import serve
-    from experiments.searching.store import StoreError
-    from experiments.searching.visual_search import VisualSearch
 
     opened = VisualSearch(address)
     client = serve.create_app(opened).test_client()
@@ -90,9 +80,6 @@ def test_search_and_its_server_read_from_a_store(
 
 
 def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkeypatch, capsys):
-    from experiments.searching.gallery import FolderGallery
-    from experiments.searching.store import StoreError
-
     def gone(*arguments):
         raise StoreError("the store is gone")
 

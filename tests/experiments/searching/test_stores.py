@@ -1,5 +1,6 @@
 """Third-party vector stores return the stored rows and the same neighbors as `ExactIndex`."""
 
+import contextlib
 import sys
 
 import numpy as np
@@ -24,24 +25,17 @@ from keras_dml.retrieval import ExactIndex
 
 
 @pytest.fixture(params=["memory", "lancedb", "qdrant", WITH_POSTGRES])
-def opened(request, tmp_path, monkeypatch):
+def opened(request, place_of):
     """A function that opens the same store at each call."""
     if request.param == "memory":
         store = stores.MemoryStore()
         return lambda: store
-    place, before = str(tmp_path / "it's a store"), []
-    if request.param == "pgvector":
-        place = request.getfixturevalue("postgres").new_database()
-    elif request.param == "qdrant":
-        stores.stand_in_for_qdrant(monkeypatch, tmp_path / "store")
-        place = "http://there"
-    else:
-        pytest.importorskip("lancedb")
+    address, before = Address(request.param, place_of(request.param), "images"), []
 
-    def open_again(table="images"):
+    def open_again():
         while before:
             before.pop().close()
-        before.append(open_store(Address(request.param, place, table)))
+        before.append(open_store(address))
         return before[0]
 
     return open_again
@@ -98,69 +92,68 @@ def test_an_update_writes_only_changed_rows(opened):
     assert StoreGallery(opened()).columns.values_of("price") == ["1"] * 23
 
 
-def test_a_killed_command_resumes(opened, monkeypatch):
-    rows = stores.rows()
-    store = opened()
+@contextlib.contextmanager
+def after_block(number, store, act):
+    """Write blocks of five images, and call `act` after block `number`."""
     upsert, written = store.upsert, []
-    monkeypatch.setattr(type(store), "batch", 5)
 
-    def killed(block):
-        if len(written) == 2:
-            raise KeyboardInterrupt
+    def watched(block):
         upsert(block)
-        written.append(len(block))
+        written.append(block)
+        if len(written) == number:
+            act()
 
-    monkeypatch.setattr(store, "upsert", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store), "batch", 5)
+        patch.setattr(store, "upsert", watched)
+        yield
+
+
+def ids_of(store):
+    return sorted(row[0] for block in store.values(["id"]) for row in block)
+
+
+def test_a_killed_command_resumes(opened):
+    def kill():
+        raise KeyboardInterrupt
+
+    rows, store = stores.rows(), opened()
+    with after_block(2, store, kill), pytest.raises(KeyboardInterrupt):
         store.write(stores.description(), rows)
     with pytest.raises(UsageError, match="is not finished"):
         StoreGallery(store)
-    monkeypatch.setattr(store, "upsert", upsert)
     assert opened().write(stores.description(), rows) == "added 14, changed 0, removed 0"
-    ids = [row[0] for block in opened().values(["id"]) for row in block]
-    assert sorted(ids) == sorted(rows.ids)
+    assert ids_of(opened()) == sorted(rows.ids)
 
 
-def test_a_second_writer_is_noticed(opened, monkeypatch):
-    rows = stores.rows()
-    store = opened()
-    upsert, written = store.upsert, []
-    monkeypatch.setattr(type(store), "batch", 5)
-
-    def interrupted(block):
-        upsert(block)
-        if not written:  # a second writer creates the table again and is killed
-            store.create(stores.description())
-        written.append(len(block))
-
-    monkeypatch.setattr(store, "upsert", interrupted)
-    with pytest.raises(StoreError, match="holds 19 images instead of 24: .*Repeat the command"):
+def test_a_second_writer_is_noticed(opened):
+    """The second writer creates the table again and is killed."""
+    rows, store = stores.rows(), opened()
+    with (
+        after_block(1, store, lambda: store.create(stores.description())),
+        pytest.raises(StoreError, match="holds 19 images instead of 24: .*Repeat the command"),
+    ):
         store.write(stores.description(), rows)
     assert not store.is_finished()
-    monkeypatch.setattr(store, "upsert", upsert)
     assert store.write(stores.description(), rows) == "added 5, changed 0, removed 0"
     assert store.is_finished()
 
 
 def test_duplicate_rows_are_repaired(tmp_path):
     lancedb = pytest.importorskip("lancedb")
-    rows = stores.rows()
-    store = open_store(Address("lancedb", str(tmp_path), "images"))
-    store.write(stores.description(), rows)
-    table = lancedb.connect(tmp_path).open_table("images")
-    copies = table.to_arrow().slice(0, 10)
-    store = open_store(Address("lancedb", str(tmp_path), "images"))
+    rows, address = stores.rows(), Address("lancedb", str(tmp_path), "images")
+    open_store(address).write(stores.description(), rows)
+    store = open_store(address)
     gallery = StoreGallery(store)
     table = lancedb.connect(tmp_path).open_table("images")
-    table.add(copies)
+    table.add(table.to_arrow().slice(0, 10))
     store._opened = None  # read the table again
     found = gallery.nearest(rows.vectors[:1], 24, (), None)
     assert sorted(found.paths) == sorted(PATHS)
     with pytest.raises(UsageError, match="holds 34 images with 24 different paths"):
         StoreGallery(store)
     assert store.write(stores.description(), rows) == "added 0, changed 10, removed 0"
-    ids = [row[0] for block in store.values(["id"]) for row in block]
-    assert sorted(ids) == sorted(rows.ids)
+    assert ids_of(store) == sorted(rows.ids)
     assert StoreGallery(store).paths == sorted(PATHS)
 
 
@@ -194,23 +187,18 @@ def test_third_party_tables_are_not_changed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "place"),
+    ("kind", "place", "message"),
     [
-        ("qdrant", "http://127.0.0.1:1"),
-        ("pgvector", "postgresql://me:secret@127.0.0.1:1/photos"),
+        ("qdrant", "http://127.0.0.1:1", "qdrant:.* cannot be used: .*refused"),
+        ("pgvector", "postgresql://me:secret@127.0.0.1:1/a", "pgvector:.* cannot be .*refused"),
+        ("qdrant", "folder", "qdrant:URL must be the URL of a server"),
     ],
 )
-def test_a_missing_server(kind, place):
+def test_a_missing_server(kind, place, message):
     pytest.importorskip({"qdrant": "qdrant_client", "pgvector": "pgvector"}[kind])
-    with pytest.raises(StoreError, match=f"{kind}:.* cannot be used: .*refused") as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         open_store(Address(kind, place, "images")).description()
     assert "secret" not in str(caught.value)
-
-
-def test_the_address_of_qdrant_is_a_url():
-    pytest.importorskip("qdrant_client")
-    with pytest.raises(UsageError, match="qdrant:URL must be the URL of a server"):
-        open_store(Address("qdrant", "folder", "images"))
 
 
 @pytest.mark.parametrize(
@@ -227,18 +215,21 @@ def test_addresses(text, parts):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "lancedb:", "x:y", "lancedb:a#1", "parquet:a#b", f"lancedb:a#{'b' * 49}"]
-)  # fmt: skip
-def test_invalid_addresses(text):
-    with pytest.raises(UsageError, match=f"to must be .* got {text}"):
-        parsed_address(text, "to")
+    ("text", "name"),
+    [
+        *((text, "to") for text in ("", "lancedb:", "x:y", "lancedb:a#1", "parquet:a#b")),
+        (f"lancedb:a#{'b' * 49}", "to"),
+        ("parquet:somewhere", "index"),
+    ],
+)
+def test_invalid_addresses(text, name):
+    with pytest.raises(UsageError, match=f"{name} must be .*lancedb.* got {text}"):
+        parsed_address(text, name)
 
 
-def test_unsupported_columns_and_searches():
+def test_unsupported_columns():
     with pytest.raises(UsageError, match="other than id, .* but got the column vector"):
         check_columns(["Price (€)", "vector"])
-    with pytest.raises(UsageError, match="index must be lancedb, qdrant, or pgvector"):
-        parsed_address("parquet:somewhere", "index")
 
 
 @pytest.mark.parametrize("kind", ["lancedb", "qdrant", "pgvector"])
@@ -284,17 +275,12 @@ def test_parquet_files_have_the_rows_and_replace_no_other_files(tmp_path, monkey
             parquet_files.ParquetFiles(tmp_path / place)
 
 
-@pytest.fixture
-def dsn(postgres):
-    """Address of an empty database on a running server."""
-    return postgres.new_database()
-
-
 @tiers.thorough
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
-def test_a_third_party_approximate_index_is_not_used(metric, dsn):
+def test_a_third_party_approximate_index_is_not_used(metric, new_database):
     import psycopg
 
+    dsn = new_database()
     operators = {"cosine": "vector_ip_ops", "l2": "vector_l2_ops"}[metric]
     store = open_store(Address("pgvector", dsn, "It's"))
     rows = stores.rows([f"{number}.png" for number in range(3_000)], metric=metric)
@@ -316,15 +302,16 @@ def test_a_third_party_approximate_index_is_not_used(metric, dsn):
 
 
 @tiers.thorough
-def test_errors_of_the_server_are_one_line(dsn):
+def test_errors_of_the_server_are_one_line(new_database):
     import psycopg
 
+    dsn = new_database()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute('CREATE TABLE "theirs" (x integer)')
         connection.execute("CREATE ROLE guest LOGIN")
     with pytest.raises(UsageError, match="holds something else"):
         open_store(Address("pgvector", dsn, "theirs")).description()
-    guest = open_store(Address("pgvector", dsn.replace("user=me", "user=guest"), "images"))
+    guest = open_store(Address("pgvector", dsn.replace("user=postgres", "user=guest"), "images"))
     with pytest.raises(StoreError, match="permission denied") as caught, guest.asking():
         guest.create(stores.description())
     assert "\n" not in str(caught.value)
@@ -336,4 +323,4 @@ def test_errors_of_the_server_are_one_line(dsn):
         with pytest.raises(StoreError, match=said) as caught, store.asking():
             store.upsert(wrong)
         assert "\n" not in str(caught.value)
-    assert not [row for block in store.values(["id"]) for row in block]
+    assert not ids_of(store)

@@ -1,5 +1,6 @@
 """Optuna trials: resuming, sharing, and refusing another study's storage."""
 
+import concurrent.futures
 import pathlib
 import subprocess
 import sys
@@ -95,11 +96,8 @@ def test_two_searches_in_one_folder_repeat_no_trial(tmp_path):
         tried.append(trial.number)
         return value(trial)
 
-    threads = [threading.Thread(target=done, args=(tmp_path, 5, run)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: done(tmp_path, 5, run), range(2)))
     # Both searches can start a last trial at the same time.
     assert len(set(tried)) == len(tried) and len(tried) in (5, 6)
 
@@ -115,25 +113,19 @@ def test_values_that_a_run_refuses_stop_the_search_and_are_not_repeated(tmp_path
 
 @pytest.mark.parametrize("storage", [None, "sqlite:///{}/shared.db"])
 def test_a_storage_of_another_study_is_refused(storage, tmp_path):
+    folder = tmp_path / "a {0} ?x=1 %20 #"  # characters of addresses
     storage = storage and storage.format(tmp_path)
-    done(tmp_path / "one", 1, storage=storage)
-    done(tmp_path / "one", 1, storage=storage)
+    done(folder, 1, storage=storage)
+    assert len(done(folder, 1, storage=storage).trials()) == 1
     argument = "storage" if storage else "output_dir"
-    with pytest.raises(
-        UsageError,
-        match=rf"{argument} must .* study one .*\(there --folds=2, now --folds=3\)",
-    ):
-        opened(tmp_path / "one", storage=storage, folds=3)
+    expected = rf"{argument} must .* study one .*\(there --folds=2, now --folds=3\)"
+    with pytest.raises(UsageError, match=expected):
+        opened(folder, storage=storage, folds=3)
 
 
-def test_machine_specific_flags_are_not_part_of_the_study(tmp_path):
-    now = searching.study_flags(["--dataset=glyphs", "--data_dir=/here", "--epochs=7"])
-    assert "--epochs=7" in now and "--data_dir=/here" not in now
-    words = (tmp_path, None, "one")
-    Search(*words, {"flags": now}, SPACE, 0)
-    other = searching.study_flags(["--dataset=glyphs", "--epochs=8"])
-    with pytest.raises(UsageError, match=r"there --epochs=7, now --epochs=8\)"):
-        Search(*words, {"flags": other}, SPACE, 0)
+def test_machine_specific_flags_are_not_part_of_the_study():
+    found = searching.study_flags(["--dataset=glyphs", "--data_dir=/here", "--epochs=7"])
+    assert "--epochs=7" in found and "--data_dir=/here" not in found
 
 
 @pytest.mark.parametrize("storage", ["nothing://x/y", "sqlite:////proc/nothing/here.db", "x://"])
@@ -152,10 +144,6 @@ def test_an_invalid_storage_file(tmp_path):
     assert (tmp_path / searching.FILE).read_text() == "thesis"
 
 
-def test_folders_with_special_characters(tmp_path):
-    assert len(done(tmp_path / "a {0} ?x=1 %20 #", 1).trials()) == 1
-
-
 def test_a_trial_of_a_killed_process_is_repeated(tmp_path, monkeypatch, capsys):
     """A killed process leaves a running trial without heartbeats."""
     monkeypatch.setattr(searching, "GRACE", 1)
@@ -163,24 +151,15 @@ def test_a_trial_of_a_killed_process_is_repeated(tmp_path, monkeypatch, capsys):
     program = textwrap.dedent(f"""
         import os, pathlib, sys
         sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
-        from test_search import opened
-        from experiments.tuning import search as searching
+        from test_search import opened, searching
         searching.GRACE = 1
-        opened(pathlib.Path(sys.argv[1]), {storage!r}).do(2, lambda trial: os._exit(9))
+        folder = pathlib.Path({str(tmp_path / "there")!r})
+        opened(folder, {storage!r}).do(2, lambda trial: os._exit(9))
     """)
-    there = tmp_path / "there"
-    killed = subprocess.run([sys.executable, "-c", program, str(there)])
-    assert killed.returncode == 9
-    tried = []
-
-    def run(trial):
-        tried.append(trial)
-        return value(trial)
-
-    search = done(tmp_path / "here", 1, run, storage=storage)
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 9
+    search = done(tmp_path / "here", 1, storage=storage)
     assert "waiting for the trials of another process" in capsys.readouterr().out
-    (again,) = search.trials()
-    assert (again.number, [each.number for each in tried]) == (0, [0])
+    assert [trial.number for trial in search.trials()] == [0]
 
 
 def test_a_stored_trial_sets_only_searched_flags(tmp_path):
@@ -191,10 +170,8 @@ def test_a_stored_trial_sets_only_searched_flags(tmp_path):
     (first, _) = study.get_trials()
     params = {**first.params, "trust_code": "true"}
     words = optuna.distributions.CategoricalDistribution(["true", "false"])
-    study.add_trial(
-        optuna.create_trial(
-            params=params, distributions={**first.distributions, "trust_code": words}, value=2.0
-        )
-    )
+    distributions = {**first.distributions, "trust_code": words}
+    made = optuna.create_trial(params=params, distributions=distributions, value=2.0)
+    study.add_trial(made)
     with pytest.raises(UsageError, match="parameters .* got trial 2 of .*trust_code"):
         search.best()

@@ -111,15 +111,12 @@ def test_a_grid_is_every_combination_of_values():
     ]  # fmt: skip
     assert found[1].words == ["--scale=1", "--seed=4"]
     assert [setting.name for setting in read_grid([])] == [""]
+    for word in ("scale", "scale=", "no_flag=1", "scale=1,1"):
+        with pytest.raises(UsageError, match="^grid must .*, but got"):
+            read_grid([word])
 
 
-@pytest.mark.parametrize("word", ["scale", "scale=", "no_flag=1", "scale=1,1"])
-def test_mistakes_of_a_grid(word):
-    with pytest.raises(UsageError, match="^grid must .*, but got"):
-        read_grid([word])
-
-
-def test_ice_has_the_printed_scores_of_tables_2_4_5_and_6():
+def test_ice_and_its_baselines_have_the_printed_scores_of_tables_2_to_6():
     recipe = find_recipe("sop_ice.flags")
     words = {"scale": "1,16,32,48,64,80", "images_per_class": "2,3,4,5"}
     words |= {"batch_size": "180,160,140,120,100", "embedding_size": "64,128,256,512"}
@@ -130,13 +127,11 @@ def test_ice_has_the_printed_scores_of_tables_2_4_5_and_6():
         assert all(scores.keys() == {"R@1", "R@10", "R@100"} for scores in found.values())
     found = printed_scores([recipe], read_grid(["scale=16,2"]))
     assert found == {"sop_ice, scale=16": {"R@1": 71.0, "R@10": 85.6, "R@100": 93.8}}
-
-
-@pytest.mark.parametrize("dataset", ["cub", "cars", "sop"])
-@pytest.mark.parametrize("loss", ["ce", "triplet", "lifted_structure", "n_pairs", "proxy_nca"])
-def test_baselines_of_ice_have_the_printed_scores_of_table_3(dataset, loss):
-    recipe = find_recipe(f"{dataset}_bn_{loss}.flags")
-    assert "R@1" in printed_scores([recipe], read_grid([]))[f"{dataset}_bn_{loss}"]
+    baselines = ("ce", "triplet", "lifted_structure", "n_pairs", "proxy_nca")
+    names = [f"{dataset}_bn_{loss}" for dataset in ("cub", "cars", "sop") for loss in baselines]
+    found = printed_scores([find_recipe(f"{name}.flags") for name in names], read_grid([]))
+    assert found.keys() == set(names)
+    assert all("R@1" in scores for scores in found.values())
 
 
 def test_printed_scores_are_next_to_the_means_of_ours():
@@ -151,8 +146,10 @@ def test_printed_scores_are_next_to_the_means_of_ours():
 FORWARDED = ("--dataset=glyphs", "--train_classes=6", "--test_classes=3", "--schedule=constant")
 
 
-def search_of(best, *words, scores=()):
+def search_of(values, *words, scores=()):
+    """Return a finished search whose only trial has these values and scores."""
     options = parse(RunOptions, ["study", *FORWARDED, *words])
+    best = Trial(1, values, 0.25)
     return RecipeSearch(
         pathlib.Path("tiny.flags"), pathlib.Path("tiny"), (*FORWARDED, *words), options,
         space=(), folds=3, trials=2, storage=None, run=lambda *_: None,
@@ -160,52 +157,41 @@ def search_of(best, *words, scores=()):
     )  # fmt: skip
 
 
-@pytest.fixture
-def best_epochs(monkeypatch):
+@pytest.mark.parametrize(
+    ("values", "words", "epochs", "keep"),
+    [
+        # With patience, as long as the folds. Values from the search override the recipe.
+        ({"margin": 0.5}, ["--patience=3", "--epochs=50"], 6, None),
+        ({"patience": 2, "head_epochs": 7}, ["--epochs=50"], 8, None),
+        ({"margin": 0.5, "epochs": 9}, ["--epochs=50"], 9, None),
+        # Other recipes keep their flags, so that a study of an earlier version can resume.
+        ({"margin": 0.5}, ["--epochs=50", "--keep=best_test"], 50, "last"),
+    ],
+)
+def test_a_final_run_has_as_many_epochs_and_no_choice_by_test_classes(
+    values, words, epochs, keep, monkeypatch
+):
     monkeypatch.setattr(RecipeSearch, "best_epochs", lambda search: [4, 9, 5])
+    final = parse(RunOptions, ["run", *search_of(values, *words).final_words()])
+    assert (final.epochs, final.eval_every, final.patience) == (epochs, epochs, 0)
+    assert final.keep == keep
 
 
-def final_options(search):
-    return parse(RunOptions, ["run", *search.final_words()])
-
-
-@pytest.mark.usefixtures("best_epochs")
-def test_a_final_run_trains_as_long_as_its_folds():
-    best = Trial(1, {"margin": 0.5}, 0.25)
-    search = search_of(best, "--patience=3", "--epochs=50", scores=[0.2, 0.3, 0.25])
-    final = final_options(search)
-    assert (final.epochs, final.eval_every, final.patience) == (6, 6, 0)
+def test_the_sentence_of_a_search_has_the_scores_and_epochs_of_the_folds(monkeypatch):
+    monkeypatch.setattr(RecipeSearch, "best_epochs", lambda search: [4, 9, 5])
+    search = search_of({"margin": 0.5}, "--patience=3", scores=[0.2, 0.3, 0.25])
     assert search.sentence.endswith(
         "MAP@R 25.0 (folds 20.0 30.0 25.0), each fold after epoch 4 9 5"
     )
-    # Values from the search override the recipe.
-    drawn = Trial(1, {"patience": 2, "head_epochs": 7}, 0.25)
-    final = final_options(search_of(drawn, "--epochs=50"))
-    assert (final.epochs, final.eval_every, final.patience) == (8, 8, 0)
-
-
-def test_a_final_run_without_patience_trains_all_epochs():
-    best = Trial(1, {"margin": 0.5, "epochs": 9}, 0.25)
-    search = search_of(best, "--epochs=50", scores=[0.25])
-    final = final_options(search)
-    assert (final.epochs, final.eval_every, final.patience) == (9, 9, 0)
-    assert search.sentence.endswith("(folds 25.0)")
-
-
-def test_the_test_classes_do_not_choose_the_epoch_of_final_runs():
-    best = Trial(1, {"margin": 0.5}, 0.25)
-    assert final_options(search_of(best, "--keep=best_test")).keep == "last"
-    # Other recipes keep their flags, so that a study of an earlier version can resume.
-    assert final_options(search_of(best)).keep is None
+    assert search_of({"epochs": 9}, scores=[0.25]).sentence.endswith("(folds 25.0)")
 
 
 def test_patience_is_checked_before_the_first_trial(monkeypatch):
     # Do not load the dataset.
     monkeypatch.setattr(RecipeSearch, "one_fold", lambda search: None)
-    trial = Trial(0, {})
-    search_of(trial, "--patience=3").check()  # the search adds --fold
+    search_of({}, "--patience=3").check()  # the search adds --fold
     with pytest.raises(UsageError, match="schedule must be .*--patience.*warm_cosine"):
-        search_of(trial, "--patience=3", "--schedule=warm_cosine").check()
+        search_of({}, "--patience=3", "--schedule=warm_cosine").check()
 
 
 def test_models_of_the_folds_are_scored_separately_and_concatenated(tmp_path, monkeypatch):

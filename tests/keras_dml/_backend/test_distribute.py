@@ -36,10 +36,15 @@ def of_workers(*words):
     return [json.loads(out.strip().splitlines()[-1]) for out in printed]
 
 
-def trained(case, devices):
-    """Return the trained cases on `devices` devices."""
-    more = () if case in QUICK else ("more",)
-    return results(max(devices, 2), *more)["one" if devices == 1 else "many"][case]
+def trained(case, where):
+    """Return the result of a case on 1, 2, or 4 devices, or of two workers, which must agree."""
+    quick = case in QUICK
+    more = () if quick else ("more",)
+    if where == "workers":
+        first, second = ((of["cases"] if quick else of)[case] for of in of_workers(*more))
+        assert first == second
+        return first
+    return results(max(where, 2), *more)["one" if where == 1 else "many"][case]
 
 
 devices_and_workers = pytest.mark.parametrize(
@@ -55,27 +60,16 @@ def difference(a, b):
 
 
 @pytest.mark.parametrize("case", [*QUICK, *MORE])
-@tiers.parametrize("devices", [2, 4], [2])
-def test_weights_and_logs_equal_one_device(case, devices):
-    found, logs = trained(case, devices), trained(case, devices)["logs"]
-    assert difference(trained(case, 1), found) < tolerance(case)
-    assert logs == pytest.approx(trained(case, 1)["logs"], rel=tolerance(case))
-    loss, *_ = distributed_training.CASES.get(case, (case,))
-    if loss in distributed_training.WITH_PARTS:
+@tiers.parametrize("where", [2, 4, "workers"], [2, "workers"])
+def test_weights_and_logs_equal_one_device(case, where):
+    found, expected = trained(case, where), trained(case, 1)
+    assert difference(expected, found) < tolerance(case)
+    logs, same = found["logs"], expected["logs"]
+    if where == "workers":  # which do not record the parts of the losses
+        same = {name: same[name] for name in logs}
+    assert logs == pytest.approx(same, rel=tolerance(case))
+    if "tightness" in logs:
         assert logs["loss"] == pytest.approx(logs["tightness"] + logs["contrastive"], rel=1e-5)
-
-
-@pytest.mark.parametrize("case", [*QUICK, *MORE])
-def test_two_workers_equal_one_process(case):
-    quick = case in QUICK
-    first, second = (
-        (worker["cases"] if quick else worker)[case]
-        for worker in of_workers(*([] if quick else ["more"]))
-    )
-    assert difference(trained(case, 1), first) < tolerance(case)
-    expected = {name: trained(case, 1)["logs"][name] for name in first["logs"]}
-    assert first["logs"] == pytest.approx(expected, rel=tolerance(case))
-    assert first == second
 
 
 def tolerance(case):

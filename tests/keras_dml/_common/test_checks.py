@@ -4,7 +4,6 @@ import dataclasses
 import fractions
 import functools
 import inspect
-import json
 import math
 import types
 import typing
@@ -33,7 +32,7 @@ class Number:
     optional: bool = False
 
     def __str__(self):
-        return f"{self.make.__name__}({self.name})"
+        return f"{getattr(self.make, 'func', self.make).__name__}({self.name})"
 
     def made(self, value):
         return self.make(**{self.name: value})
@@ -53,41 +52,25 @@ def numbers_of(make):
     return found
 
 
-def embedding():
-    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+EMBEDDING = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+rankmi = functools.partial(models.RankMI, EMBEDDING)
+head = functools.partial(models.ProxyHead, num_classes=3)
+chunks = functools.partial(models.CachedGradients, EMBEDDING)
+classifier = functools.partial(models.classifier_model, EMBEDDING, num_classes=3)
+backbone = functools.partial(models.build_backbone, "small_convnet", image_size=32)
+warm_cosine = functools.partial(optimizers.WarmCosine, learning_rate=0.5, total_steps=10)
 
-
-def rankmi(**arguments):
-    return models.RankMI(embedding(), **arguments)
-
-
-rankmi.__signature__ = inspect.signature(models.RankMI)
-KERAS_NUMBERS = {
-    "learning_rate": 0.25,
-    "clipnorm": None,
-    "clipvalue": None,
-    "global_clipnorm": None,
-    "ema_momentum": 0.5,
-    "loss_scale_factor": None,
-    "ema_overwrite_frequency": None,
-    "gradient_accumulation_steps": None,
-    "coupled_weight_decay": 0.0,
-}
+OPTIONAL = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")
 OF_OPTIMIZERS = [
-    Number(make, name, 4 if name in ("ema_overwrite_frequency", "gradient_accumulation_steps")
-           else 0.25, default is None)
-    for make, own in (
-        (optimizers.SGD, KERAS_NUMBERS | {"momentum": 0.0}),
-        (optimizers.Adam, {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}),
-        (optimizers.AdamW, {"decoupled_weight_decay": 0.004}),
-        (optimizers.RMSprop, {"rho": 0.9, "momentum": 0.0}),
-    )
-    for name, default in own.items()
+    *(Number(optimizers.SGD, name, 0.25) for name in
+      ("learning_rate", "ema_momentum", "coupled_weight_decay", "momentum")),
+    *(Number(optimizers.SGD, name, 0.25, optional=True) for name in OPTIONAL),
+    *(Number(optimizers.SGD, name, 4, optional=True) for name in
+      ("ema_overwrite_frequency", "gradient_accumulation_steps")),
+    *(Number(optimizers.Adam, name, 0.25) for name in ("beta_1", "beta_2", "epsilon")),
+    Number(optimizers.AdamW, "decoupled_weight_decay", 0.25),
+    *(Number(optimizers.RMSprop, name, 0.25) for name in ("rho", "momentum")),
 ]  # fmt: skip
-
-
-def warm_cosine(learning_rate=0.5, total_steps=10, warmup_steps=2):
-    return optimizers.WarmCosine(learning_rate, total_steps, warmup_steps)
 
 
 NUMBERS = [
@@ -96,8 +79,7 @@ NUMBERS = [
     *numbers_of(models.StatisticsNetwork),
     *numbers_of(rankmi),
     *OF_OPTIMIZERS,
-    *(Number(warm_cosine, name, value) for name, value in
-      (("learning_rate", 0.25), ("total_steps", 7), ("warmup_steps", 3))),
+    *numbers_of(warm_cosine),
     *(Number(make, "margin", 0.25) for make in
       (addons.ContrastiveLoss, addons.TripletSemiHardLoss, addons.TripletHardLoss,
        addons.LiftedStructLoss)),
@@ -112,8 +94,6 @@ def test_numpy_scalars_become_python_numbers(number):
         config = number.made(kind(number.value)).get_config()
         assert type(config[number.name]) is (int if whole else float)
         assert config[number.name] == number.value
-        again = json.loads(json.dumps(config))
-        assert again[number.name] == number.value
 
 
 @every_number
@@ -134,22 +114,6 @@ def test_none_is_only_for_optional_arguments(number):
     else:
         with pytest.raises(ArgumentTypeError, match=rf"^{number.name} must be .* but got None"):
             number.made(None)
-
-
-def head(**arguments):
-    return models.ProxyHead(**{"num_classes": 3, **arguments})
-
-
-def chunks(chunk_size):
-    return models.CachedGradients(embedding(), chunk_size)
-
-
-def classifier(**arguments):
-    return models.classifier_model(embedding(), **{"num_classes": 3, **arguments})
-
-
-def backbone(**arguments):
-    return models.build_backbone("small_convnet", **{"image_size": 32, **arguments})
 
 
 OF_LOSSES = [
@@ -179,6 +143,7 @@ INVALID = [
     (models.GeneralizedMeanPooling, "p", math.nan), (classifier, "num_classes", 1),
     (classifier, "dropout", 1.0), (backbone, "image_size", 0), (backbone, "image_size", 2.5),
     (backbone, "filters", (8, -1)), (optimizers.SGD, "coupled_weight_decay", -1e-4),
+    (optimizers.SGD, "weight_decay", 0.01),
     (optimizers.SGD, "velocity", "pytorch"), (optimizers.Adam, "learning_rate_multipliers", 0.1),
     (warm_cosine, "learning_rate", 0.0), (warm_cosine, "total_steps", 0),
     (warm_cosine, "warmup_steps", 0),
@@ -189,34 +154,13 @@ INVALID = [
 def test_an_invalid_argument_is_named_with_its_value(make, name, value):
     with pytest.raises(ArgumentError, match=f"^{name} must be .* but got ") as refused:
         make(**{name: value})
-    assert str(value).removeprefix("mixed_") in str(refused.value)
+    message = str(refused.value)
+    assert str(value).removeprefix("mixed_") in message
+    assert refused.value.renamed("--flag") == message.replace(name, "--flag", 1)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "words", "within", "beyond"),
-    [
-        ({}, "a finite number", [-1e300, 0], []),
-        ({"above": 0}, "a number above 0", [1e-300], [0, -1.5]),
-        ({"least": 0}, "a number of at least 0", [0, 3], [-1e-300]),
-        ({"below": 1}, "a number below 1", [0.5], [1]),
-        ({"most": 1}, "a number of at most 1", [1, -7], [1.5]),
-        ({"least": 0, "most": 1}, "a number from 0 to 1", [0, 1], [-0.1, 1.1]),
-        ({"above": 0, "below": 2}, "a number above 0 and below 2", [1], [0, 2]),
-    ],
-)
-def test_the_range_of_a_number(bounds, words, within, beyond):
-    for value in within:
-        checked = checks.check_number("rate", value, **bounds)
-        assert type(checked) is float and checked == value
-    for value in beyond:
-        with pytest.raises(ArgumentError) as refused:
-            checks.check_number("rate", value, **bounds)
-        assert str(refused.value) == f"rate must be {words}, but got {value!r}."
-        assert refused.value.renamed("--rate") == f"--rate must be {words}, but got {value!r}."
-    with pytest.raises(TypeError, match=f"^rate must be {words}, but got '1'\\.$"):
-        checks.check_number("rate", "1", **bounds)
-
-
+RATE = functools.partial(checks.check_number, least=0, most=1)
+BETWEEN = functools.partial(checks.check_number, above=0, below=2)
 WHOLE = functools.partial(checks.check_whole, least=1, most=5)
 WHOLES = functools.partial(checks.check_wholes, least=1)
 CHOICE = functools.partial(checks.check_choice, choices=("a", "b"))
@@ -225,6 +169,9 @@ CHOICE = functools.partial(checks.check_choice, choices=("a", "b"))
 @pytest.mark.parametrize(
     ("check", "within", "beyond"),
     [
+        (checks.check_number, [-1e300, 0], ["1"]),
+        (RATE, [0, 1], [-1e-300, 1.1]),
+        (BETWEEN, [1e-300, 1], [0, 2]),
         (checks.check_positive, [fractions.Fraction(1, 4)], [fractions.Fraction(1, 10**400)]),
         (WHOLE, [1, np.uint8(3), 5], [0, 6, 2**70, 2.0]),
         (checks.check_seed, [0, np.int64(2**31 - 1)], [-1, 2**31]),
@@ -237,7 +184,7 @@ CHOICE = functools.partial(checks.check_choice, choices=("a", "b"))
         ),
     ],
 )
-def test_other_checks(check, within, beyond):
+def test_the_checks_of_one_argument(check, within, beyond):
     for value in within:
         checked = check("x", value)
         assert type(checked) in (int, float, str, bool, tuple) and np.array_equal(checked, value)

@@ -23,6 +23,9 @@ def test_limits():
     assert row[1] == row[2] > row[3] > 0 == row[4]
     assert probabilities_of(ids, distances, 8, nearest=0.3)[0, 1] > row[1]
     assert probabilities_of(ids, distances, 8, farthest=1.5)[0, 4] > 0
+    # No negative is within the limits: all have the same probability.
+    far = probabilities_of(ids, distances + 1.5, 8)[0]
+    np.testing.assert_allclose(far, [0, 0.25, 0.25, 0.25, 0.25])
 
 
 def test_many_dimensions_do_not_overflow():

@@ -98,21 +98,24 @@ def test_float64_represents_more_ids():
         losses.SNCALoss()(ids + 2.0**53, Z)
 
 
-@pytest.mark.parametrize("ids", [None, [0, None] * 4, list("aabbccdd")])
 @pytest.mark.parametrize("loss", [losses.SNCALoss(), addons.TripletHardLoss()])
-def test_labels_that_are_not_numbers(loss, ids):
-    with pytest.raises(ValueError, match="y_true must be class ids, which are numbers, but got "):
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (None, "which are numbers, but got "),
+        ([0, None] * 4, "which are numbers, but got "),
+        (list("aabbccdd"), "which are numbers, but got .*return_inverse"),
+        (np.eye(2)[PLAIN % 2], r"shape \(8, 2\).*np.argmax"),
+    ],
+)
+def test_labels_that_are_not_class_ids_are_refused_with_a_suggestion(loss, ids, message):
+    with pytest.raises(ValueError, match=f"y_true must be class ids.*{message}"):
         loss(ids, Z)
 
 
-def test_labels_in_another_form_are_refused_with_a_suggestion():
-    loss = losses.TripletLoss()
-    with pytest.raises(ValueError, match=r"y_true must be .*shape \(8, 2\).*np.argmax"):
-        loss(np.eye(2)[PLAIN % 2], Z)
+def test_exchanged_arguments_are_refused():
     with pytest.raises(ValueError, match=r"y_true must be .*loss\(class_ids, embeddings\)"):
-        loss(Z, PLAIN)
-    with pytest.raises(ValueError, match="return_inverse"):
-        loss(np.array(list("aabbccdd")), Z)
+        losses.TripletLoss()(Z, PLAIN)
 
 
 @pytest.mark.parametrize("name", ["norm_softmax", "ce"])
@@ -130,21 +133,19 @@ class Rows:
         return np.asarray(Z, dtype)
 
 
-TAKEN = {
-    "lists": Z.tolist(),
-    "tuples": tuple(map(tuple, Z.tolist())),
-    "a list of arrays": list(Z),
-    "a list of tensors": lambda: [keras.ops.convert_to_tensor(row) for row in Z],
-    "convertible to an array": Rows(),
-    "half precision": lambda: keras.ops.cast(Z, "bfloat16"),
-}
-
-
-@pytest.mark.parametrize("kind", TAKEN)
-def test_embeddings_of_every_kind(kind):
-    given = TAKEN[kind]() if callable(TAKEN[kind]) else TAKEN[kind]
+@pytest.mark.parametrize(
+    ("given", "rel"),
+    [
+        (Z.tolist(), 1e-6),
+        (list(Z), 1e-6),
+        ([ops.convert_to_tensor(row) for row in Z], 1e-6),
+        (Rows(), 1e-6),
+        (ops.cast(Z, "bfloat16"), 1e-2),
+    ],
+    ids=["lists", "arrays", "tensors", "convertible to an array", "half precision"],
+)
+def test_embeddings_of_every_kind(given, rel):
     expected = float(losses.SNCALoss()(PLAIN, Z))
-    rel = 1e-2 if kind == "half precision" else 1e-6
     assert float(losses.SNCALoss()(PLAIN.tolist(), given)) == pytest.approx(expected, rel=rel)
 
 

@@ -4,26 +4,13 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from backend import compiled, value_and_gradient
-from batches import batch, softmax
+from backend import value_and_gradient
+from batches import batch
 
 from keras_dml import losses
 from keras_dml.losses import InstanceCrossEntropyLoss
 
 pytestmark = pytest.mark.any_backend
-
-
-def test_class_ids_without_logits():
-    loss = losses.CrossEntropyLoss(reduction=None)
-    ids, logits = np.array([0, 4, 1]), np.zeros((3, 4))
-    with pytest.raises(ValueError, match="y_true must be class ids from 0 to 3.*4 in row 1"):
-        loss(ids, logits)
-    with pytest.raises(ValueError, match="at least 2 classes"):
-        loss(np.array([0, 0]), np.ones((2, 1)))
-    if keras.backend.backend() != "torch":  # PyTorch has no graphs
-        np.testing.assert_array_equal(
-            np.isnan(np.asarray(compiled(loss)(ids, logits))), [False, True, False]
-        )
 
 
 @pytest.mark.parametrize(
@@ -96,13 +83,6 @@ def test_a_far_row_does_not_round_the_other_rows(name, factor):
     np.testing.assert_allclose(each[1:], exact[1:], rtol=1e-5)
 
 
-def projected(gradient, z):
-    """Return the gradient at the embeddings, from a gradient at the l2-normalized embeddings."""
-    f = oracles.unit(z)
-    along = (gradient * f).sum(axis=1, keepdims=True)
-    return (gradient - along * f) / np.linalg.norm(z, axis=1, keepdims=True)
-
-
 def test_coincident_points():
     same, ids = np.tile([[1.0, 2.0]], (6, 1)), np.repeat([0, 1], 3)
     for loss, expected in (
@@ -118,71 +98,6 @@ def test_coincident_points():
         assert np.isfinite(gradient).all()
 
 
-def test_the_gradient_of_the_circle_loss_matches_the_paper():
-    ids, z = batch(seed=7)
-    margin, scale = 0.3, 15.0
-    f = oracles.unit(z)
-    s, same = f @ f.T, ids[:, None] == ids
-    positive, negative = same & ~np.eye(len(ids), dtype=bool), ~same
-    kept = positive.any(axis=1) & negative.any(axis=1)
-    attracting, repelling = np.maximum(0, 1 + margin - s), np.maximum(0, s + margin)
-    a, b = -scale * attracting * (s - 1 + margin), scale * repelling * (s - margin)
-    together = softmax(np.where(positive, a, -1e9))
-    apart = softmax(np.where(negative, b, -1e9))
-    odds = (np.exp(a) * positive).sum(axis=1) * (np.exp(b) * negative).sum(axis=1)
-    weights = (-attracting * together * positive + repelling * apart) * scale
-    weights *= (kept * odds / (1 + odds) / kept.sum())[:, None]
-    expected = projected((weights + weights.T) @ f, z)
-    loss = losses.CircleLoss(margin, scale=scale, dtype="float64")
-    np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("temperature", [2.0, 10.0])
-def test_the_gradient_of_the_ranked_list_loss_treats_its_weights_as_constants(temperature):
-    ids, z = batch(seed=9)
-    f = oracles.unit(z)
-    distance = np.sqrt(((f[:, None] - f) ** 2).sum(axis=2))
-    same = ids[:, None] == ids
-    far, near = same & (distance > 0.8), ~same & (distance < 1.2)
-    slopes = 0.5 * far / np.maximum(far.sum(axis=1, keepdims=True), 1)
-    weights = near * np.exp(temperature * (1.2 - distance))
-    slopes -= 0.5 * weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
-    slopes = (slopes + slopes.T) / len(ids) / np.where(distance > 0, distance, 1)
-    expected = projected(slopes.sum(axis=1, keepdims=True) * f - slopes @ f, z)
-    loss = losses.RankedListLoss(temperature=temperature, dtype="float64")
-    np.testing.assert_allclose(value_and_gradient(loss, ids, z)[1], expected, atol=1e-10)
-
-
-@pytest.mark.parametrize("far_class", [False, True])
-@pytest.mark.parametrize(("margin", "beta"), [(0.2, 1.1), (0.2, 1.2), (0.4, 1.5)])
-def test_the_gradient_of_the_margin_loss_treats_its_weights_as_constants(margin, beta, far_class):
-    ids, z = batch(seed=8, dimensions=4)
-    if far_class:  # The far class has no near negatives: all weigh the same.
-        z = 0.3 * z + np.where(ids == ids[0], 1, -1)[:, None] * np.array([1.0, 0, 0, 0])
-    f = oracles.unit(z)
-    distance = np.sqrt(((f[:, None] - f) ** 2).sum(axis=2))
-    same = ids[:, None] == ids
-    weights, opened = np.zeros_like(distance), 0.0
-    for i in range(len(ids)):
-        together = [j for j in range(len(ids)) if j != i and same[i, j]]
-        apart = [j for j in range(len(ids)) if not same[i, j]]
-        if not together:
-            continue
-        shares = oracles.distance_weighted(distance[i, apart], 4)
-        for j in together:
-            weights[i, j] = margin + distance[i, j] > beta
-        for j, share in zip(apart, shares):
-            weights[i, j] = -len(together) * share * (margin + beta > distance[i, j])
-        opened += abs(weights[i]).sum()
-    slopes = (weights + weights.T) / opened / np.where(distance > 0, distance, 1)
-    gradient = slopes.sum(axis=1, keepdims=True) * f - slopes @ f
-    loss = losses.MarginLoss(margin, beta=beta, dtype="float64")
-    value, computed = value_and_gradient(loss, ids, z)
-    np.testing.assert_allclose(computed, projected(gradient, z), atol=1e-10)
-    expected = oracles.mean_loss(oracles.margin, ids, z, margin=margin, beta=beta)
-    assert value == pytest.approx(expected, rel=1e-9)
-
-
 def test_a_class_without_a_boundary_is_nan():
     ids, z = batch(seed=9)
     each = losses.MarginLoss(boundaries=2, reduction=None)(ids, np.float32(z))
@@ -196,13 +111,19 @@ def test_boundaries_need_columns_of_the_embeddings():
 
 @pytest.mark.parametrize("anchor_gradient", [False, True])
 @pytest.mark.parametrize(("scale", "pair_reduction"), [(1.0, "mean"), (64.0, "sum")])
-def test_the_reweighted_gradient_matches_the_loops(anchor_gradient, scale, pair_reduction):
+@pytest.mark.parametrize(
+    "classes", [None, [0, 0, 0, 0], [0, 1, 2, 3]], ids=["mixed", "no negatives", "no positives"]
+)
+def test_the_reweighted_gradient_matches_the_loops(classes, anchor_gradient, scale, pair_reduction):
     ids, z = batch(seed=7)
+    if classes:
+        ids, z = np.array(classes), z[:4]
     loss = InstanceCrossEntropyLoss(
         scale, anchor_gradient=anchor_gradient, pair_reduction=pair_reduction, dtype="float64"
     )
-    _, gradient = value_and_gradient(loss, ids, z)
-    expected = oracles.reweighted_gradient(ids, z, scale, anchor_gradient)
+    weights = np.linspace(0, 2, len(ids))
+    _, gradient = value_and_gradient(loss, ids, z, sample_weight=weights)
+    expected = oracles.reweighted_gradient(ids, z, weights, scale, anchor_gradient)
     np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-14)
 
 
@@ -218,27 +139,6 @@ def test_very_easy_positives_still_weigh_one_half():
     np.testing.assert_allclose(gradient, exact, atol=1e-4)
 
 
-@pytest.mark.parametrize("ids", [[0, 0, 0, 0], [0, 1, 2, 3]], ids=["no negatives", "no positives"])
-@pytest.mark.parametrize("anchor_gradient", [False, True])
-def test_an_image_without_terms_has_no_gradient(ids, anchor_gradient):
-    _, z = batch()
-    loss = InstanceCrossEntropyLoss(anchor_gradient=anchor_gradient)
-    value, gradient = value_and_gradient(loss, np.array(ids), z[:4], "float32")
-    assert value == 0.0
-    assert (gradient == 0.0).all()
-
-
-def test_sample_weights_weigh_the_gradient_of_their_anchors():
-    ids, z = batch(seed=9)
-    loss = InstanceCrossEntropyLoss(16.0, dtype="float64")
-    total = np.zeros_like(z)
-    for a in range(len(ids)):
-        _, gradient = value_and_gradient(loss, ids, z, sample_weight=np.eye(len(ids))[a])
-        total += gradient
-    _, whole = value_and_gradient(loss, ids, z)
-    np.testing.assert_allclose(total, whole, atol=1e-12)
-
-
 def test_small_losses_are_exact():
     """Logits of some hundreds, whose difference would lose a loss of 1e-6."""
     ids = np.array([0, 0, 1, 1])
@@ -247,3 +147,61 @@ def test_small_losses_are_exact():
     expected = oracles.mean_loss(oracles.instance_cross_entropy, ids, z)
     assert 0 < value < 1e-3
     assert value == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        losses.ContrastiveLoss(dtype="float64"),
+        losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64"),
+    ],
+    ids=lambda loss: loss.name,
+)
+def test_matryoshka_is_the_weighted_sum_over_prefixes(inner):
+    ids, z = batch(seed=1)
+    dims, weights = (1, 4, 6), (0.5, 2.0, 1.0)
+    value, gradient = value_and_gradient(
+        losses.MatryoshkaLoss(inner, dims, weights=weights), ids, z
+    )
+    expected, slopes = 0.0, np.zeros_like(z)
+    for length, weight in zip(dims, weights):
+        of_prefix, slope = value_and_gradient(inner, ids, z[:, :length])
+        expected += weight * of_prefix
+        slopes[:, :length] += weight * slope
+    assert value == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(gradient, slopes, atol=1e-12)
+
+
+def test_matryoshka_takes_groups_if_its_loss_does():
+    groups = np.array([[1, 0], [1, 1], [0, 1]])
+    z = batch()[1][:3]
+    inner = losses.SimplifiedPairwiseCrossEntropyLoss()
+    expected = float(inner(groups, z[:, :2])) + float(inner(groups, z))
+    value = float(losses.MatryoshkaLoss(inner, (2, 6))(groups, z))
+    assert value == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dims", "weights", "message"),
+    [
+        ((), None, "dims must be one or more whole numbers"),
+        ((3, 3, 6), None, r"dims must be increasing.* but got \(3, 3, 6\)"),
+        ((3, 6), (1.0,), r"weights must be one number for each of dims=\(3, 6\), but got \(1.0,\)"),
+        ((3, 6), (1.0, -1.0), r"weights\[1\] must be a number of at least 0"),
+        ((3, 7), None, r"dims must be .* end with d = 6.* but got \(3, 7\)"),
+    ],
+)
+def test_bad_arguments_of_matryoshka(dims, weights, message):
+    ids, z = batch()
+    with pytest.raises(ValueError, match=message):
+        losses.MatryoshkaLoss(losses.SNCALoss(), dims, weights=weights)(ids, z)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [losses.ArcFaceLoss(), losses.MarginLoss(boundaries=1), "snca"],
+    ids=["cosines", "boundaries", "a name"],
+)
+def test_losses_without_prefixes(loss):
+    with pytest.raises(TypeError, match="loss must be a .*EmbeddingLoss over only embeddings"):
+        losses.MatryoshkaLoss(loss, (2, 4))

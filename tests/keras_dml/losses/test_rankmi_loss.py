@@ -16,16 +16,10 @@ pytestmark = pytest.mark.any_backend
 
 
 def pair_distances(ids, z):
+    """Return the distances of all positive and of all negative pairs."""
     f = oracles.unit(z)
-    positives, negatives = [], []
-    for i in range(len(f)):
-        for j in range(len(f)):
-            distance = float(np.linalg.norm(f[i] - f[j]))
-            if ids[i] != ids[j]:
-                negatives.append(distance)
-            elif i != j:
-                positives.append(distance)
-    return np.array(positives), np.array(negatives)
+    distances, same = np.linalg.norm(f[:, None] - f, axis=-1), ids[:, None] == ids
+    return distances[same & ~np.eye(len(ids), dtype=bool)], distances[~same]
 
 
 def small_network():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from backend import value_and_gradient
 from batches import batch
-from loss_cases import each
+from loss_cases import DEFAULTS, each
 
 from keras_dml import losses
 from keras_dml._backend.gradients import SecondDerivativeError
@@ -14,7 +14,7 @@ from keras_dml._pairwise.pairs import normalize, squared_distances
 pytestmark = pytest.mark.any_backend
 
 STEP = 1e-5
-REFUSED = {"circle", "ice", "margin", "pce", "rankmi", "ranked_list", "smooth_ap", "recall_at_k"}
+FUSED = ["smooth_ap", "recall_at_k"]
 
 
 def product(loss, ids, z, direction, compile_it=False):
@@ -59,36 +59,19 @@ def check(loss, ids, z):
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max() + 1e-6)
 
 
-def refuses(loss):
-    """Return whether the configured loss sets a gradient other than its value's derivative."""
-    config = loss.get_config()
-    match loss.name:
-        case "ice":
-            return config["reweight"]
-        case "margin" | "rankmi":
-            return config["sampling"] == "distance_weighted"
-        case "ranked_list":
-            return config["temperature"] > 0
-        case name:
-            fused = getattr(loss, "fused", False)
-            return fused or name in ("circle", "pairwise_cross_entropy")
-
-
 @each()
 def test_second_derivatives_match_differences_of_gradients_or_are_refused(case):
     ids, z = batch(seed=6)
+    z /= np.abs(z).max()  # also valid cosines for the losses on proxies
     loss = losses.get(case.name, **case.arguments, dtype="float64")
-    if loss.kind == "proxies":
-        z = z / np.abs(z).max()  # cosines
-    if not refuses(loss):
+    if case.numeric and case.name not in FUSED:
         check(loss, ids, z)
         return
-    assert case.name in REFUSED
     with pytest.raises(SecondDerivativeError, match="Second derivatives are not supported"):
         product(loss, ids, z, np.ones_like(z))
 
 
-@pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
+@pytest.mark.parametrize("name", FUSED)
 def test_the_formula_of_a_fused_loss_has_second_derivatives(name):
     ids, z = batch(seed=6)
     arguments = {"temperature": 0.1} if name == "smooth_ap" else {"rank_temperature": 0.1}
@@ -122,7 +105,7 @@ def test_second_derivatives_of_unit_vectors():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
-@pytest.mark.parametrize("name", sorted(REFUSED - {"rankmi"}))
+@pytest.mark.parametrize("name", FUSED + [case.name for case in DEFAULTS if not case.numeric])
 @pytest.mark.slow
 def test_a_graph_refuses_second_derivatives(name):
     import tensorflow as tf

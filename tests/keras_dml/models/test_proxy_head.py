@@ -1,9 +1,9 @@
-"""Heads with weights: cosines to proxies, several centers, saving, rates, boundaries."""
+"""Heads with weights: cosines to proxies, several centers, the regularizer, and errors."""
 
 import keras
 import numpy as np
 import pytest
-from batches import batch
+from batches import batch, functional
 
 from keras_dml import losses, models
 
@@ -11,14 +11,7 @@ from keras_dml import losses, models
 def embedding():
     """A small embedding model with fixed initial weights."""
     keras.utils.set_random_seed(2)
-    inputs = keras.Input((8,))
-    x = keras.layers.Dense(12, "tanh")(inputs)
-    return keras.Model(inputs, keras.layers.Dense(4, name="z")(x))
-
-
-def data():
-    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
-    return x.astype("float32"), ids
+    return functional((8,), keras.layers.Dense(12, "tanh"), keras.layers.Dense(4))
 
 
 def unit(x):
@@ -60,7 +53,7 @@ def test_proxies_start_at_a_length_of_about_one():
 
 
 def test_the_regularizer_is_part_of_the_loss_and_merges_centers():
-    x, ids = data()
+    ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
     regularizer = models.CenterRegularizer(3, weight=0.5)
     model = models.proxy_model(embedding(), 4, 3, "soft", proxies_regularizer=regularizer)
     model.compile(keras.optimizers.SGD(0.0), losses.SoftTripleLoss())
@@ -96,21 +89,3 @@ def test_bad_shapes_of_a_head():
         models.ProxyHead(3)(np.ones((2, 3, 4)))
     with pytest.raises(ValueError, match="centers must divide.* but got 4 for 6 proxies"):
         models.CenterRegularizer(4)(keras.ops.ones((6, 2)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_classes", [None, 4])
-def test_learned_boundaries_train_and_are_saved(num_classes, tmp_path):
-    x, ids = data()
-    base = embedding()
-    layer = models.Boundary(num_classes, initial=1.1)
-    model = keras.Model(base.input, layer(base.output))
-    loss = losses.MarginLoss(nu=0.01, boundaries=num_classes or 1)
-    model.compile(keras.optimizers.SGD(0.1), loss)
-    model.fit(x, ids, batch_size=64, epochs=2, verbose=0)
-    learned = np.asarray(layer.boundaries)
-    assert learned.shape == (num_classes or 1,)
-    assert (np.abs(learned - 1.1) > 1e-4).any()
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(loaded(x), model(x))

@@ -40,8 +40,8 @@ def test_arrays_of_every_dtype_are_read(zipped, tmp_path):
 def test_views_of_a_storage(zipped, tmp_path):
     kept = np.arange(12, dtype="float32")
     tensors = {
-        "transposed": Tensor(kept.reshape(3, 4), shape=(4, 3), strides=(1, 4)),
-        "column": Tensor(kept.reshape(3, 4), offset=2, shape=(3,), strides=(4,)),
+        "transposed": Tensor(kept, shape=(4, 3), strides=(1, 4)),
+        "column": Tensor(kept, offset=2, shape=(3,), strides=(4,)),
         "half": Tensor(np.array([0x3F80, 0xC000, 0x7F80], "uint16"), "bfloat16"),
     }
     save(state_dict(tensors), tmp_path / "views.pth", zipped)
@@ -49,6 +49,7 @@ def test_views_of_a_storage(zipped, tmp_path):
     np.testing.assert_array_equal(found["transposed"], kept.reshape(3, 4).T)
     np.testing.assert_array_equal(found["column"], [2, 6, 10])
     np.testing.assert_array_equal(found["half"], [1, -2, np.inf])
+    assert np.shares_memory(found["transposed"], found["column"])
 
 
 @BOTH
@@ -113,18 +114,6 @@ def test_a_small_file_uses_little_memory(content, tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 5 * 2**20 + 2 * len(content)
     finally:
         tracemalloc.stop()
-
-
-@BOTH
-def test_tensors_of_one_storage_share_memory(zipped, tmp_path):
-    path = tmp_path / "shared.pth"
-    numbers = np.arange(2**16, dtype="float32")
-
-    first = Tensor(numbers)
-    save(state_dict({str(number): first for number in range(100)}), path, zipped)
-    tensors = read_tensors(path)
-    assert len(tensors) == 100
-    assert all(np.shares_memory(one, tensors["0"]) for one in tensors.values())
 
 
 class Trap:

@@ -11,11 +11,6 @@ from pipelines.datasets.glyphs import glyphs
 from pipelines.datasets.registry import load_dataset
 
 
-@pytest.fixture(scope="module")
-def hundred():
-    return glyphs(100)
-
-
 @pytest.fixture
 def undistorted(monkeypatch):
     for name, value in {"ROTATION": 0, "SCALE": 1, "SHIFT": 0, "CONTRAST": 1}.items():
@@ -24,25 +19,16 @@ def undistorted(monkeypatch):
     return monkeypatch
 
 
-def characters(table):
-    return [name.split(" ", 1)[1] for name in table.class_names]
-
-
-def test_shape_dtype_and_twelve_images_a_class(hundred):
+def test_twelve_images_of_each_class_and_fewer_classes_are_the_first_classes():
+    hundred, fifty = glyphs(100), glyphs(50)
     assert hundred.arrays.shape == (1200, 32, 32, 1)
     assert hundred.arrays.dtype == np.uint8
     assert hundred.paths is None
     np.testing.assert_array_equal(hundred.labels, np.arange(1200) // 12)
     assert hundred.num_classes == len(set(hundred.class_names)) == 100
-
-
-def test_names_contain_code_point_and_character(hundred):
-    for name, character in zip(hundred.class_names, characters(hundred)):
-        assert name == f"U+{ord(character):04X} {character}"
-
-
-def test_fewer_classes_are_the_first_classes(hundred):
-    fifty = glyphs(50)
+    for name in hundred.class_names:
+        code_point, character = name.split(" ", 1)
+        assert code_point == f"U+{ord(character):04X}"
     np.testing.assert_array_equal(fifty.arrays, hundred.arrays[:600])
     assert fifty.class_names == hundred.class_names[:50]
 

@@ -1,18 +1,38 @@
 """The published datasets: layouts, lists, boundaries, boxes, and damaged or missing parts."""
 
+import json
 import pathlib
 
+import numpy as np
 import pytest
 from official_layouts import (
+    write_cars,
     write_cars_devkit,
     write_cub,
     write_groceries,
     write_inshop,
+    write_mat,
     write_sop,
 )
 
-from pipelines.datasets import cub
+from pipelines.datasets import cars, cub, read_mat
 from pipelines.datasets.registry import load_dataset
+
+
+@pytest.fixture(autouse=True)
+def _read_here(request, monkeypatch):
+    """Read Cars-196 without its subprocess, which takes half a second, except in its tests."""
+    if "subprocess" in request.node.name:
+        return
+
+    def printed(file, variable):
+        try:
+            return json.dumps(read_mat.variable_of(file, variable))
+        except Exception as error:
+            raise ValueError(f"{file} cannot be read as a MATLAB file: {error}") from error
+
+    monkeypatch.setattr(cars, "_printed", printed)
+
 
 WRITE = {
     "cub": write_cub,
@@ -174,20 +194,24 @@ def test_labels_are_joined_by_id_not_by_line(tmp_path):
     assert cub.load(tmp_path).table.labels.tolist() == [0, 1, 1]
 
 
-def test_class_ids_up_to_100_are_for_training(tmp_path):
-    split = load_dataset("cub", write_cub(tmp_path, range(1, 201)))
-    assert split.train.class_names[-1] == "100.Bird_100"
-    assert split.test.class_names[0] == "101.Bird_101"
-    assert (split.train.num_classes, split.test.num_classes) == (100, 100)
-
-
-def test_the_boundary_of_a_subset_of_cub(tmp_path):
-    write_cub(tmp_path)
-    split = load_dataset("cub", tmp_path)
-    assert split.train.class_names == ("001.Bird_1", "002.Bird_2")
-    split = load_dataset("cub", tmp_path, train_classes=1, test_classes=2)
-    assert split.train.class_names == ("001.Bird_1",)
-    assert split.test.class_names == ("002.Bird_2", "101.Bird_101")
+@pytest.mark.parametrize(
+    ("name", "write", "boundary", "train", "test"),
+    [
+        ("cub", lambda root: write_cub(root, (1, 100, 101)), (),
+         ("001.Bird_1", "100.Bird_100"), ("101.Bird_101",)),
+        ("cub", write_cub, (1, 2), ("001.Bird_1",), ("002.Bird_2", "101.Bird_101")),
+        ("cars", lambda root: write_cars(root, (1, 98, 99)), (), ("Car 1", "Car 98"), ("Car 99",)),
+        ("cars", write_cars_devkit, (), ("Car 1", "Car 2"), ("Car 99", "Car 100")),
+        ("cars", write_cars, (3,), ("Car 1", "Car 2", "Car 99"), ("Car 100",)),
+        ("groceries", lambda root: write_groceries(root, (0, 1, 2, 3)), (1, 2),
+         ("Kind_0",), ("Kind_1", "Kind_2")),
+    ],
+)  # fmt: skip
+def test_the_official_and_other_boundaries(name, write, boundary, train, test, tmp_path):
+    arguments = dict(zip(("train_classes", "test_classes"), boundary))
+    split = load_dataset(name, write(tmp_path), **arguments)
+    assert (split.train.class_names, split.test.class_names) == (train, test)
+    assert split.catalog is None or split.catalog.class_names == test
 
 
 @pytest.mark.parametrize(
@@ -294,8 +318,94 @@ def test_coarse_ids_are_unchanged(tmp_path):
     assert split.train.select_classes([3, 0]).select([0]).coarse_ids.tolist() == [3, 0]
 
 
-def test_other_boundary_also_splits_the_catalog(tmp_path):
-    write_groceries(tmp_path, train=(0, 1, 2, 3))
-    split = load_dataset("groceries", tmp_path, train_classes=1, test_classes=2)
-    assert split.train.class_names == ("Kind_0",)
-    assert split.catalog.class_names == ("Kind_1", "Kind_2")
+def test_rows_classes_and_boxes_of_cars_from_the_subprocess(tmp_path):
+    table = cars.load(write_cars(tmp_path, (101, 7, 7, 10)), crop_to_box=True).table
+    assert table.class_names == ("Car 7", "Car 10", "Car 101")
+    assert table.labels.tolist() == [2, 0, 0, 1]
+    assert table.paths[0] == str(tmp_path / "car_ims" / "000001.jpg")
+    # They start at 0 and include their last pixel.
+    assert table.boxes.tolist() == [[1, 0, 20, 30], [3, 1, 20, 30], [5, 2, 20, 30], [7, 3, 20, 30]]
+
+
+def test_the_second_layout_of_cars_pools_its_two_sets(tmp_path):
+    table = cars.load(write_cars_devkit(tmp_path)).table
+    assert table.class_names == ("Car 1", "Car 2", "Car 99", "Car 100")
+    assert table.labels.tolist() == [0, 2, 1, 3, 0]
+    assert table.boxes is None
+    assert table.paths[2] == str(tmp_path / "cars_train" / "00003.jpg")
+    assert table.paths[3] == str(tmp_path / "cars_test" / "00001.jpg")
+
+
+def test_cars_with_lists_in_devkit_and_nested_folders(tmp_path):
+    root = write_cars_devkit(tmp_path / "stanford_cars")
+    test_list = "cars_test_annos_withlabels.mat"
+    (root / test_list).rename(root / "devkit" / test_list)
+    for side in ("cars_train", "cars_test"):
+        (root / side).rename(root / "moved")
+        (root / side).mkdir()
+        (root / "moved").rename(root / side / side)
+    table = cars.load(tmp_path).table
+    assert len(table) == 5
+    assert table.paths[4] == str(root / "cars_test" / "cars_test" / "00002.jpg")
+
+
+def write_three_cars(root, path_field="relative_im_path", **replaced):
+    write_cars(root, (1, 2, 3))
+    paths = [f"car_ims/{image:06}.jpg" for image in (1, 2, 3)]
+    write_mat(root / "cars_annos.mat", (1, 2, 3), path_field, paths, **replaced)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        *(
+            ({"class": [1, value, 3]}, ", annotation 2 must be a file name")
+            for value in ("x", np.uint64(2**63), 2**40, -(2**40))
+        ),
+        ({"bbox_x2": [9, 9, 9.5]}, r", annotation 3 .*\[3, 3, 6, 9.5, 25\]"),
+        ({"path_field": "fname"}, ".*fields relative_im_path, class.* but got .*fname"),
+        ({"class": [1, 0, 198]}, ".*all classes, but got 196 names, and 2 .*first: 0, 198"),
+    ],
+)
+def test_invalid_annotations_of_cars(tmp_path, fields, message):
+    root = write_three_cars(tmp_path, **fields)
+    with pytest.raises(ValueError, match=f"cars_annos.mat{message}"):
+        cars.load(root)
+
+
+def test_a_box_of_cars_that_ends_before_its_start_only_matters_if_used(tmp_path):
+    root = write_three_cars(tmp_path, bbox_x2=[31, 1, 33])
+    assert len(cars.load(root).table) == 3
+    with pytest.raises(ValueError, match="cars_annos.mat, annotation 2 must have a box whose last"):
+        cars.load(root, crop_to_box=True)
+
+
+@pytest.mark.parametrize("size", [0, 100, 400])
+def test_a_truncated_matlab_file(tmp_path, size):
+    file = write_cars(tmp_path) / "cars_annos.mat"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(ValueError, match="cars_annos.mat cannot be read as a MATLAB file: "):
+        cars.load(tmp_path)
+
+
+def test_a_matlab_file_without_the_variable(tmp_path):
+    from scipy.io import savemat
+
+    savemat(write_cars(tmp_path) / "cars_annos.mat", {"x": 1})
+    with pytest.raises(ValueError, match="cars_annos.mat must contain the variable"):
+        cars.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "the reader crashed with signal 11"),
+        ("import sys; sys.exit('Unknown mat file type')", "Unknown mat file type"),
+    ],
+)
+def test_a_file_that_crashes_the_subprocess(program, message, tmp_path, monkeypatch):
+    (tmp_path / "child.py").write_text(program)
+    monkeypatch.setattr(read_mat, "__file__", str(tmp_path / "child.py"))
+    with pytest.raises(ValueError, match=f"cannot be read as a MATLAB file: {message}"):
+        cars.load(write_cars(tmp_path / "data"))

@@ -44,17 +44,26 @@ AUGMENTED = [
 ]
 
 
-def reason(call):
+def refusal(read, *arguments):
     """Return None or the reason of a refusal; other exceptions are faults."""
     try:
-        call()
+        read(*arguments)
     except REFUSALS as error:
         return str(getattr(error, "message", "") or "damaged")[:200]
     return None
 
 
-def turned_otherwise(pixels, shown):
+def found_in(table, **options):
+    found = find_bad_images(table, **options)
+    return found[0][2] if found else None
+
+
+def turned_otherwise(encoded, shown):
     """Return whether a thumbnail shows the image in another orientation."""
+    pixels = DECODED(encoded).numpy()
+    if max(pixels.shape) > 320:
+        return False
+    shown = np.asarray(Image.open(io.BytesIO(shown)).convert("RGB"))
     ways = [np.rot90(side, turn) for side in (shown, shown[:, ::-1]) for turn in range(4)]
     differences = [
         np.abs(way.astype(int) - pixels).mean() if way.shape == pixels.shape else 255.0
@@ -63,67 +72,44 @@ def turned_otherwise(pixels, shown):
     return differences[0] > 10 and min(differences) < differences[0] / 2
 
 
-def looked_at(path, client):
-    """Return the answers of all readers of an image."""
+def compared(path, client):
+    """Return the reason of the check or None, and the faults of the other readers or None."""
     encoded = path.read_bytes()
-    found = {}
-    for name, table in (
-        ("check", ImageTable.from_paths([path], [0])),
-        ("check in memory", ImageTable.from_encoded([encoded], [0])),
-    ):
-        bad = find_bad_images(table, max_pixels=MAX_PIXELS)
-        found[name] = bad[0][2] if bad else None
-    first = find_bad_images(ImageTable.from_paths([path], [0]), decode=False)
-    found["first bytes"] = first[0][2] if first else None
-    kept = []
-    found["whole"] = reason(lambda: kept.append(DECODED(encoded).numpy()))
-    found["evaluation"] = reason(lambda: EVALUATED(encoded))
-    found["training"] = [
-        reason(lambda augment=augment, seed=seed: augment(encoded, [seed, 7]))
-        for augment in AUGMENTED
-        for seed in range(2)
-    ]
+    file, memory = ImageTable.from_paths([path], [0]), ImageTable.from_encoded([encoded], [0])
+    checked, in_memory = (found_in(table, max_pixels=MAX_PIXELS) for table in (file, memory))
+    first_bytes = found_in(file, decode=False)
+    undecoded = refusal(DECODED, encoded)
+    untrained = [refusal(EVALUATED, encoded)]
+    untrained += [refusal(read, encoded, [seed, 7]) for read in AUGMENTED for seed in range(2)]
     form = {"image": (io.BytesIO(encoded), "photo.jpg")}
     answer = client.post("/search", data=form, content_type="multipart/form-data")
-    found["upload"] = [answer.status_code, str(answer.json)[:200]]
+    status, said = answer.status_code, str(answer.json)[:200]
+    shown = hidden = None
     try:
         shown, _ = thumbnail(path, MAX_PIXELS)
-        found["thumbnail"] = None
     except ValueError as error:
-        found["thumbnail"] = str(error)
-    else:
-        if kept and max(kept[0].shape) <= 320:
-            pixels = np.asarray(Image.open(io.BytesIO(shown)).convert("RGB"))
-            found["turned otherwise"] = turned_otherwise(kept[0], pixels)
-    return found
-
-
-def fault_of(found):
-    """Return the fault of a reader on this image, or None."""
-    reasons = [found[name] for name in ("check", "check in memory", "first bytes", "thumbnail")]
-    if any(
-        "\n" in reason or not reason or "Graph" in reason
-        for reason in reasons
-        if reason is not None
-    ):
-        return f"no line: {reasons}"
-    if (found["check"] is None) != (found["check in memory"] is None):
-        return f"checked differently: {found}"
-    if found["check"] is None and (found["evaluation"] or any(found["training"])):
-        return f"accepted by the check, not by a training: {found}"
-    if found["check"] is None and found["first bytes"]:
-        return f"accepted by the check, not by its first bytes: {found}"
-    if found["check"] and not found["whole"] and "scans" not in found["check"]:
-        return f"refused by the check, but decoded: {found}"
-    status, said = found["upload"]
-    if status not in (200, 400) or (status == 400 and "cannot be searched: " not in said):
-        return f"upload: {status} {said}"
-    # Search and training read a crop of a JPEG that is damaged below the crop.
-    if status == 200 and found["check"] and not found["check"].startswith("jpeg"):
-        return f"refused by the check, but searched: {found}"
-    if found.get("turned otherwise"):
-        return f"a thumbnail is turned another way: {found}"
-    return None
+        hidden = str(error)
+    reasons = [why for why in (checked, in_memory, first_bytes, hidden) if why is not None]
+    refused = checked is not None
+    faults = {
+        "no line": any(not why or "\n" in why or "Graph" in why for why in reasons),
+        "checked differently": refused != (in_memory is not None),
+        "accepted by the check, not by a training": not refused and any(untrained),
+        "accepted by the check, not by its first bytes": not refused and first_bytes,
+        "refused by the check, but decoded": refused and not undecoded and "scans" not in checked,
+        "another answer to an upload": status != 200
+        and (status != 400 or "cannot be searched: " not in said),
+        # Search and training read a crop of a JPEG that is damaged below the crop.
+        "refused by the check, but searched": status == 200
+        and refused
+        and not checked.startswith("jpeg"),
+        "a thumbnail is turned another way": shown
+        and not undecoded
+        and turned_otherwise(encoded, shown),
+    }
+    answers = (*reasons, undecoded, untrained, status, said)
+    found = [fault for fault, there in faults.items() if there]
+    return checked, f"{', '.join(found)}: {answers}" if found else None
 
 
 class Trials:
@@ -141,9 +127,8 @@ class Trials:
         what, name, content = mutated_images.mutated_image(seed)
         path = self._folder / name
         path.write_bytes(content)
-        found = looked_at(path, self._client)
-        end = "read" if found["check"] is None else "refused in one line"
-        fault = fault_of(found)
+        refused, fault = compared(path, self._client)
+        end = "read" if refused is None else "refused in one line"
         return what, None if fault else end, fault
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from image_files import encode, png
-from PIL import Image
+from PIL import Image, ImageOps
 
 from pipelines.images import decode
 
@@ -20,9 +20,10 @@ def picture(channels, seed=0):
 
 
 def over_white(encoded):
-    """Decode a file with Pillow and composite it over white in float64."""
+    """Decode a file with Pillow, turn it upright, and composite it over white in float64."""
     image = Image.open(io.BytesIO(encoded))
     image.seek(0)
+    image = ImageOps.exif_transpose(image)
     rgba = np.asarray(image.convert("RGBA")).astype(np.float64)
     opacity = rgba[..., 3:] / 255
     return np.round(rgba[..., :3] * opacity + 255 * (1 - opacity)).astype(np.int64)
@@ -34,6 +35,15 @@ def gray_png(levels, bits, transparent=None):
     scanlines = b"".join(b"\0" + np.packbits(row).tobytes() for row in rows)
     key = [] if transparent is None else [(b"tRNS", struct.pack(">H", transparent))]
     return png(levels.shape[1], levels.shape[0], bits, 0, scanlines, *key)
+
+
+def turned(orientation, file_format, **options):
+    """Return a file of HEIGHT x WIDTH pixels after its EXIF orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = picture(3)
+    stored = image if orientation < 5 else image.transpose(Image.Transpose.TRANSPOSE)
+    return encode(stored, file_format, exif=exif, **options)
 
 
 RGB, GRAY, RGBA = picture(3), picture(1), picture(4)
@@ -65,6 +75,12 @@ STILL_FILES = {
     "gif": encode(RGB.quantize(64), "GIF"),
     "gif_animated": encode(RGB.quantize(64), "GIF", **ANIMATED),
 }
+for orientation in range(2, 9):
+    STILL_FILES |= {
+        f"jpeg_turned_{orientation}": turned(orientation, "JPEG"),
+        f"png_turned_{orientation}": turned(orientation, "PNG"),
+        f"webp_turned_{orientation}": turned(orientation, "WEBP", lossless=True),
+    }
 BAD_FILES = {
     "empty": (b"", "not a JPEG, PNG, WebP, BMP or GIF image"),
     "text": (b"no picture at all", "not a JPEG, PNG, WebP, BMP or GIF image"),
@@ -132,9 +148,11 @@ def test_box_behaves_like_a_separate_image(name, box, rows, columns):
     np.testing.assert_array_equal(image.crop(window), inside[height // 2 :, width // 3 :][:1, :1])
 
 
-@tiers.parametrize(
-    "name", STILL_FILES, ["jpeg", "jpeg_cmyk", "png", "png_palette_transparent", "gif"]
-)
+SOME = ["jpeg", "jpeg_cmyk", "png", "png_palette_transparent", "gif"]
+SOME += [f"jpeg_turned_{orientation}" for orientation in range(2, 9)]
+
+
+@tiers.parametrize("name", STILL_FILES, SOME)
 def test_window_equals_the_part_of_the_whole_image(name):
     whole = decode_image(STILL_FILES[name]).numpy()
     rng = np.random.default_rng(3)
@@ -159,13 +177,14 @@ def test_quick_window_differs_only_in_the_colors_of_outer_columns(name):
     assert bool(image.is_jpeg)
     for window in ([0, 0, HEIGHT, WIDTH], [7, 11, 40, 50], [60, 82, 1, 1]):
         exact, quick = image.crop(window).numpy(), image.crop_jpeg(tf.constant(window)).numpy()
-        np.testing.assert_array_equal(quick[:, 1:-1], exact[:, 1:-1])
+        rows = slice(1, -1) if "turned" in name else slice(None)  # stored columns can be rows
+        np.testing.assert_array_equal(quick[rows, 1:-1], exact[rows, 1:-1])
         gray = [pixels @ [0.299, 0.587, 0.114] for pixels in (quick, exact)]
         np.testing.assert_allclose(*gray, atol=2.5)
 
 
 @pytest.mark.parametrize("reduction", [2, 4, 8])
-@pytest.mark.parametrize("name", JPEGS)
+@pytest.mark.parametrize("name", [name for name in JPEGS if "turned" not in name])
 def test_reduced_jpeg_averages_blocks(name, reduction):
     # Inside the picture, because a file pads its last blocks at the border.
     rows, columns = HEIGHT // reduction, WIDTH // reduction

@@ -4,12 +4,14 @@ import functools
 import io
 import struct
 
+import image_files
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from PIL import Image, ImageOps
+from mutations import OF_BYTES, mutated
+from PIL import Image
 
 import pipelines
 from experiments.evaluation.pictures import thumbnail
@@ -61,11 +63,9 @@ def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x011
 
 
 def encode(image, file_format, exif=b"", **options):
-    file = io.BytesIO()
     # Pillow removes the prefix in formats that do not have it.
-    exif = {"exif": b"Exif\0\0" + exif} if exif else {}
-    image.save(file, file_format, **(FORMATS[file_format] | options), **exif)
-    return file.getvalue()
+    options |= {"exif": b"Exif\0\0" + exif} if exif else {}
+    return image_files.encode(image, file_format, **(FORMATS[file_format] | options))
 
 
 def stored(image, orientation):
@@ -78,10 +78,6 @@ def turned(orientation, file_format, image=None, exif=None, **options):
     image = image or picture()
     exif = tiff(orientation) if exif is None else exif
     return encode(stored(image, orientation), file_format, exif, **options)
-
-
-def by_pillow(encoded):
-    return np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))).convert("RGB"))
 
 
 def as_stored(encoded):
@@ -102,41 +98,12 @@ def app1(*arguments, prefix=b"Exif\0\0", fill=0, **options):
     return segment(0xE1, prefix + tiff(*arguments, **options), fill)
 
 
-@tiers.parametrize("byte_order", "<>", [">"])
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("byte_order", "<>")
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_all_eight_orientations_equal_pillow(orientation, file_format, byte_order):
-    encoded = turned(orientation, file_format, exif=tiff(orientation, byte_order))
+def test_all_eight_orientations_are_turned_upright(orientation, byte_order):
+    encoded = turned(orientation, "PNG", exif=tiff(orientation, byte_order))
     assert orientation_of(encoded) == orientation
-    decoded = decode_image(encoded).numpy()
-    np.testing.assert_array_equal(decoded, by_pillow(encoded))
-    assert decoded.shape == (HEIGHT, WIDTH, 3)
-    # Equal to the upright copy, except for the noise of another JPEG.
-    tolerance = 3 if file_format == "JPEG" else 0
-    assert np.abs(decoded.astype(int) - np.asarray(picture())).mean() <= tolerance
-    # TensorFlow's decoders ignore the orientation. If this changes, images are rotated twice.
-    theirs = np.squeeze(THEIRS[file_format](encoded))
-    np.testing.assert_array_equal(theirs, as_stored(encoded))
-
-
-@tiers.parametrize("file_format", FORMATS, ["JPEG"])
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_window_equals_the_part_of_the_upright_image(orientation, file_format):
-    encoded = turned(orientation, file_format)
-    whole = decode_image(encoded).numpy()
-    image = decode.open_image(encoded)
-    rng = np.random.default_rng(orientation)
-    windows = [(0, 0, HEIGHT, WIDTH), (HEIGHT - 1, 0, 1, 1), (0, WIDTH - 1, 1, 1)]
-    for _ in range(8):
-        height, width = rng.integers(1, HEIGHT + 1), rng.integers(1, WIDTH + 1)
-        windows.append((*rng.integers(0, (HEIGHT - height + 1, WIDTH - width + 1)), height, width))
-    for y, x, height, width in windows:
-        window = tf.constant([y, x, height, width], tf.int32)
-        expected = whole[y : y + height, x : x + width]
-        np.testing.assert_array_equal(image.crop(window), expected)
-        if file_format == "JPEG":  # except for the colors of the outer stored columns
-            quick = image.crop_jpeg(window).numpy()
-            np.testing.assert_array_equal(quick[1:-1, 1:-1], expected[1:-1, 1:-1])
+    np.testing.assert_array_equal(decode_image(encoded), picture())
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
@@ -253,22 +220,12 @@ def test_damaged_exif_never_fails_if_the_image_is_readable(file_format):
     """Mutate files at random. Readable pixels come out in one of the eight orientations."""
     encoded = turned(6, file_format, exif=tiff(6, "<"))
     place = encoded.index({"JPEG": b"Exif", "PNG": b"eXIf", "WEBP": b"EXIF"}[file_format])
+    start, end = place - 4, place + 76
     rng = np.random.default_rng(0)
     seen, readable = set(), 0
     for _ in range(300):
-        damaged = bytearray(encoded)
-        for _ in range(rng.integers(1, 6)):
-            at = min(place - 4 + rng.integers(0, 80), len(damaged) - 1)
-            kind = rng.integers(0, 4)
-            if kind == 0:
-                damaged[at] = rng.integers(0, 256)
-            elif kind == 1:
-                damaged[at] = rng.choice([0, 1, 8, 0x7F, 0x80, 0xFF])
-            elif kind == 2:
-                del damaged[at : at + rng.integers(1, 9)]
-            else:
-                damaged[at:at] = rng.bytes(rng.integers(1, 9))
-        damaged = bytes(damaged)
+        _, part = mutated(encoded[start:end], rng, OF_BYTES)
+        damaged = encoded[:start] + part + encoded[end:]
         orientation = int(orientation_of(damaged))
         assert orientation in ORIENTATIONS
         seen.add(orientation)
@@ -291,33 +248,23 @@ def test_a_million_empty_segments_end_the_search():
     assert orientation_of(b"\xff\xd8\xff" + b"Exif\0\0") == 1
 
 
-def embedding_model():
-    """Return 4×4 pixels of an image for a comparison by cosine."""
-    return keras.Sequential(
+@pytest.mark.slow
+def test_exported_model_embeds_all_orientations_like_the_evaluation(tmp_path):
+    """Embeddings are 4×4 pixels for a comparison by cosine."""
+    model = keras.Sequential(
         [keras.Input([4, 4, 3]), keras.layers.Rescaling(1.0, -127.5), keras.layers.Flatten()]
     )
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    path = tmp_path_factory.mktemp("orientation") / "model"
-    export_saved_model(embedding_model(), path, EvaluationTransform(4))
-    return path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_exported_model_embeds_all_orientations_like_the_evaluation(exported, file_format):
-    photos = [turned(orientation, file_format) for orientation in ORIENTATIONS]
-    evaluated = pipelines.evaluation_batches(
-        ImageTable.from_encoded(photos, [0] * 8), EvaluationTransform(4), 8
-    )
-    (images,) = evaluated
-    served, bad = ImageEmbedder(exported)(photos)
-    assert not bad
-    np.testing.assert_allclose(served, embedding_model()(images), atol=1e-4)
-    cosines = served @ served[0] / np.linalg.norm(served, axis=1) / np.linalg.norm(served[0])
-    assert cosines.min() > (0.9995 if file_format == "JPEG" else 0.999999)
+    export_saved_model(model, tmp_path / "model", EvaluationTransform(4))
+    embed = ImageEmbedder(tmp_path / "model")
+    for file_format in FORMATS:
+        photos = [turned(orientation, file_format) for orientation in ORIENTATIONS]
+        table = ImageTable.from_encoded(photos, [0] * 8)
+        (images,) = pipelines.evaluation_batches(table, EvaluationTransform(4), 8)
+        served, bad = embed(photos)
+        assert not bad
+        np.testing.assert_allclose(served, model(images), atol=1e-4)
+        cosines = served @ served[0] / np.linalg.norm(served, axis=1) / np.linalg.norm(served[0])
+        assert cosines.min() > (0.9995 if file_format == "JPEG" else 0.999999)
 
 
 @tiers.parametrize("size", [(40, 30), (500, 400)], [(500, 400)])

@@ -11,9 +11,10 @@ from image_files import encode
 from PIL import Image
 from scipy import stats
 
+from pipelines.images.decode import open_image
 from pipelines.images.jitter import jitter_colors
+from pipelines.images.resample import resample, resample_for_training
 from pipelines.images.tensorflow_transforms import draw, transform_batch
-from pipelines.images.tensorflow_transforms import draw as draw_choices
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.images.windows import area_window
 
@@ -23,26 +24,27 @@ def noise(height, width, channels=3, seed=0):
     return rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
 
 
-def resized_size(height, width, resize):
-    if isinstance(resize, tuple):
-        return resize
-    if height <= width:
-        return resize, int(resize * width / height)
-    return int(resize * height / width), resize
+def smooth(height, width):
+    image = Image.fromarray(noise(5, 6)).resize((width, height), Image.BICUBIC)
+    return np.asarray(image)
 
 
-def sampled(pixels, resized, window, out):
+def encoded(pixels, file_format):
+    return encode(Image.fromarray(pixels), file_format, quality=95)
+
+
+def sampled(pixels, resized, window, out, antialias=True):
     """Scale a window of the resized image to out x out, as a plain sum over stored pixels.
 
-    Bilinear with antialiasing: a triangle as wide as the step between output pixels, where that is
-    more than one stored pixel, renormalised at the border of the image.
+    Bilinear: a triangle, renormalised at the border of the image. With antialiasing, it is as wide
+    as the step between output pixels, where that is more than one stored pixel.
     """
 
     def weights(length, resized_length, start, extent):
         matrix = np.zeros([out, length])
         stored_per_resized = length / resized_length
         step = extent * stored_per_resized / out
-        radius = max(step, 1.0)
+        radius = max(step, 1.0) if antialias else 1.0
         for i in range(out):
             centre = start * stored_per_resized + (i + 0.5) * step
             for j in range(length):
@@ -56,51 +58,45 @@ def sampled(pixels, resized, window, out):
     return np.einsum("ij,jkc,lk->ilc", rows, pixels.astype(np.float64), columns)
 
 
-def centre(resized, side):
-    y, x = (round((length - side) / 2.0) for length in resized)
-    return y, x, side, side
-
-
-SIZES = [(50, 70, 40), (70, 50, 40), (50, 70, (40, 40)), (33, 90, (45, 60)), (20, 25, 64)]
-
-
-@pytest.mark.parametrize("height,width,resize", SIZES)
-def test_evaluation_is_resize_and_center_crop(height, width, resize):
+@pytest.mark.parametrize(
+    ("height", "width", "resize", "resized"),
+    [
+        (50, 70, 40, (40, 56)),
+        (70, 50, 40, (56, 40)),
+        (50, 71, 40, (40, 56)),  # 56.8 without rounding
+        (50, 70, (40, 40), (40, 40)),
+        (33, 90, (45, 60), (45, 60)),
+        (20, 25, 64, (64, 80)),
+    ],
+)
+def test_evaluation_is_resize_and_center_crop(height, width, resize, resized):
     pixels = noise(height, width)
-    resized = resized_size(height, width, resize)
     result = EvaluationTransform(32, resize)(pixels)
     assert result.dtype == tf.float32
     assert result.shape == (32, 32, 3)
-    expected = sampled(pixels, resized, centre(resized, 32), 32)
+    y, x = (round((length - 32) / 2.0) for length in resized)
+    expected = sampled(pixels, resized, (y, x, 32, 32), 32)
     np.testing.assert_allclose(result, expected, atol=0.02)
 
 
-def encoded(pixels, file_format):
-    return encode(Image.fromarray(pixels), file_format, quality=90)
+TRANSFORMS = {
+    "fixed": TrainTransform(32, 48, crop="fixed", jitter=(0.2, 0.2, 0.2, 0.1)),
+    "none": TrainTransform(32, 48, crop="none", jitter=(0.2, 0.2, 0.2, 0.1)),
+    "area": TrainTransform(32, 48, area=(0.4, 1.0)),
+    "evaluation": lambda image, seed: EvaluationTransform(32, 48)(image),
+}
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
-@pytest.mark.parametrize("crop", ["fixed", "none"])
-def test_files_and_pixels_give_the_same_result(file_format, crop):
-    smooth = Image.fromarray(noise(9, 8)).resize((120, 95), Image.BICUBIC)
-    content = encoded(np.asarray(smooth), file_format)
-    pixels = np.asarray(Image.open(io.BytesIO(content)))
-    transform = TrainTransform(32, 48, crop=crop, jitter=(0.2, 0.2, 0.2, 0.1))
-    for seed in ([0, 1], [2, 3], [4, 5]):
-        np.testing.assert_allclose(transform(content, seed), transform(pixels, seed), atol=1e-3)
-    evaluation = EvaluationTransform(32, 48)
-    np.testing.assert_allclose(evaluation(content), evaluation(pixels), atol=1e-3)
-
-
-@pytest.mark.parametrize(("file_format", "edge"), [("JPEG", 2), ("PNG", 0)])
-def test_area_crops_of_files_and_pixels(file_format, edge):
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_files_and_pixels_give_the_same_result(name, file_format):
     """Equal except for the color of a JPEG's outer columns, see `EncodedImage.crop_jpeg`."""
-    smooth = Image.fromarray(noise(9, 8)).resize((60, 50), Image.BICUBIC)
-    content = encoded(np.asarray(smooth), file_format)
+    # An area of a larger JPEG is decoded at half the size.
+    content = encoded(smooth(50, 60) if name == "area" else smooth(95, 120), file_format)
     pixels = np.asarray(Image.open(io.BytesIO(content)))
-    transform = TrainTransform(32, 48, area=(0.4, 1.0))
+    edge = 2 if (name, file_format) == ("area", "JPEG") else 0
     for seed in range(4):
-        ours, expected = transform(content, [seed, 0]), transform(pixels, [seed, 0])
+        ours, expected = (TRANSFORMS[name](image, [seed, 0]) for image in (content, pixels))
         inner = slice(edge, 32 - edge)
         np.testing.assert_allclose(ours[:, inner], expected[:, inner], atol=1e-3)
         np.testing.assert_allclose(ours, expected, atol=25)
@@ -119,18 +115,6 @@ def test_fixed_crops_are_uniform():
         assert (abs(counts - expected) < 5 * math.sqrt(expected)).all(), counts
 
 
-def test_flip_mirrors_left_to_right():
-    pixels = noise(30, 30)
-    plain = TrainTransform(30, crop="none", flip=False)
-    flipped = TrainTransform(30, crop="none")
-    images = [flipped(pixels, [seed, 0]).numpy() for seed in range(12)]
-    reference = plain(pixels, [0, 0]).numpy()
-    is_same = [np.array_equal(image, reference) for image in images]
-    is_mirrored = [np.array_equal(image, reference[:, ::-1]) for image in images]
-    assert any(is_same) and any(is_mirrored)
-    assert all(same or mirrored for same, mirrored in zip(is_same, is_mirrored))
-
-
 @pytest.mark.parametrize("crop", ["fixed", "none", "area"])
 def test_jitter_sees_the_whole_resized_image(crop):
     """Equal to torchvision's Resize, ColorJitter, RandomResizedCrop, and flip, in this order."""
@@ -138,6 +122,7 @@ def test_jitter_sees_the_whole_resized_image(crop):
     pixels[:, :26] //= 4  # so that the means of crops differ from the mean of the image
     jitter = (0.3, 0.5, 0.3, 0.1)
     transform = TrainTransform(24, (40, 52), crop=crop, area=(0.15, 0.2), jitter=jitter)
+    flips = set()
     for seed in range(6):
         _, (start, extent), flip, numbers = draw(transform, tf.constant([40, 52]), [seed, 0])
         colors = torchvision_model.jittered(pixels, numbers.numpy().tolist(), jitter)
@@ -146,6 +131,8 @@ def test_jitter_sees_the_whole_resized_image(crop):
         expected = sampled(cut, (height, width), (0, 0, height, width), 24)
         expected = expected[:, ::-1] if flip[0] < 0.5 else expected
         np.testing.assert_allclose(transform(pixels, [seed, 0]), expected, atol=1.0)
+        flips.add(bool(flip[0] < 0.5))
+    assert flips == {True, False}
 
 
 def test_a_seed_fixes_every_bit_and_seeds_differ():
@@ -268,14 +255,14 @@ def test_factors_are_uniform_and_all_orders_are_equally_likely():
     transform = TrainTransform(8, jitter=(0.3, 0.3, 0.3, 0.1))
 
     @tf.function
-    def draw(seeds):
+    def numbers_of(seeds):
         return tf.map_fn(
-            lambda seed: draw_choices(transform, tf.constant([8, 8]), seed)[3],
+            lambda seed: draw(transform, tf.constant([8, 8]), seed)[3],
             seeds,
             fn_output_signature=tf.float32,
         )
 
-    numbers = draw(tf.constant([[number, 3] for number in range(count)])).numpy()
+    numbers = numbers_of(tf.constant([[number, 3] for number in range(count)])).numpy()
     places, keys = np.split(numbers, 2, axis=1)
     for kind in range(4):
         assert stats.kstest(places[:, kind], "uniform").pvalue > 1e-3
@@ -284,3 +271,73 @@ def test_factors_are_uniform_and_all_orders_are_equally_likely():
     assert len(counts) == 24
     assert stats.chisquare(counts).pvalue > 1e-3
     assert abs(np.corrcoef(numbers.T) - np.eye(8)).max() < 5 / np.sqrt(count)
+
+
+def window_of(*numbers):
+    """Convert (y, x, height, width) to a window of `pipelines.images.windows`."""
+    return tf.constant(numbers[:2], tf.float32), tf.constant(numbers[2:], tf.float32)
+
+
+def both(source, resized, part):
+    """Return the results of `resample_for_training` and `resample`."""
+    image = open_image(source)
+    return (read(image, resized, part, 16).numpy() for read in (resample_for_training, resample))
+
+
+@pytest.mark.parametrize("extent", [(16, 16), (31, 20), (9, 30), (8, 8)])
+def test_crops_below_two_stored_pixels_per_output_pixel_are_bilinear(extent):
+    pixels = np.random.default_rng(1).integers(0, 256, (50, 40, 3), dtype=np.uint8)
+    ours, _ = both(pixels, (50, 40), window_of(3, 5, *extent))
+    cut = pixels[3 : 3 + extent[0], 5 : 5 + extent[1]]
+    expected = sampled(cut, extent, (0, 0, *extent), 16, antialias=False)
+    np.testing.assert_allclose(ours, expected, atol=0.01)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("extent", [(32, 20), (7, 12), (3, 3), (48, 40)])
+def test_other_pixels_use_the_exact_filter(extent, channels):
+    pixels = np.random.default_rng(1).integers(0, 256, (50, 40, channels), dtype=np.uint8)
+    ours, exact = both(pixels, (50, 40), window_of(1.0, 0.0, *extent))
+    np.testing.assert_array_equal(ours, exact)
+
+
+def test_png_and_enlarged_jpeg_use_the_exact_filter():
+    pixels = smooth(150, 130)
+    ours, exact = both(encoded(pixels, "PNG"), (150, 130), window_of(10, 20, 80, 90))
+    np.testing.assert_array_equal(ours, exact)
+    ours, exact = both(encoded(pixels, "JPEG"), (150, 130), window_of(10, 20, 7, 9))
+    np.testing.assert_array_equal(ours, exact)
+
+
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+@pytest.mark.parametrize("box", [None, (13, 21, 250, 290)])
+def test_large_jpeg_is_reduced_and_looks_the_same(reduction, box):
+    """The result is nearer to the exact filter than a shift by half an output pixel."""
+    content = encoded(smooth(300, 320), "JPEG")
+    height, width = round(1.3 * reduction * 16), round(1.9 * reduction * 16)
+    source = content if box is None else (content, tf.constant(box, tf.int64))
+    resized, place = (250, 290), (4, 30)
+    image = open_image(source)
+    scale = np.array(image.size) / resized
+
+    def at(y, x):
+        part = window_of(*(np.array([place[0] + y, place[1] + x]) / scale), height / scale[0],
+                      width / scale[1])  # fmt: skip
+        return both(source, resized, part)
+
+    ours, exact = at(0, 0)
+    error = np.abs(ours - exact).mean()
+    step = np.array([height, width]) / 16
+    for down, right in ((1, 0), (0, 1), (-1, 0), (0, -1)):
+        _, moved = at(down * step[0] / 2, right * step[1] / 2)
+        assert error < np.abs(moved - exact).mean()
+    assert 0 < error < 2.5
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 1), (1, 300), (300, 300)])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "pixels"])
+def test_thin_images(size, kind):
+    pixels = np.full([*size, 3], 90, np.uint8)
+    source = pixels if kind == "pixels" else encoded(pixels, kind)
+    ours, _ = both(source, size, window_of(0, 0, *size))
+    np.testing.assert_allclose(ours, 90, atol=1.5)

@@ -222,7 +222,7 @@ def pytorch_metric_learning(inputs):
         ),
         "contrastive, two margins": contrastive,
         "contrastive, below 0": contrastive,
-        "snca": lambda sigma: losses.NCALoss(softmax_scale=1 / sigma, distance=cosine),
+        "snca": lambda temperature: losses.NCALoss(1 / temperature, distance=cosine),
         "multi_similarity": losses.MultiSimilarityLoss,
         "multi_similarity, other": losses.MultiSimilarityLoss,
         "fastap": losses.FastAPLoss,
@@ -238,34 +238,34 @@ def pytorch_metric_learning(inputs):
         ),
     }
     results = {}
+    cutoffs = LEARNING_CASES["distance weights"]
+    miner = miners.DistanceWeightedMiner(cutoffs["nearest"], cutoffs["farthest"])
     for batch in LEARNING_BATCHES:
-        ids = torch.tensor(inputs[f"inputs/{batch}/ids"])
+        ids, z = inputs[f"inputs/{batch}/ids"], inputs[f"inputs/{batch}/z"]
         for case, make in theirs.items():
-            z = torch.tensor(inputs[f"inputs/{batch}/z"], requires_grad=True)
-            value = make(**LEARNING_CASES[case])(z, ids) / (len(z) if case in SUMMED else 1)
-            value.backward()
-            results[f"{batch}/{case}/value"] = value.detach().numpy()
-            results[f"{batch}/{case}/gradient"] = z.grad.numpy()
-
-        cutoffs = LEARNING_CASES["distance weights"]
-        miner = miners.DistanceWeightedMiner(cutoffs["nearest"], cutoffs["farthest"])
-        results[f"{batch}/distance weights/value"] = _miner_weights(miner, z.detach(), ids)
+            divide = len(z) if case in SUMMED else 1
+            results |= _called(f"{batch}/{case}", make(**LEARNING_CASES[case]), ids, z, divide)
+        weights = _miner_weights(miner, torch.tensor(z), torch.tensor(ids))
+        results[f"{batch}/distance weights/value"] = weights
         results |= _with_weights(batch, inputs, losses)
+    ids, z = (inputs[f"inputs/{MEMORY['batch']}/{name}"] for name in ("ids", "z"))
     for case in MEMORY_CASES:
-        results |= _with_memory(case, inputs, losses, theirs[case](**LEARNING_CASES[case]))
-    results |= _called(
-        "square/smooth_ap", losses.SmoothAPLoss(SMOOTH_AP["temperature"]), inputs, "square"
-    )
-    return results
+        loss = theirs[case](**LEARNING_CASES[case])
+        memory = losses.CrossBatchMemory(loss, z.shape[1], MEMORY["memory_size"])
+        steps = zip(np.split(ids, MEMORY["steps"]), np.split(z, MEMORY["steps"]))
+        for number, (some_ids, some) in enumerate(steps):
+            results |= _called(f"memory/{case}/{number}", memory, some_ids, some)
+    ids, z = inputs["inputs/square/ids"], inputs["inputs/square/z"]
+    loss = losses.SmoothAPLoss(SMOOTH_AP["temperature"])
+    return results | _called("square/smooth_ap", loss, ids, z)
 
 
-def _called(name, loss, inputs, batch, weight=None):
+def _called(name, loss, ids, z, divide=1, weight=None):
     """Call a loss of the peer on a batch, with an extra weight if set."""
     import torch
 
-    ids = torch.tensor(inputs[f"inputs/{batch}/ids"]).long()
-    z = torch.tensor(inputs[f"inputs/{batch}/z"], requires_grad=True)
-    value = loss(z, ids)
+    z = torch.tensor(z, requires_grad=True)
+    value = loss(z, torch.tensor(ids).long()) / divide
     value.backward()
     called = {f"{name}/value": value.detach().numpy(), f"{name}/gradient": z.grad.numpy()}
     if weight is not None:
@@ -277,8 +277,9 @@ def _with_weights(batch, inputs, losses):
     """Compute the losses that own proxies or boundaries."""
     import torch
 
+    ids, z = inputs[f"inputs/{batch}/ids"], inputs[f"inputs/{batch}/z"]
     classes = len(inputs[f"inputs/{batch}/boundaries"])
-    sizes = {"num_classes": classes, "embedding_size": inputs[f"inputs/{batch}/z"].shape[1]}
+    sizes = {"num_classes": classes, "embedding_size": z.shape[1]}
     theirs = {
         "norm_softmax": losses.NormalizedSoftmaxLoss,
         "cosface": losses.CosFaceLoss,
@@ -290,6 +291,7 @@ def _with_weights(batch, inputs, losses):
     }
     renamed = {
         "soft_triple": lambda scale, margin: {"la": scale, "margin": margin},
+        "proxy_anchor": lambda scale, margin: {"alpha": scale, "margin": margin},
         "proxy_nca": lambda temperature: {"softmax_scale": 1 / temperature},
     }
     results = {}
@@ -305,7 +307,7 @@ def _with_weights(batch, inputs, losses):
         proxies = torch.tensor(inputs[f"inputs/{batch}/proxies/{centers}"])
         turned = weight.shape != proxies.shape
         weight.data = proxies.T.clone() if turned else proxies.clone()
-        results |= _called(f"{batch}/{case}", loss, inputs, batch, weight)
+        results |= _called(f"{batch}/{case}", loss, ids, z, weight=weight)
         if turned:
             results[f"{batch}/{case}/of weights"] = results[f"{batch}/{case}/of weights"].T
 
@@ -314,24 +316,7 @@ def _with_weights(batch, inputs, losses):
         learn_beta=True, num_classes=classes,
     )  # fmt: skip
     loss.beta.data = torch.tensor(inputs[f"inputs/{batch}/boundaries"])
-    return results | _called(f"{batch}/boundaries", loss, inputs, batch, loss.beta)
-
-
-def _with_memory(case, inputs, losses, loss):
-    """Compute a loss against earlier batches and the current one, step by step."""
-    import torch
-
-    ids, z = (inputs[f"inputs/{MEMORY['batch']}/{name}"] for name in ("ids", "z"))
-    memory = losses.CrossBatchMemory(loss, z.shape[1], MEMORY["memory_size"])
-    results = {}
-    parts = zip(np.split(ids, MEMORY["steps"]), np.split(z, MEMORY["steps"]))
-    for number, (some_ids, some) in enumerate(parts):
-        some = torch.tensor(some, requires_grad=True)
-        value = memory(some, torch.tensor(some_ids).long())
-        value.backward()
-        results[f"memory/{case}/{number}/value"] = value.detach().numpy()
-        results[f"memory/{case}/{number}/gradient"] = some.grad.numpy()
-    return results
+    return results | _called(f"{batch}/boundaries", loss, ids, z, weight=loss.beta)
 
 
 def _miner_weights(miner, embeddings, ids):

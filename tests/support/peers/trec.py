@@ -21,15 +21,7 @@ import numpy as np
 FILE = pathlib.Path(__file__).with_name("trec.npz")
 KS = (1, 5, 10)
 MEASURES = [f"{name}@{k}" for k in KS for name in ("ndcg", "mrr", "precision")]
-# Case: the relation of `ranking_scores`.
-CASES = {"classes": None, "classes, gallery": None, "tags": "shares_tag"}
-
-
-def relation_of(case):
-    """Return the relation of a case."""
-    from keras_dml import relations
-
-    return relations.SharesLabel() if CASES[case] else None
+CASES = ("classes", "classes, gallery", "tags")
 
 
 def inputs():
@@ -37,7 +29,7 @@ def inputs():
     rng = np.random.default_rng(7)
     arrays = {"embeddings": rng.normal(size=(60, 6)), "gallery": rng.normal(size=(45, 6))}
     for case in CASES:
-        if CASES[case]:
+        if case == "tags":
             tags = rng.random((60, 5)) < 0.25
             tags[np.arange(60), rng.integers(0, 5, 60)] = True  # each row has a tag
             arrays[f"{case}/labels"] = tags.astype(np.int64)
@@ -49,7 +41,11 @@ def inputs():
 
 def arguments(case, arrays):
     """Return the arguments of `ranking_scores` for a case."""
-    found = {"labels": arrays[f"{case}/labels"], "relation": relation_of(case)}
+    from keras_dml import relations
+
+    found = {"labels": arrays[f"{case}/labels"]}
+    if case == "tags":
+        found["relation"] = relations.SharesLabel()
     if case.endswith("gallery"):
         found |= {"gallery": arrays["gallery"], "gallery_labels": arrays[f"{case}/gallery_labels"]}
     return {"embeddings": arrays["embeddings"], **found}
