@@ -5,6 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
+from keras_dml.retrieval import ExactIndex
+
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
 )
@@ -24,6 +26,14 @@ def clustered(n=3000, seed=0):
     generator = np.random.default_rng(seed)
     rows = centers[generator.integers(0, 300, n)] + 0.5 * generator.normal(size=(n, 32))
     return rows.astype(np.float32)
+
+
+def clusters(classes, size, dimensions, scale, seed=0):
+    """Return rows and labels of classes of equal size around random centers, plus noise."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), size)
+    centers = scale * rng.normal(size=(classes, dimensions))
+    return centers[labels] + rng.normal(size=(len(labels), dimensions)), labels
 
 
 def naive_search(items, queries, metric, rows=None):
@@ -59,6 +69,16 @@ def naive_recall(embeddings, labels, k, metric, gallery=None, gallery_labels=Non
     for query, rows in enumerate(naive_neighbors(embeddings, metric, gallery)):
         hits += any(of_items[row] == labels[query] for row in rows[:k])
     return hits / len(labels)
+
+
+def recall_at_10(index, embeddings):
+    """Return recall by its definition: the share of each row's 10 nearest others in the result."""
+    exact, _ = ExactIndex(embeddings, index.metric).search(embeddings, 11)
+    found, _ = index.search(embeddings, 11)
+    hits = 0
+    for row, (wanted, got) in enumerate(zip(exact.tolist(), found.tolist())):
+        hits += len((set(wanted) & set(got)) - {row})
+    return hits / (10 * len(embeddings))
 
 
 def awkward_set(seed=0):

@@ -6,24 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tiers
-from retrieval_sets import awkward_set, needs_scann
+from retrieval_sets import awkward_set, clusters, needs_scann
 
 from keras_dml import retrieval
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.metrics import evaluate
 from keras_dml.metrics.approximate import approximate_scores, takes_scann
-
-
-def planted(rows, classes, dimensions=8, seed=0):
-    rng = np.random.default_rng(seed)
-    labels = rng.permutation(np.arange(rows) % classes)
-    centers = rng.normal(size=(classes, dimensions))
-    return centers[labels] + 0.8 * rng.normal(size=(rows, dimensions)), labels
-
-
-@pytest.fixture
-def no_scann(monkeypatch):
-    monkeypatch.setattr(retrieval, "scann_loads", lambda: False)
 
 
 @needs_scann
@@ -51,7 +39,7 @@ def test_all_scores_of_a_small_set_equal_the_exact_scores(with_gallery):
 @pytest.mark.slow
 @tiers.parametrize("metric", ["cosine", "l2"], ("cosine",), pytest.mark.thorough)
 def test_the_scores_of_a_tree_are_within_the_intervals_of_the_certificates(metric):
-    z, labels = planted(24_000, 800)
+    z, labels = clusters(800, 30, 8, 1.25)
     exact = evaluate(z, labels, [1, 100], metric, clustering=False, neighbors="exact")
     found = evaluate(z, labels, [1, 100], metric, clustering=False, neighbors="scann")
     for key in [f"{name}/{metric}" for name in ("recall@1", "recall@100", "map@r", "r_precision")]:
@@ -63,7 +51,7 @@ def test_the_scores_of_a_tree_are_within_the_intervals_of_the_certificates(metri
 
 @needs_scann
 def test_certificates_are_a_function_of_the_seed():
-    z, labels = planted(5_500, 500)
+    z, labels = clusters(500, 11, 8, 1.25)
     first, again, other = (
         approximate_scores(z, labels, [1], seed=seed).certificates["recall@1"] for seed in (0, 0, 1)
     )
@@ -74,7 +62,7 @@ def test_certificates_are_a_function_of_the_seed():
 
 @needs_scann
 def test_large_classes_have_the_precisions_of_the_sample():
-    z, labels = planted(2_200, 2, dimensions=3)
+    z, labels = clusters(2, 1_100, 3, 1.25)
     exact = evaluate(z, labels, [1], "l2", clustering=False)
     found = approximate_scores(z, labels, [1], "l2")
     assert found.precision.map_at_r == pytest.approx(exact["map@r/l2"])
@@ -100,7 +88,8 @@ def test_scann_is_the_default_from_200_000_images_on():
     assert not takes_scann("auto", many[:1_000], many)
 
 
-def test_without_scann_the_search_is_exact_and_its_time_is_logged_first(no_scann, caplog):
+def test_without_scann_the_search_is_exact_and_its_time_is_logged_first(monkeypatch, caplog):
+    monkeypatch.setattr(retrieval, "scann_loads", lambda: False)
     z, labels = awkward_set()
     with caplog.at_level(logging.WARNING, "keras_dml"):
         found = evaluate(z, labels, [1], clustering=False, neighbors="scann")
@@ -119,7 +108,7 @@ def test_a_wrong_value_is_shown(value):
 
 @needs_scann
 def test_the_callback_logs_the_certificates():
-    z, labels = planted(60, 6, 4)
+    z, labels = clusters(6, 10, 4, 1.25)
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
     exact = RetrievalEvaluation((z, labels), embedding_model=model).evaluate()
     by_scann = RetrievalEvaluation((z, labels), embedding_model=model, neighbors="scann")

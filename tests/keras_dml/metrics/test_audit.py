@@ -1,5 +1,7 @@
 """Label errors, outliers, confused classes, and groups: comparison with loops, and edge cases."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -13,42 +15,31 @@ LABELS[[3, 20]] = "date"
 NEIGHBORS, SIMILARITIES = metrics.nearest_neighbors(EMBEDDINGS, 7)
 
 
-def shares(row, labels, neighbors):
-    """Compute the votes on a row for each label in a loop."""
-    votes, total = {}, 0.0
-    for rank, other in enumerate(neighbors[row], start=1):
-        votes[labels[other]] = votes.get(labels[other], 0.0) + 1 / rank
-        total += 1 / rank
-    return {label: vote / total for label, vote in votes.items()}
+CLASSES = np.unique(LABELS)
+OWN = LABELS[:, None] == CLASSES
+# The votes on each row for each class. A neighbor's vote is 1 / its rank.
+RANKED = 1 / np.arange(1, 8)
+VOTES = np.array([[RANKED[LABELS[near] == label].sum() for label in CLASSES] for near in NEIGHBORS])
+VOTES /= RANKED.sum()
 
 
-def test_votes_match_a_loop():
+def test_votes_equal_their_definition():
     found = metrics.label_votes(LABELS, NEIGHBORS)
-    own = [shares(row, LABELS, NEIGHBORS).get(LABELS[row], 0.0) for row in range(60)]
-    np.testing.assert_allclose(found.self_confidence, own, atol=1e-12)
-    for row in range(60):
-        others = shares(row, LABELS, NEIGHBORS)
-        others.pop(LABELS[row], None)
-        best = max(others.values(), default=0.0)
-        assert found.suggested_confidence[row] == pytest.approx(best)
-        if others:
-            assert others[found.suggested[row]] == pytest.approx(best)
-        else:
-            assert found.suggested[row] == LABELS[row]
-        members = [own[other] for other in range(60) if LABELS[other] == LABELS[row]]
-        assert found.class_confidence[row] == pytest.approx(sum(members) / len(members))
+    np.testing.assert_allclose(found.self_confidence, VOTES[OWN], atol=1e-12)
+    best = np.where(OWN, 0, VOTES).max(axis=1)
+    np.testing.assert_allclose(found.suggested_confidence, best, atol=1e-12)
+    suggested = VOTES[found.suggested[:, None] == CLASSES]
+    np.testing.assert_allclose(suggested, np.where(best > 0, best, VOTES[OWN]))
+    means = [VOTES[OWN][label == LABELS].mean() for label in LABELS]
+    np.testing.assert_allclose(found.class_confidence, means)
 
 
 def test_label_errors_are_below_their_class():
     votes = metrics.label_votes(LABELS, NEIGHBORS)
     for ratio in (0.1, 0.5, 1):
         found = metrics.label_errors(votes, ratio)
-        expected = [
-            row
-            for row in range(60)
-            if votes.self_confidence[row] < ratio * votes.class_confidence[row]
-        ]
-        assert sorted(found) == expected
+        below = votes.self_confidence < ratio * votes.class_confidence
+        assert sorted(found) == np.flatnonzero(below).tolist()
         assert (np.diff(votes.self_confidence[found]) >= 0).all()
     assert {3, 20} <= set(metrics.label_errors(votes))
     assert votes.suggested[[3, 20]].tolist() == ["apple", "bean"]
@@ -66,14 +57,12 @@ def test_a_label_without_votes_of_neighbors():
     assert not len(metrics.label_errors(pairs, ratio=1))
 
 
-def test_confused_classes_match_a_loop():
-    votes = {}
-    for row in range(60):
-        for label, share in shares(row, LABELS, NEIGHBORS).items():
-            if label != LABELS[row]:
-                pair = tuple(sorted((LABELS[row], label)))
-                votes[pair] = votes.get(pair, 0.0) + share
-    expected = {pair: vote / np.isin(LABELS, pair).sum() for pair, vote in votes.items()}
+def test_confused_classes_equal_their_definition():
+    expected = {}
+    for (i, first), (j, second) in itertools.combinations(enumerate(CLASSES), 2):
+        votes = VOTES[first == LABELS, j].sum() + VOTES[second == LABELS, i].sum()
+        if votes:
+            expected[first, second] = votes / np.isin(LABELS, [first, second]).sum()
     found = metrics.confused_classes(LABELS, NEIGHBORS)
     assert {(each.first, each.second): each.share for each in found} == pytest.approx(expected)
     ordered = sorted(expected.values(), reverse=True)

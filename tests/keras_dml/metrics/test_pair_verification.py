@@ -20,8 +20,11 @@ from keras_dml.metrics import (
 from keras_dml.metrics.pair_scores import PairScores
 
 
-def naive_pairs(embeddings, labels, metric):
-    """Return scores of the negative and the positive pairs, nearest first, by a float64 loop."""
+def naive_pairs(embeddings, labels, metric, drawn=None):
+    """Return scores of the negative and the positive pairs, nearest first, by a float64 loop.
+
+    A row counts as often as its class was `drawn`. Copies of a class are not negative pairs.
+    """
     rows = np.asarray(embeddings, np.float32).astype(np.float64)
     kinds = ([], [])
     for i, j in itertools.combinations(range(len(rows)), 2):
@@ -31,7 +34,10 @@ def naive_pairs(embeddings, labels, metric):
         else:
             lengths = np.sqrt((a**2).sum()) * np.sqrt((b**2).sum())
             score = np.float32(round(float((a * b).sum() / (lengths or 1)), 12))
-        kinds[int(labels[i] == labels[j])].append(score)
+        same, times = labels[i] == labels[j], 1
+        if drawn is not None:
+            times = drawn[labels[i]] * (1 if same else drawn[labels[j]])
+        kinds[int(same)].extend([score] * times)
     return [np.sort(np.array(scores, np.float32))[::-1] for scores in kinds]
 
 
@@ -57,12 +63,8 @@ def naive_equal_error(negative, positive):
     scores = np.unique(np.concatenate([negative, positive]))[::-1]
     false = np.mean(negative >= scores[:, None], axis=1)
     missed = np.mean(positive < scores[:, None], axis=1)
-    points = itertools.pairwise([(0.0, 1.0, np.inf), *zip(false, missed, scores, strict=True)])
-    for (false, missed, _), (next_false, next_missed, score) in points:
-        if next_false >= next_missed:
-            part = (missed - false) / (missed - false + next_false - next_missed)
-            return false + part * (next_false - false), score
-    raise AssertionError
+    rate = np.interp(0, np.append(-1, false - missed), np.append(0, false))
+    return rate, scores[np.argmax(false >= missed)]
 
 
 def sets():
@@ -118,108 +120,90 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, few, monkeypatch):
         assert (found.false_match_rates[-1], found.true_match_rates[-1]) == (1, 1)
 
 
-def labeled_rows(embeddings, labels, metric="cosine"):
-    rows, codes = np.asarray(embeddings, np.float32), np.unique(labels, return_inverse=True)[1]
-    order = np.argsort(codes, kind="stable")
-    scores = pair_scores.PairScores(rows[order], metric)
-    return pair_counts.LabeledRows(codes[order], np.bincount(codes), scores)
+@pytest.mark.parametrize("seed", range(4))
+def test_intervals_of_one_drawing_of_the_classes_match_a_loop(seed, monkeypatch):
+    monkeypatch.setattr(pair_scores, "_BLOCK", 7)
+    rng = np.random.default_rng(3)
+    rows, labels = rng.normal(size=(40, 4)), rng.integers(0, 6, 40)
+    found = verification(rows, labels, RATES, replicates=1, seed=seed)
+    drawn = np.random.default_rng((seed, 0)).multinomial(6, np.full(6, 1 / 6))
+    negative, positive = naive_pairs(rows, labels, "cosine", drawn)
+    for point in found.points:
+        low, high = point.threshold_interval
+        assert low == high
+        assert is_halfway(low, *naive_threshold(negative, positive, point.false_match_rate))
+        assert point.true_match_rate_interval == pytest.approx([np.mean(positive >= low)] * 2)
+        false = np.mean(negative >= point.threshold)
+        assert point.false_match_rate_interval == pytest.approx([false, false])
+    error, _ = naive_equal_error(negative, positive)
+    assert found.equal_error_rate_interval == pytest.approx([error, error], abs=0.02)
 
 
-def sample_of(rows):
-    return pair_counts.count_values(rows, [0], pair_counts.count_bins(rows), 0)[2]
+def intervals(found):
+    """Return all intervals of a verification, `[i, 2]`."""
+    kinds = ("threshold_interval", "false_match_rate_interval", "true_match_rate_interval")
+    of_points = [getattr(point, kind) for point in found.points for kind in kinds]
+    return np.array([found.equal_error_rate_interval, *of_points])
 
 
-def test_the_sample_represents_all_pairs(monkeypatch):
-    monkeypatch.setattr(pair_counts, "_FEW", 1)
-    monkeypatch.setattr(pair_counts, "_HIGHEST", 200)
-    monkeypatch.setattr(pair_counts, "_OF_THE_REST", 3000)
-    monkeypatch.setattr(pair_counts, "_OF_POSITIVES", 1000)
+def test_intervals_from_a_sample_are_close_to_those_from_all_pairs(monkeypatch):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 12, 400)
-    rows = labeled_rows(rng.normal(size=(12, 8))[labels] + rng.normal(size=(400, 8)), labels)
-    scores = rows.scores.block(slice(0, 400), slice(0, 400))[np.triu_indices(400, 1)]
-    same = (rows.codes[:, None] == rows.codes)[np.triu_indices(400, 1)]
-    kinds = [np.sort(scores[same == kind])[::-1] for kind in (False, True)]
-    sampled = sample_of(rows)
-    for pairs, kept in zip(kinds, sampled, strict=True):
-        assert len(kept.scores) < len(pairs) / 4
-        assert (np.diff(kept.scores) <= 0).all()
-        assert kept.weights.sum() == pytest.approx(len(pairs), rel=0.05)
-    # Each of the highest scores represents only itself.
-    kept = sampled[0]
-    assert 100 < np.sum(kept.weights == 1) < 200
-    for number in (400, 2000, 5000):
-        estimate = kept.weights[kept.scores >= kinds[0][number]].sum()
-        assert estimate == pytest.approx(number, rel=0.25)
-    assert (kept.first != kept.second).all()
-    assert (sampled[1].first == sampled[1].second).all()
+    rows = rng.normal(size=(12, 8))[labels] + rng.normal(size=(400, 8))
+    rates = [0.1, 0.01, 0.001]
+    exact = verification(rows, labels, rates, replicates=100)
+    sizes = {"_FEW": 1, "_HIGHEST": 200, "_OF_THE_REST": 3000, "_OF_POSITIVES": 1000}
+    for name, size in sizes.items():
+        monkeypatch.setattr(pair_counts, name, size)
+    sampled = verification(rows, labels, rates, replicates=100)
+    assert 0 < np.abs(intervals(sampled) - intervals(exact)).max() < 0.06
+    # At the highest scores, the sample has all pairs.
+    found, expected = (each.points[-1].false_match_rate_interval for each in (sampled, exact))
+    assert found == pytest.approx(expected)
 
 
 def test_intervals_are_the_central_95_percent_of_the_resamplings(monkeypatch):
     values = np.arange(1000.0)
     drawn = class_bootstrap.Resampled(*[values[:, np.newaxis]] * 3, values)
     monkeypatch.setattr(pair_verification, "resampled", lambda *_: drawn)
-    found = verification(np.eye(8), np.arange(8) // 2, [0.2])
-    point = found.points[0]
-    for interval in (
-        found.equal_error_rate_interval,
-        point.threshold_interval,
-        point.false_match_rate_interval,
-        point.true_match_rate_interval,
-    ):
-        assert interval == pytest.approx((24.5, 974.5), abs=1)
-
-
-def test_the_class_bootstrap_matches_a_loop():
-    rng = np.random.default_rng(3)
-    labels = rng.integers(0, 6, 40)
-    rows = labeled_rows(rng.normal(size=(40, 4)), labels)
-    thresholds = np.array([0.5, 0.8], np.float32)
-    rates = (0.2, 0.05)
-    found = class_bootstrap.resampled(*sample_of(rows), rows.sizes, 2.0, rates, thresholds, 4, 9)
-    scores = rows.scores.block(slice(0, 40), slice(0, 40))
-    for replicate in range(4):
-        drawn = np.random.default_rng((9, replicate)).multinomial(6, np.full(6, 1 / 6))
-        negative, positive = [], []
-        # A row counts as often as its class was drawn; copies of a class are not negative pairs.
-        for i, j in itertools.combinations(range(40), 2):
-            a, b = rows.codes[i], rows.codes[j]
-            if a == b:
-                positive += [scores[i, j]] * drawn[a]
-            else:
-                negative += [scores[i, j]] * (drawn[a] * drawn[b])
-        negative, positive = np.array(negative), np.array(positive)
-        for place, rate in enumerate(rates):
-            threshold = found.thresholds[replicate, place]
-            assert is_halfway(threshold, *naive_threshold(negative, positive, rate))
-            assert found.true_match_rates[replicate, place] == pytest.approx(
-                np.mean(positive >= threshold)
-            )
-            assert found.false_match_rates[replicate, place] == pytest.approx(
-                np.mean(negative >= thresholds[place])
-            )
-        error, _ = naive_equal_error(negative, positive)
-        assert found.equal_error_rates[replicate] == pytest.approx(error, abs=0.02)
+    found = intervals(verification(np.eye(8), np.arange(8) // 2, [0.2]))
+    np.testing.assert_allclose(found, [[24.5, 974.5]] * 4, atol=1)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("function", "change", "message"),
     [
-        ({"labels": np.zeros(40)}, "at least two classes"),
-        ({"labels": np.arange(40)}, "labels must .*two rows"),
-        ({"false_match_rates": [1e-3]}, "600 negative pairs .* but got 0.001.*3,000"),
-        ({"false_match_rates": []}, "list of at least one rate"),
-        ({"false_match_rates": 0.1}, "list of at least one rate"),
-        ({"false_match_rates": [0]}, "above 0 and below 1, but got 0"),
-        ({"replicates": -1}, "replicates must be a whole number"),
-        ({"embeddings": np.eye(40) * 3e38, "metric": "l2"}, "embeddings must .*range of float32"),
+        (verification, {"labels": np.zeros(40)}, "at least two classes"),
+        (verification, {"labels": np.arange(40)}, "labels must .*two rows"),
+        (verification, {"false_match_rates": [1e-3]}, "600 negative pairs .*got 0.001.*3,000"),
+        (verification, {"false_match_rates": []}, "list of at least one rate"),
+        (verification, {"false_match_rates": 0.1}, "list of at least one rate"),
+        (verification, {"false_match_rates": [0]}, "above 0 and below 1, but got 0"),
+        (verification, {"replicates": -1}, "replicates must be a whole number"),
+        (
+            verification,
+            {"embeddings": np.eye(40) * 3e38, "metric": "l2"},
+            "embeddings must .*range of float32",
+        ),
+        (identification, {"labels": np.zeros(40)}, "known and unknown.*40 known and 0 unknown"),
+        (identification, {"labels": np.arange(40)}, "known and unknown.*0 known and 40 unknown"),
+        (
+            identification,
+            {"false_positive_identification_rates": [0.05]},
+            "0.05 needs at least 60 unknown queries .* but got 40",
+        ),
+        (
+            identification,
+            {"false_positive_identification_rates": [2]},
+            "false_positive_identification_rates must be a number above 0",
+        ),
     ],
 )
-def test_refused_arguments(change, message):
+def test_refused_arguments(function, change, message):
     rng = np.random.default_rng(0)
     given = {"embeddings": rng.normal(size=(40, 3)), "labels": np.arange(40) % 4}
     with pytest.raises(ValueError, match=message):
-        verification(**{"false_match_rates": [0.1], **given, **change})
+        function(**given | change)
 
 
 def test_the_number_of_pairs_for_a_rate():
@@ -237,15 +221,16 @@ def naive_rates(scores, labels, item_labels, own_rows, threshold):
     """Compute FPIR, DIR, and the share of known queries with a wrong class, by a loop."""
     unknown, known = [], []
     for query, of_query in enumerate(scores):
-        items = [item for item in range(len(item_labels)) if not (own_rows and item == query)]
-        others = [item for item in items if item_labels[item] != labels[query]]
-        mates = [item for item in items if item_labels[item] == labels[query]]
-        if mates:
-            nearest = max(of_query[items])
-            wrong = others and max(of_query[others]) == nearest
-            known.append("none" if nearest < threshold else "wrong" if wrong else "right")
-        if own_rows or not mates:
-            unknown.append(max(of_query[others]) >= threshold)
+        same = item_labels == labels[query]
+        other = max(of_query[~same])
+        if own_rows:
+            same[query] = False
+        if own_rows or not same.any():
+            unknown.append(other >= threshold)
+        if same.any():
+            mate = max(of_query[same])
+            matches = max(mate, other) >= threshold
+            known.append("none" if not matches else "right" if mate > other else "wrong")
     known = np.array(known)
     return np.mean(unknown), np.mean(known == "right"), np.mean(known == "wrong")
 
@@ -301,29 +286,11 @@ def test_equally_near_items_of_two_classes_are_no_identification():
     assert point.misidentification_rate == 0.5
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"labels": np.zeros(40)}, "known and unknown queries.*40 known and 0 unknown"),
-        ({"labels": np.arange(40)}, "known and unknown queries.*0 known and 40 unknown"),
-        ({"rates": [0.05]}, "0.05 needs at least 60 unknown queries .* but got 40"),
-        ({"rates": [2]}, "false_positive_identification_rates must be a number above 0"),
-    ],
-)
-def test_refused_arguments_of_identification(change, message):
-    rng = np.random.default_rng(0)
-    given = {"embeddings": rng.normal(size=(40, 3)), "labels": np.arange(40) % 4, "rates": [0.1]}
-    given |= change
-    rates = given.pop("rates")
-    with pytest.raises(ValueError, match=message):
-        identification(false_positive_identification_rates=rates, **given)
-
-
 def test_a_threshold_is_not_rounded(recwarn):
     # As float32, the number is below 0.7.
     rows = np.array([[1.0, 0], [0.7, np.sqrt(1 - 0.7**2)], [-1, 0], [-1, 0.1]])
     found = identification(rows, [0, 1, 2, 2], ())
-    score = float(max(found._unknown[:2]))
+    score = float(np.float32(0.7))
     assert score < 0.7 and found.at(0.7).false_positive_identification_rate == 0
     assert found.at(score).false_positive_identification_rate == 0.5
     assert found.at(1e300).detection_and_identification_rate == 0 and not recwarn.list

@@ -6,19 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from retrieval_sets import clustered, needs_scann
+from retrieval_sets import assert_same, clustered, needs_scann, recall_at_10
 
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH, load_index
-
-
-def recall_at_10(index, embeddings):
-    """Return recall by its definition: the share of each row's 10 nearest others in the result."""
-    exact, _ = ExactIndex(embeddings, index.metric).search(embeddings, 11)
-    found, _ = index.search(embeddings, 11)
-    hits = 0
-    for row, (wanted, got) in enumerate(zip(exact.tolist(), found.tolist())):
-        hits += len((set(wanted) & set(got)) - {row})
-    return hits / (10 * len(embeddings))
 
 
 def test_parameters_follow_from_the_number_of_items():
@@ -91,11 +81,9 @@ def test_the_tree_has_exact_scores_and_the_reported_recall(metric):
 def test_queries_with_too_few_items_in_their_leaves_are_searched_exactly(metric):
     embeddings = clustered(400)
     tree = TreeAH(num_leaves=20, leaves_to_search=1)
-    index = ScannIndex(embeddings, metric, names := np.arange(400) * 2, tree)
-    for one, other in zip(
-        index.search(embeddings, 399), ExactIndex(embeddings, metric, names).search(embeddings, 399)
-    ):
-        np.testing.assert_array_equal(one, other)
+    ids = np.arange(400) * 2
+    index = ScannIndex(embeddings, metric, ids, tree)
+    assert_same(index, ExactIndex(embeddings, metric, ids), embeddings, 399)
 
 
 @needs_scann
@@ -163,19 +151,14 @@ def test_a_long_mean_is_subtracted(zeros, tmp_path):
     np.testing.assert_allclose(served[-1], 0, atol=1e-6)
 
     index.save(tmp_path / "index")
-    (tmp_path / "index").rename(tmp_path / "moved")
-    loaded = load_index(tmp_path / "moved")
-    for one, other in zip(loaded.search(queries, 10), (found, scores)):
-        np.testing.assert_array_equal(one, other)
-    ids, again = loaded.serving_module().search(tf.constant(queries, tf.float32), 10)
-    np.testing.assert_allclose(again, served, atol=1e-6)
-
+    loaded = load_index(tmp_path / "index")
+    assert_same(loaded, index, queries, 10)
     # The new rows surround the origin, so the mean is short again.
     loaded.add(more := np.random.default_rng(1).normal(size=(1000, 32)), np.arange(1000) * 3 + 1)
     assert (loaded.search(more, 1)[0][:, 0] == loaded.ids[500:]).mean() > 0.9
     loaded.save(tmp_path / "grown")
     assert not (tmp_path / "grown" / "searcher" / "dataset.npy").exists()
-    assert (tmp_path / "moved" / "searcher" / "dataset.npy").exists()
+    assert (tmp_path / "index" / "searcher" / "dataset.npy").exists()
 
 
 @needs_scann
@@ -189,8 +172,7 @@ def test_a_saved_tree_grows_without_retraining(metric, tmp_path, monkeypatch):
         without_training.delattr("scann.scann_ops_pybind.builder")
         loaded = load_index(tmp_path / "moved")
         assert (loaded.tree, loaded.measured_recall) == (index.tree, index.measured_recall)
-        for one, other in zip(index.search(embeddings, 5), loaded.search(embeddings, 5)):
-            np.testing.assert_array_equal(one, other)
+        assert_same(index, loaded, embeddings, 5)
         more = clustered(300, seed=5)
         loaded.add(more)
         rows, _ = loaded.search(more, 1)

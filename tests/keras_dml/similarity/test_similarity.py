@@ -1,13 +1,11 @@
 """`keras_dml.similarity`: the numbers of TensorFlow Similarity 0.18, and its differences."""
 
 import json
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from processes import ROOT, run_python
 
 import keras_dml.similarity as tfsim
 from keras_dml.similarity import losses
@@ -18,9 +16,16 @@ A = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
 LABELS = np.array([0, 0, 1, 1])
 
 
+X = np.eye(2, dtype="float32")
+
+
+def similarity_model(layer, width=2):
+    inputs = keras.layers.Input((width,))
+    return SimilarityModel(inputs, layer(inputs))
+
+
 def identity(**options):
-    inputs = keras.layers.Input((2,))
-    model = SimilarityModel(inputs, keras.layers.Activation("linear")(inputs))
+    model = similarity_model(keras.layers.Activation("linear"))
     model.compile("adam", **options)
     return model
 
@@ -79,28 +84,25 @@ def test_lookup_normalizes_for_every_distance():
 
 
 def test_index_before_and_without_examples():
-    inputs = keras.layers.Input((2,))
-    model = SimilarityModel(inputs, keras.layers.Activation("linear")(inputs))
-    x = np.eye(2, dtype="float32")
+    model = similarity_model(keras.layers.Activation("linear"))
     with pytest.raises(ValueError, match=r"compile\(\) or create_index\(\)"):
-        model.index(x, [0, 1])
+        model.index(X, [0, 1])
     model.create_index()
-    assert model.lookup(x, verbose=0) == [[], []]
+    assert model.lookup(X, verbose=0) == [[], []]
     with pytest.raises(IndexError, match="index"):
-        model.evaluate_retrieval(x, [0, 1], [tfsim.retrieval_metrics.RecallAtK(k=1)])
+        model.evaluate_retrieval(X, [0, 1], [tfsim.retrieval_metrics.RecallAtK(k=1)])
     with pytest.raises(ValueError, match=r"calibrate\(\)"):
-        model.match(x)
-    model.index_single(x[0], 7, data="first", verbose=0)
-    assert [(one.label, one.data) for one in model.single_lookup(x[0], k=9)] == [(7, "first")]
+        model.match(X)
+    model.index_single(X[0], 7, data="first", verbose=0)
+    assert [(one.label, one.data) for one in model.single_lookup(X[0], k=9)] == [(7, "first")]
 
 
 def test_unknown_cutpoints_and_compile_arguments():
     model = identity()
-    x = np.eye(2, dtype="float32")
-    model.index(x, [0, 1], verbose=0)
-    model.calibrate(x, [0, 1], verbose=0, extra_metrics=("recall",))
+    model.index(X, [0, 1], verbose=0)
+    model.calibrate(X, [0, 1], verbose=0, extra_metrics=("recall",))
     with pytest.raises(ValueError, match="cutpoint must.*optimal.*'best'"):
-        model.match(x, cutpoint="best")
+        model.match(X, cutpoint="best")
     with pytest.raises(ValueError, match="distance must"):
         model.compile("adam", loss="mse")
     with pytest.raises(ValueError, match="signatures must.*export"):
@@ -118,11 +120,10 @@ def test_short_rows(capsys):
 
 def test_models_and_indexes_are_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    inputs = keras.layers.Input((2,))
-    model = SimilarityModel(inputs, tfsim.layers.MetricEmbedding(2)(inputs))
+    model = similarity_model(tfsim.layers.MetricEmbedding(2))
     model.compile("adam", loss=losses.TripletLoss("l2", margin=0.3))
     x = np.array([[1, 0.1], [0.1, 1], [0.9, 0.2]], "float32")
-    model.index(x, [0, 1, None or 0], data=["a", "b", "c"], verbose=0)
+    model.index(x, [0, 1, 0], data=["a", "b", "c"], verbose=0)
     model.calibrate(x, [0, 1, 0], verbose=0)
     for name in ("folder", "file.keras", "folder"):  # the last one replaces the first one
         model.save(name)
@@ -133,16 +134,17 @@ def test_models_and_indexes_are_saved(tmp_path, monkeypatch):
         assert again._index.distance.name == "euclidean"
         assert [one.data for one in again.single_lookup(x[1], k=1)] == ["b"]
     model.save("folder", save_index=False)
-    assert pathlib.Path("folder/index/index.npz").is_file()
+    assert (tmp_path / "folder" / "index" / "index.npz").is_file()
     with pytest.raises(ValueError, match="overwrite=False"):
         model.save_index("folder", overwrite=False)
     with pytest.warns(UserWarning, match="save_format"):
         model.save("other", save_format="tf")
-    pathlib.Path("mine").mkdir()
-    pathlib.Path("mine/notes.txt").write_text("kept")
+    notes = tmp_path / "mine" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("kept")
     with pytest.raises(ValueError, match="path must"):
         model.save("mine")
-    assert pathlib.Path("mine/notes.txt").read_text() == "kept"
+    assert notes.read_text() == "kept"
 
 
 def test_subclasses_with_call_and_with_inputs():
@@ -159,7 +161,7 @@ def test_subclasses_with_call_and_with_inputs():
     assert isinstance(model, Mine) and model.output_shape == (None, 2)
     called = Called()
     called.compile("adam")
-    called.index(np.eye(2, dtype="float32"), [0, 1], verbose=0)
+    called.index(X, [0, 1], verbose=0)
     assert called.index_size() == 2
 
 
@@ -277,15 +279,13 @@ def test_tf_data_sampler():
 
 
 def test_a_memory_trains_in_a_similarity_model():
-    inputs = keras.layers.Input((3,))
-    outputs = tfsim.layers.MetricEmbedding(3)(inputs)
-    model = keras.Model(inputs, outputs)
-    model.compile("adam", losses.XBM(losses.TripletLoss(), 8))
+    model = similarity_model(tfsim.layers.MetricEmbedding(3), width=3)
     if keras.backend.backend() == "jax":  # whose steps return only the variables of the model
+        plain = keras.Model(model.inputs, model.outputs)
+        plain.compile("adam", losses.XBM(losses.TripletLoss(), 8))
         with pytest.raises(ValueError, match="XBM must.*SimilarityModel"):
-            model.fit(A, LABELS, verbose=0)
+            plain.fit(A, LABELS, verbose=0)
     loss = losses.XBM(losses.TripletLoss(), 8)
-    model = SimilarityModel(inputs, outputs)
     model.compile("sgd", loss)
     model.fit(A, LABELS, batch_size=2, shuffle=False, epochs=2, verbose=0)
     _, labels, filled, step = loss.variables
@@ -326,13 +326,10 @@ def test_the_package_is_loaded_lazily():
         "import keras_dml.similarity as tfsim; print(tfsim.__version__)\n"
         "print('keras_dml.similarity.losses' in sys.modules, tfsim.losses.XBM.__name__)"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert said == ["False", "0.18.0", "False", "XBM"]
+    assert run_python("-c", program).split() == ["False", "0.18.0", "False", "XBM"]
 
 
-PROGRAMS = sorted((pathlib.Path(__file__).parents[2] / "support" / "similarity_programs").glob("*"))
+PROGRAMS = sorted((ROOT / "tests" / "support" / "similarity_programs").glob("*"))
 
 
 @pytest.mark.slow
