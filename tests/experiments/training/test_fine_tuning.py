@@ -78,6 +78,16 @@ def test_layer_decay_is_multiplied_by_pretrained_factor():
     assert made.use_ema and made.ema_momentum == 0.9
 
 
+def test_layer_decay_of_two_backbones():
+    given = options("--layer_decay=0.5")
+    backbones = [tiny_transformer(), tiny_transformer(seed=1)]  # one decay for the shared paths
+    one, two = (backbone_optimizer(given, backbones[:count], 0.1) for count in (1, 2))
+    assert two.learning_rate_multipliers == one.learning_rate_multipliers
+    backbones[1] = tiny_transformer(blocks=3)
+    with pytest.raises(UsageError, match="layer_decay must be unset for two backbones that both"):
+        backbone_optimizer(given, backbones, 0.1)
+
+
 def test_trainability_is_restored_after_head_epochs():
     backbone = tiny_transformer()
     models.enable_lora(backbone, 2)
