@@ -155,10 +155,13 @@ def _on_tensorflow() -> bool:
 
 
 def _check_names(model: keras.Model) -> None:
-    for layer in all_layers(model)[1:]:
-        # TensorFlow writes the variables of an outer layer, and a function for each nested model,
-        # under the name of that layer or model.
-        is_outermost = layer in model.layers or isinstance(layer, keras.Model)
+    layers = all_layers(model)
+    # TensorFlow writes the variables of a layer of any model, and a function for each nested model,
+    # under the name of that layer or model.
+    models = [layer for layer in layers if isinstance(layer, keras.Model)]
+    outermost = {id(layer) for each in models for layer in (each, *each.layers)}
+    for layer in layers[1:]:
+        is_outermost = id(layer) in outermost
         if not (_OUTERMOST if is_outermost else _SCOPE).fullmatch(layer.name):
             raise ArgumentError(
                 "model must have layers with names of only letters, digits, and _ . / > -, which "

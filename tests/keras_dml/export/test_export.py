@@ -45,10 +45,10 @@ def with_random_weights(model, low):
     return model
 
 
-def nested_model(name="whole", backbone="backbone", embedding="embedding"):
+def nested_model(name="whole", backbone="backbone", embedding="embedding", first="first"):
     inputs = keras.Input((None, None, 3))
     features = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
-    features = keras.layers.Conv2D(4, 3, strides=2, name="first")(features)
+    features = keras.layers.Conv2D(4, 3, strides=2, name=first)(features)
     features = keras.layers.BatchNormalization(name="norm")(features)
     backbone = keras.Model(inputs, keras.ops.relu(features), name=backbone)
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dropout(0.5), Doubled(8)]
@@ -220,6 +220,7 @@ def test_the_name_of_the_model_does_not_matter(name, tmp_path, capfd):
         ({"embedding": "größe"}, "letters, digits.* but got 'größe'"),
         ({"embedding": "_conv"}, "begin with a letter or digit, but got '_conv'"),
         ({"backbone": "_inner"}, "begin with a letter or digit, but got '_inner'"),
+        ({"first": "_first"}, "begin with a letter or digit, but got '_first'"),
     ],
 )
 def test_names_that_tensorflow_refuses_are_reported(names, message, tmp_path):
