@@ -112,6 +112,17 @@ def test_coincident_embeddings_and_a_zero_row_have_finite_gradients(case, place)
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("case", NON_DEFAULT, ids=str)
+def test_configuration_round_trip_with_non_default_arguments(case):
+    given = {**case.arguments, "reduction": "sum", "name": "mine", "dtype": "float64"}
+    loss = losses.get(case.name, **given)
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert copy.get_config() == loss.get_config()
+    assert given.items() <= copy.get_config().items()
+    ids, z = batch_of()
+    assert float(copy(ids, z)) == float(loss(ids, z))
+
+
 # A margin beyond a right angle takes more than eight epochs to fit.
 FITTED = [case for case in NON_DEFAULT if case.arguments.get("margin") != 1.6]
 
