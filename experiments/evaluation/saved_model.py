@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from keras_dml.retrieval.scann_index import import_scann
 from pipelines import ImageTable, find_bad_images
 
 _SIGNATURE = "serving_default"
+# Names of the operations of a tokenizer, which no name of a layer, such as Tokenizer, matches.
+_OF_TEXTS = re.compile(rb"TFText>|TokenizeWithOffsets|TokenizeOp")
 
 
 # Errors of a graph that cannot decode an image. UnicodeDecodeError: the message contains bytes of
@@ -54,8 +57,7 @@ class ImageEmbedder:
             graph = (path / "saved_model.pb").read_bytes()
             if b"Scann>" in graph:
                 import_scann()
-            # The operations of a tokenizer.
-            if b"Tokenize" in graph:
+            if _OF_TEXTS.search(graph):
                 with needing("hub", "a SavedModel of texts"):
                     importlib.import_module("tensorflow_text")
             # Stored, because it owns the variables.

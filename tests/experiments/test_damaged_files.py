@@ -70,7 +70,7 @@ def ended(root, name, capsys):
 
 
 def failure(root, name, expected, found):
-    """Return what is wrong with the end of a trial, or None."""
+    """Return why a trial failed, or None."""
     code, printed, said, left = found
     if "Traceback" in said or code not in (0, 2):
         return f"ended with {code}: {said[-2000:]}"
