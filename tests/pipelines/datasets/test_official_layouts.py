@@ -207,13 +207,13 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
 
 
 def test_lists_of_sop_define_the_split_and_kinds_of_products_are_coarse_classes(tmp_path):
-    write_sop(tmp_path, (7, 10, 7), (30, 9))
+    write_sop(tmp_path, (10, 7, 10), (30, 9))
     lines = (tmp_path / "Ebay_train.txt").read_text().replace(" 10 3 ", " 10 5 ")
     (tmp_path / "Ebay_train.txt").write_text(lines)
     split = load_dataset("sop", tmp_path)
     assert split.train.class_names == ("7", "10")
     assert split.train.coarse_ids.tolist() == [3, 5]
-    assert split.train.labels.tolist() == [0, 1, 0]
+    assert split.train.labels.tolist() == [1, 0, 1]
     assert split.test.class_names == ("9", "30")
     assert split.test.labels.tolist() == [1, 0]
     assert split.test.paths[0] == str(tmp_path / "chair_final" / "30_4.JPG")
