@@ -106,17 +106,13 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
         (index, lambda: index.remove([3]), r"must be ids of items, strings, but got \[3\]"),
         (numbered, lambda: numbered.remove([2**40, -1]), f"2 that no item has: {2**40}, -1"),
         (index, lambda: index.upsert(["n3", "n3"], rows[:2]), "more than once, 'n3'"),
-        (index, lambda: index.upsert(["n3"], rows[:2]), r"shape \(1,\) for 2 rows"),
         (index, lambda: index.upsert(["n3"], rows[:1, :2]), "rows of 6 dimensions"),
         (index, lambda: index.upsert(["n3"], np.full((1, D), np.nan)), "NaN or infinity in 1 of"),
         (index, lambda: index.upsert([7], rows[:1]), "dtype int64 after <U3"),
         (index, lambda: index.embeddings_of(["z"]), "1 that no item has: 'z'"),
         (numbered, lambda: numbered.add(rows[:1], [99]), "ids must be None for an index without"),
         (index, lambda: index.add(rows[:1]), "ids must be set for an index with ids"),
-        (index, lambda: index.add(rows[:1], [1]), "dtype int64 after <U3"),
         (index, lambda: index.add(rows[:3], ["d", "n3", "n1"]), "2 of them more .*, 'n3', 'n1'"),
-        (index, lambda: index.add(rows[:2], ["d", "d"]), "more than once, 'd'"),
-        (index, lambda: index.add(rows[:2, :2], ["d", "e"]), r"rows of 6 dimensions.*\(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -266,16 +262,15 @@ def test_search_and_change_while_a_tree_trains(monkeypatch, fails):
 def test_an_error_in_scann_leaves_the_index_unchanged(monkeypatch):
     rows = random_rows(50)
     index = ScannIndex(rows, "l2", None, WHOLE)
-    with monkeypatch.context() as broken:
-        update = TreeSearcher.update
+    update = TreeSearcher.update
 
-        def half(self, change):
-            update(self, change)
-            raise RuntimeError("Failed to add")
+    def half(self, change):
+        update(self, change)
+        raise RuntimeError("Failed to add")
 
-        broken.setattr(TreeSearcher, "update", half)
-        with pytest.raises(RuntimeError, match="Failed to add"):
-            index.upsert([3, 99], rows[:2])
+    monkeypatch.setattr(TreeSearcher, "update", half)
+    with pytest.raises(RuntimeError, match="Failed to add"):
+        index.upsert([3, 99], rows[:2])
     assert_same(index, ExactIndex(rows, "l2"), rows, 50)
 
 

@@ -154,7 +154,6 @@ def test_images_without_a_label_are_left_out_with_a_warning(data_dir, caplog):
     [
         ("tiny_nois", {}, "no dataset tiny_nois.* tiny_noise"),
         ("tiny_noise:share", {}, "no configuration of tiny_noise share.* shared"),
-        ("tiny_noise:Shared!", {}, "no configuration of tiny_noise"),
         ("", {}, "no dataset|cannot be opened"),
         ("tiny_noise:shared", {"test_classes": 2}, "test_classes must not be set without"),
         ("tiny_noise:shared", {"train_classes": 4}, "4 classes, .* leaves no class to test"),
