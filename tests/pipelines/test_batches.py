@@ -17,7 +17,6 @@ from pipelines import (
     ImageTable,
     RandomSampler,
     TrainTransform,
-    python_calls,
 )
 from pipelines.batches import evaluation_batches, feature_batches, training_batches
 
@@ -320,22 +319,3 @@ def test_a_table_is_freed_with_its_pipeline():
     del table
     gc.collect()
     assert gone() is None
-
-
-@pytest.mark.slow
-def test_function_lives_as_long_as_datasets_made_from_it():
-    def rows(factor):
-        def look_up(step):
-            return (np.full(2, factor * step),)
-
-        steps = tf.data.Dataset.range(4)
-        return python_calls.map_numpy(steps, look_up, (tf.int64, [])).unbatch().batch(4).prefetch(1)
-
-    first, second = rows(1), iter(rows(10))
-    gc.collect()
-    batches = [batch.numpy().tolist() for (batch,) in second]
-    assert batches == [[0, 0, 10, 10], [20, 20, 30, 30]]
-    both = tf.data.Dataset.zip((first, rows(100)))
-    del first
-    gc.collect()
-    assert [int(b[0] + a[3]) for (a,), (b,) in both] == [1, 203]

@@ -194,13 +194,6 @@ def test_levels_are_concatenated_and_normalized_separately(tmp_path):
     np.testing.assert_array_equal(again.numpy(), found)
 
 
-def test_embedding_of_a_backbone_without_maps():
-    vectors = models.embedding_model(tiny_backbone())
-    np.testing.assert_array_equal(
-        models.embedding_model(vectors)(images(), training=False), vectors(images(), training=False)
-    )
-
-
 # Classifiers
 
 
