@@ -112,7 +112,9 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
         (index, lambda: index.embeddings_of(["z"]), "1 that no item has: 'z'"),
         (numbered, lambda: numbered.add(rows[:1], [99]), "ids must be None for an index without"),
         (index, lambda: index.add(rows[:1]), "ids must be set for an index with ids"),
+        (index, lambda: index.add(rows[:1], [1]), "dtype int64 after <U3"),
         (index, lambda: index.add(rows[:3], ["d", "n3", "n1"]), "2 of them more .*, 'n3', 'n1'"),
+        (index, lambda: index.add(rows[:2, :2], ["d", "e"]), r"rows of 6 dimensions.*\(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

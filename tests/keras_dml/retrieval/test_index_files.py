@@ -44,6 +44,7 @@ def test_search_returns_the_ids_of_the_rows(ids):
         ([0, 1, 2], r"shape \(3,\) for 5 rows"),
         ([0, [1], 2, 3, 4], "lists of different lengths"),
         ([0.0, 1.0, 2.0, 3.0, 4.0], "dtype float64"),
+        ([0, 1, 2, 3, "a"], "dtype <U"),
         ([b"a", b"b", b"c", b"d", b"e"], "dtype .S1"),
         (np.array([0, 1, 2, 3, 2**63], np.uint64), "numbers beyond int64"),
         (np.array(["a\0", "b", "c", "d", "e"], object), "an id that ends in a null character"),

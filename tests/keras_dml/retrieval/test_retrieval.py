@@ -110,7 +110,9 @@ def bad(values):
     [
         (np.zeros((3, 2)), "dot", r"metric must be one of 'cosine', 'l2', but got 'dot'"),
         (np.zeros(3), "l2", r"embeddings must be .*\[n, d\].*\(3,\)"),
+        (np.zeros((3, 0)), "l2", r"embeddings must be .*\(3, 0\)"),
         (np.zeros((0, 3)), "l2", r"at least one row.*\(0, 3\)"),
+        (np.full((2, 2), 1e39), "l2", "NaN or infinity in 2 of 2 rows"),
         ([["a", "b"]], "l2", "embeddings must be an array of numbers"),
         (bad({4: np.nan, 7: -np.inf}), "cosine", r"in 2 of 9 rows \(row numbers 4, 7\)"),
         (bad(dict.fromkeys(range(1, 9), np.nan)), "l2", r"8 of 9 .*numbers 1, 2, 3, 4, 5, …\)"),
