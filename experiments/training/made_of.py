@@ -39,8 +39,8 @@ def record_of(split: Split) -> Record:
     """Return the content of `images.json`: the images of each side of the split.
 
     Files are listed by class and name, without their folders, which can move. Images in memory have
-    the SHA-256 of their classes. Texts, also those of the training classes, have the SHA-256 of
-    their classes and of the texts.
+    the SHA-256 of their classes. Texts of test classes and of training classes have the SHA-256 of
+    their classes and words.
     """
     sides = dict(split.tables)
     if split.training_catalog is not None and split.training_catalog.encoded is not None:
