@@ -85,6 +85,14 @@ def test_debug_prints_the_traceback(word, capsys, tmp_path):
     assert said.count("\n") == 1
 
 
+def test_a_backend_that_is_not_installed_is_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run_command(lambda argv: None, ["run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: Keras needs torch: pip install 'keras-dml[torch]'")
+
+
 def test_tensorflow_is_quiet_before_a_command_can_import_it(monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     seen = []
