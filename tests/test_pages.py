@@ -6,8 +6,10 @@ import pathlib
 import re
 import runpy
 import shlex
+import shutil
 
 import pytest
+from photo_search import write_photos
 from processes import run_python
 
 import keras_dml
@@ -36,16 +38,9 @@ def documents():
 @pytest.fixture
 def readers_folder(tmp_path, monkeypatch):
     """A folder with photographs, which a reader has before reading."""
-    import numpy as np
-    from PIL import Image
-
-    generator = np.random.default_rng(0)
-    for number in range(36):
-        folder = tmp_path / "photos" / f"kind {number // 6}"
-        folder.mkdir(parents=True, exist_ok=True)
-        pixels = generator.integers(0, 200, (48, 56, 3)) + 11 * (number // 6)
-        Image.fromarray(pixels.astype("uint8")).save(folder / f"{number}.jpg")
-    (tmp_path / "query.jpg").write_bytes((tmp_path / "photos/kind 0/0.jpg").read_bytes())
+    names = [f"kind {number // 6}/{number}.jpg" for number in range(36)]
+    photos = write_photos(tmp_path / "photos", names)
+    shutil.copy(photos / names[0], tmp_path / "query.jpg")
     monkeypatch.chdir(tmp_path)
 
 
