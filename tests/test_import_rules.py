@@ -40,14 +40,6 @@ PLACES = {
     "ray": "experiments.scale",
     "mlflow": "experiments.training",
     "wandb": "experiments.training",
-    "huggingface_hub": "experiments.exporting or keras_dml.models",
-    "optuna": "experiments.tuning",
-    "sqlalchemy": "experiments.tuning",
-    "onnxruntime": "experiments.exporting",
-    "openvino": "experiments.exporting",
-    "ai_edge_litert": "experiments.exporting",
-    "ai_edge_quantizer": "experiments.exporting",
-    "litert_converter": "experiments.exporting",
 }
 
 
@@ -131,9 +123,6 @@ def violations():
                  and imported.startswith(("keras", "tensorflow", "jax", "torch"))
                  and not within(imported, "keras_dml._common")
                  and module != "keras_dml._common.extras"),  # including functions
-                ("keras_dml.similarity is imported only by its users",
-                 within(imported, "keras_dml.similarity")
-                 and not within(module, "keras_dml.similarity") and module != "keras_dml"),
                 ("the losses are written with keras.ops",
                  within(module, "keras_dml.losses") and within(imported, "tensorflow")),
                 *(
