@@ -138,6 +138,7 @@ MISTAKES = {
         ("--index={index} --query={root}/huge.png", "an image of more than 50 million pixels"),
         ("--index={index} --query={photo} --query=", "query must not be empty"),
         ("--index={index} --query={photo} --k=6", "k must be at most the number of images, 5"),
+        ("--index={index} --query={photo} --port=80", "port must be 8000 without --serve"),
         ("--index={index} --query={photo} --images=/no", "the folder of .* images is gone"),
         ("--index={index} --query={photo} --saved_model={other}", "saved_model must be"),
         ("--index={index} --serve --allowed_host=*.org", "allowed_host must be one"),
