@@ -22,6 +22,7 @@ NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
 MISTAKES = {
     "audit": [
         ("", "Set one of --run and --embeddings, but got neither"),
+        ("--run=a --embeddings=b", "but got both"),
         ("--run=/nowhere", "run must be the folder of a run, with flags.txt in it"),
         ("--run={begun}", "best.keras is missing.*experiments.run --flagfile="),
         ("--embeddings=/nowhere.npz", "embeddings must be a .npz file.*nowhere.npz is not a file"),

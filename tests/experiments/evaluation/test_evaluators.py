@@ -120,18 +120,12 @@ def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, capsys):
     assert "R@1 50.0 %" in capsys.readouterr().out
 
 
-@pytest.fixture
-def started(tmp_path):
-    """A run with a catalog and pretrained weights, and its untrained backbone's embeddings."""
+def test_a_resumed_run_shows_the_scores_before_its_first_step(tmp_path):
     rng = np.random.default_rng(0)
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3), catalog=table([1, 0], seed=2))
     run = run_on(data, weights="imagenet")
     run.folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
-
-
-def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
-    run, embeddings = started
+    embeddings = {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
     first, continued = UntrainedBackbone(), UntrainedBackbone()
     first.before(run, Start(0, None, lambda: embeddings))
     continued.before(run, Start(3, None, lambda: pytest.fail("it is trained now")))

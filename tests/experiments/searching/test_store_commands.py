@@ -20,13 +20,6 @@ from experiments.searching.store import StoreError, check_store, made_rows
 from experiments.searching.visual_search import VisualSearch
 
 
-class Elsewhere:
-    """A folder in an object store."""
-
-    def exists(self):
-        return True
-
-
 @pytest.fixture
 def made(index):
     return index.parent
@@ -93,7 +86,8 @@ def test_an_address_in_an_index_is_not_opened(
     made, kind, parameters, tmp_path, monkeypatch, capsys
 ):
     opened, place = [], f"s3://bucket/photos{parameters}"
-    files = types.SimpleNamespace(opened_folder=lambda place: opened.append(place) or Elsewhere())
+    elsewhere = types.SimpleNamespace(exists=lambda: True)
+    files = types.SimpleNamespace(opened_folder=lambda place: opened.append(place) or elsewhere)
     monkeypatch.setitem(sys.modules, "experiments.searching.file_systems", files)
     settings = read_settings(made / "index")
     index = shutil.copytree(made / "index", tmp_path / "index")
