@@ -260,6 +260,22 @@ def test_one_image_and_one_class_train_without_error():
     assert all(np.isfinite(w).all() for w in weights(model))
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_steps_per_execution_and_xla_give_the_same_weights():
+    x = images(7).astype("float32")
+    runs = []
+    # Uses all negatives: XLA has another random number generator.
+    for arguments in ({}, {"steps_per_execution": 3}, {"jit_compile": True}):
+        model = rankmi("float32", k=2, compiling=arguments)
+        fit(model, x)
+        assert int(model.step) == 7
+        runs.append([*weights(model), np.copy(model.beta)])
+    for other in runs[1:]:
+        for a, b in zip(runs[0], other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_training_raises_the_bound_that_evaluate_returns():
     model = rankmi(
