@@ -265,6 +265,7 @@ def test_scores_by_scann_have_certificates(evaluated, capsys):
         assert low < scores[key] < high
 
 
+@pytest.mark.slow
 def test_models_of_candidates_have_the_length_of_the_queries(tmp_path, capsys):
     ids = [41, 42, 43]  # test classes
     groceries = write_groceries(tmp_path / "data", [0, 0, 1, 1], ids, ids, png(5))

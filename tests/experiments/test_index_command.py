@@ -266,6 +266,7 @@ def test_a_damaged_index_or_an_index_of_other_images_is_not_changed(
     refused(f"{settings} is damaged")
 
 
+@pytest.mark.slow
 def test_an_image_folder_that_disappears_stops_the_command(
     tmp_path, output, photos, command, monkeypatch, capsys
 ):

@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import pytest
 from PIL import Image
 from tiny_run import command_of
 
@@ -15,6 +16,7 @@ FLAGS = ["--dataset=folder", "--image_size=32", "--resize=40", "--crop=fixed", "
 command = command_of("preview")
 
 
+@pytest.mark.slow
 def test_a_row_has_the_evaluation_image_and_training_crops(photos):
     table = pipelines.load_dataset("folder", photos).train.select(np.arange(4))
     evaluation = pipelines.EvaluationTransform(32, 40)

@@ -12,6 +12,7 @@ from experiments.options import RunOptions, parse
 from keras_dml import metrics
 
 
+@pytest.mark.slow
 def test_files_of_a_finished_run(finished):
     history = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [(row["epoch"], row["step"]) for row in history] == [(1, 2), (2, 4)]
@@ -43,6 +44,7 @@ def test_files_of_a_finished_run(finished):
     assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
 
 
+@pytest.mark.slow
 def test_a_finished_run_does_nothing(finished, photos, capsys):
     assert_serves_its_embeddings(finished)
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
@@ -56,6 +58,7 @@ def test_a_finished_run_does_nothing(finished, photos, capsys):
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_different_flags_in_the_same_folder_are_listed(finished, photos, capsys):
     arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={finished}", "--seed=7"]
     assert command(*arguments, "--raw_pixels") == 2

@@ -184,6 +184,7 @@ def started(*words):
     return process
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_at_any_moment_ends_the_process_with_one_line():
     # During the command's cleanup, while Python waits for threads, and in the exit handlers.
     delays = (0.0, 0.195, 0.205, 0.55, 0.65)
@@ -198,6 +199,7 @@ def test_a_second_interrupt_at_any_moment_ends_the_process_with_one_line():
     assert ends == [(LINE, 130)] * len(delays)
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_python_drops_or_tensorflow_replaces():
     """Python drops an exception in a callback. C++ code raises another exception in its place."""
     processes = [started("callback"), started("replaced")]
@@ -206,6 +208,7 @@ def test_an_interrupt_that_python_drops_or_tensorflow_replaces():
         assert (process.communicate(timeout=20)[1], process.returncode) == (LINE, 130)
 
 
+@pytest.mark.slow
 def test_a_process_that_ignores_interrupts_continues_to_ignore_them():
     ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', sys.executable, "-c"]
     code = COMMAND.replace("time.sleep(20)", "time.sleep(0.5)")

@@ -113,6 +113,7 @@ def test_help_and_mistakes_do_not_import_keras(name):
     run_python("-c", program)
 
 
+@pytest.mark.slow
 def test_the_help_of_a_run_does_not_import_tensorflow():
     program = (
         "import sys; sys.argv = ['run', '--help']\n"

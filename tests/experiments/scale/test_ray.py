@@ -113,6 +113,7 @@ def test_a_killed_command_continues_and_leaves_no_process(store, folder):
     assert sorted(found) == [f"{number:03d}.png" for number in range(600)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("address", "said"),
     [

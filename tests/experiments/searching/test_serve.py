@@ -258,6 +258,7 @@ def connected(port, request):
     return connection
 
 
+@pytest.mark.slow
 def test_incomplete_requests_do_not_block_others_and_time_out(running):
     half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     idle = [connected(running, half) for _ in range(150)]

@@ -2,10 +2,9 @@
 
 import concurrent.futures
 import errno
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -66,39 +65,34 @@ def test_the_root_cannot_be_written():
             use()
 
 
-UNFINISHED = """
-import sys
-from keras_dml._files.atomic import replacing
-with replacing(sys.argv[1]) as temporary:
-    temporary.write_text("half")
-    print("half", flush=True)
-    sys.stdin.read()
-"""
+def stay_unfinished(path, says):
+    with replacing(path) as temporary:
+        temporary.write_text("half")
+        says.send("half")
+        signal.pause()
 
 
 def test_a_live_process_blocks_writers_and_a_killed_process_does_not(tmp_path):
     path = tmp_path / "a.txt"
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", UNFINISHED, str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as holder,
-        concurrent.futures.ThreadPoolExecutor() as pool,
-    ):
-        assert holder.stdout.readline() == b"half\n"
-
-        def write():
-            with replacing(path) as unfinished:
-                unfinished.write_text("whole")
-
-        writing = pool.submit(write)
+    fork = multiprocessing.get_context("fork")  # does not import TensorFlow again
+    here, there = fork.Pipe()
+    holder = fork.Process(target=stay_unfinished, args=(path, there))
+    holder.start()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
         try:
+            assert here.poll(20) and here.recv() == "half"
+
+            def write():
+                with replacing(path) as unfinished:
+                    unfinished.write_text("whole")
+
+            writing = pool.submit(write)
             with pytest.raises(concurrent.futures.TimeoutError):
                 writing.result(0.2)
         finally:
-            holder.send_signal(signal.SIGKILL)
+            holder.kill()
         writing.result(20)
+    holder.join()
     assert path.read_text() == "whole" and os.listdir(tmp_path) == ["a.txt"]
 
 
