@@ -117,14 +117,6 @@ def test_two_sets_match_the_loops(case, name):
     assert float(value) == pytest.approx(expected, abs=1e-9)
 
 
-@each(TWO_SETS, FEW)
-def test_a_row_of_the_other_set_is_not_the_anchor_itself(case):
-    ids = np.array([0, 0, 1, 1, 2, 2, 2])
-    kinds = (lambda a, b: a == b), (lambda a, b: a != b)
-    expected = expected_between(case, ids, Z, ids, Z, kinds)
-    assert float(make(case).between(ids, Z, ids, Z)) == pytest.approx(expected, abs=1e-9)
-
-
 @each(CASES, FEW)
 def test_gradients_reach_both_sets(case):
     ids = np.array([0, 0, 1, 1, 2, 2, 2])

@@ -117,6 +117,30 @@ def test_a_graph_refuses_second_derivatives(name):
         product(loss, ids, z, np.ones_like(z), compile_it=True)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tapes of TensorFlow")
+@pytest.mark.parametrize("mode", ["eager", "graph", "XLA"])
+def test_first_derivatives_under_several_tapes_are_not_refused(mode):
+    """TensorFlow builds the derivatives of gradients, too, although nothing uses them."""
+    import tensorflow as tf
+
+    ids, z = batch(seed=6)
+    loss = losses.CircleLoss(dtype="float64")
+    expected, z = value_and_gradient(loss, ids, z)[1], tf.constant(z)
+    if mode != "eager":
+        loss = tf.function(loss, jit_compile=mode == "XLA")
+    with tf.GradientTape(persistent=True) as outer:
+        outer.watch(z)
+        with tf.GradientTape() as inner:
+            inner.watch(z)
+            value = loss(ids, z)
+        first = inner.gradient(value, z)
+    for gradient in (first, outer.gradient(value, z), outer.jacobian(value, z)):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-12)
+    if mode == "eager":
+        with pytest.raises(tf.errors.UnimplementedError, match="SecondDerivativeError"):
+            outer.jacobian(first, z)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a step of TensorFlow")
 def test_a_gradient_penalty_in_fit():

@@ -7,6 +7,7 @@ from peers import trec
 from keras_dml import metrics, relations
 from keras_dml._common.errors import ArgumentError
 
+
 @pytest.mark.parametrize("case", trec.CASES)
 def test_ranking_scores_equal_ir_measures_and_ranx(case):
     with np.load(trec.FILE) as arrays:
