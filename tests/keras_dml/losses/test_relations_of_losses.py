@@ -165,13 +165,10 @@ def test_a_graph_gives_nan_for_a_row_without_a_tag():
     assert np.isfinite(float(run(keras.ops.convert_to_tensor(TAGS))))
 
 
-def test_losses_that_compare_candidates_with_each_other_have_no_two_sets():
+def test_sets_and_boundaries_that_cannot_be_compared():
     with pytest.raises(TypeError, match="loss must be .* anchors only with candidates"):
         losses.LiftedStructureLoss().between([0], Z[:1], [0], Z[:1])
     with pytest.raises(ValueError, match="boundaries must be 0 or 1 with a relation"):
         losses.MarginLoss(boundaries=3, relation=relations.SharesLabel())
-
-
-def test_embeddings_of_two_lengths_are_not_compared():
     with pytest.raises(ValueError, match="queries and candidates must .* same length.* 3 and 2"):
         losses.ContrastiveLoss().between([0], np.ones([1, 3]), [0], np.ones([1, 2]))
