@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BATCH, _STEPS, _EMBEDDING, _TOKENS = 128, 600, 256, 128
 # Of the training of the whole network: photographs in a step, side of images, learning rate.
-_PHOTOS, _SIDE, _RATE = 32, 224, 0.0004
+_PHOTOS, _SIDE, _RATE = 32, 256, 0.0004
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,10 +106,15 @@ def _hits_of_network(data: "pipelines.Split", epochs: int, seed: int) -> np.ndar
     model.compile(keras.optimizers.Adam(rate), losses.NTXentLoss(0.05))
     model.fit(batches, steps_per_epoch=steps, verbose=0)
     exact = pipelines.EvaluationTransform(_SIDE, (_SIDE, _SIDE))
-    queries, candidates = (
-        encoder.predict(pipelines.evaluation_batches(table, exact, 32), verbose=0)
-        for table in (test, catalog)
-    )
+
+    def embedded(table: "pipelines.ImageTable") -> np.ndarray:
+        return normalized(
+            encoder.predict(pipelines.evaluation_batches(table, exact, 32), verbose=0)
+        )
+
+    # Photographs and catalog pictures have different means, which say nothing about the product.
+    queries = embedded(test) - embedded(data.train).mean(axis=0)
+    candidates = embedded(catalog) - embedded(pictures).mean(axis=0)
     return catalog.labels[_nearest(queries, candidates)] == test.labels
 
 

@@ -28,6 +28,8 @@ _LOGGER = logging.getLogger("experiments")
 
 Record = dict[str, Any]
 _TRAINING = "training"
+_TRAINING_TEXTS = "training catalog"
+_CATALOGS = ("catalog", _TRAINING_TEXTS)
 # Options that select the images.
 _WHICH = (*DataOptions.__annotations__, "skip_bad_images")
 _SHOWN = 3
@@ -37,9 +39,13 @@ def record_of(split: Split) -> Record:
     """Return the content of `images.json`: the images of each side of the split.
 
     Files are listed by class and name, without their folders, which can move. Images in memory have
-    the SHA-256 of their classes.
+    the SHA-256 of their classes. Texts of test classes and of training classes have the SHA-256 of
+    their classes and words.
     """
-    return {side: _side(side, table) for side, table in split.tables.items()}
+    sides = dict(split.tables)
+    if split.training_catalog is not None and split.training_catalog.encoded is not None:
+        sides[_TRAINING_TEXTS] = split.training_catalog
+    return {side: _side(side, table) for side, table in sides.items()}
 
 
 def _side(side: str, table: ImageTable) -> Record:
@@ -47,7 +53,7 @@ def _side(side: str, table: ImageTable) -> Record:
     if table.paths is None:
         digest = hashlib.sha256("\n".join(table.class_names).encode())
         digest.update(table.labels.tobytes())
-        if side == "catalog" and table.encoded is not None:
+        if side in _CATALOGS and table.encoded is not None:
             digest.update(b"\n".join(table.encoded))  # texts, which are small
         return {**found, "sha256": digest.hexdigest()}
     classes: dict[str, list[str]] = {}
@@ -167,8 +173,8 @@ def _changes(before: Record, now: Record) -> tuple[str, bool]:
         words += [f"{len(seen):,} of them training images of the run"] if seen else []
         words += [f"{len(missing):,} missing ({_some(missing)})"] if missing else []
         if not words:
-            words = [f"{then.get('images', 0):,} images then, {there.get('images', 0):,} now"]
-            may_show_trained = True
+            words = [f"{then.get('images', 0):,} items then, {there.get('images', 0):,} others now"]
+            may_show_trained |= side not in _CATALOGS
         lines.append(f"{side}: {', '.join(words)}")
     return "; ".join(lines), may_show_trained
 

@@ -65,7 +65,8 @@ def hub_backbone(name: str, image_size: int, random: bool = False) -> keras.Mode
         if len(backbone.inputs) != 1 or len(backbone.inputs[0].shape) != 4:
             raise ArgumentError(
                 f"backbone must take only images, but got {name!r}, a {type(whole).__name__}, "
-                "which takes text."
+                "which takes text. models.text_backbone builds encoders of text, and a run needs "
+                "--texts=FILE.csv."
             )
         scale, offset = _scaling(keras_hub, name, preset)
     _check_side(name, backbone, image_size)

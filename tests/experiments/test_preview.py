@@ -31,6 +31,7 @@ def test_a_row_has_the_evaluation_image_and_training_crops(photos):
         assert len({tile.tobytes() for tile in row}) == 2
 
 
+@pytest.mark.slow
 def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.flags").write_text("\n".join([*FLAGS[:-1], f"--data_dir={photos}"]))

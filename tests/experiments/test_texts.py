@@ -92,8 +92,9 @@ def test_a_stopped_run_resumes_identically_with_the_same_texts_only(words, run, 
     with stopping_after_a_checkpoint():
         assert command(*words, f"--output_dir={tmp_path / 'run'}") == 130
     before = (root / "texts.csv").read_text()
-    (root / "texts.csv").write_text(before.replace("Kind_41,", 'Kind_41,"milk"\nKind_41,'))
-    assert command(*words, f"--output_dir={tmp_path / 'run'}") == 2
+    for kind in ("Kind_0", "Kind_41"):  # of a training class, of a test class
+        (root / "texts.csv").write_text(before.replace(f"{kind},", f"{kind},milk\n{kind},"))
+        assert command(*words, f"--output_dir={tmp_path / 'run'}") == 2
     (root / "texts.csv").write_text(before)
     assert command(*words, f"--output_dir={tmp_path / 'run'}") == 0
     assert_same_runs(run, tmp_path / "run")
