@@ -3,6 +3,7 @@
 The constructors of the losses have their tests in `keras_dml/_common/test_checks.py`.
 """
 
+import contextlib
 import inspect
 
 import keras
@@ -134,14 +135,11 @@ LEFT_OUT = ("name", "reduction", "dtype", "kwargs", "input_context")
 
 def numbers_in(value):
     """Return the floats of an answer of any structure."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [number for part in value for number in numbers_in(part)]
-    try:
-        return [] if value is None else np.asarray(value, float).ravel().tolist()
-    except (TypeError, ValueError):
-        return []
+    found = []
+    for part in keras.tree.flatten(value):
+        with contextlib.suppress(TypeError, ValueError):
+            found += [] if part is None else np.asarray(part, float).ravel().tolist()
+    return found
 
 
 def fault_of(function, right, name, wrong):
@@ -170,16 +168,6 @@ def check(cases, what, capsys):
     tally.check(capsys)
 
 
-def cases_of_functions():
-    return [
-        (function, right, name, wrong)
-        for function, right in EXAMPLES.items()
-        for name in inspect.signature(function).parameters
-        if name in right or name not in LEFT_OUT
-        for wrong in WRONG
-    ]
-
-
 @pytest.mark.parametrize("shape", [(7,), (8, 3), (2, 8), (1, 8), (8, 1, 1), (0,)])
 def test_weights_with_a_wrong_shape(shape):
     said = rf"sample_weight must be .* but got .*{shape[0]}.* for 8 images"
@@ -206,17 +194,6 @@ def test_a_variable_works_like_its_value_and_has_a_gradient():
     assert np.abs(gradient).max() > 0
 
 
-def cases_of_losses():
-    given = {"y_true": IDS, "y_pred": Z, "sample_weight": np.arange(12.0)}
-    pair_losses = [kind() for kind in LOSSES.values() if issubclass(kind, losses.PairLoss)]
-    return [
-        (loss, given, name, wrong)
-        for loss in [*pair_losses, addons.TripletHardLoss(), addons.LiftedStructLoss()]
-        for name in given
-        for wrong in WRONG
-    ]
-
-
 # A prime, so that the sample includes every kind of wrong value and every function.
 steps = pytest.mark.parametrize(
     "step",
@@ -228,10 +205,24 @@ steps = pytest.mark.parametrize(
 @steps
 def test_nonsensical_arguments(step, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # an index is saved as "x"
-    check(cases_of_functions()[::step], "calls with a wrong argument", capsys)
+    cases = [
+        (function, right, name, wrong)
+        for function, right in EXAMPLES.items()
+        for name in inspect.signature(function).parameters
+        if name in right or name not in LEFT_OUT
+        for wrong in WRONG
+    ]
+    check(cases[::step], "calls with a wrong argument", capsys)
 
 
 @steps
 def test_nonsensical_targets_of_losses(step, capsys):
-    what = "calls of losses with wrong targets or embeddings"
-    check(cases_of_losses()[::step], what, capsys)
+    given = {"y_true": IDS, "y_pred": Z, "sample_weight": np.arange(12.0)}
+    pair_losses = [kind() for kind in LOSSES.values() if issubclass(kind, losses.PairLoss)]
+    cases = [
+        (loss, given, name, wrong)
+        for loss in [*pair_losses, addons.TripletHardLoss(), addons.LiftedStructLoss()]
+        for name in given
+        for wrong in WRONG
+    ]
+    check(cases[::step], "calls of losses with wrong targets or embeddings", capsys)

@@ -23,23 +23,6 @@ KNOWN_IMAGES, IMAGES, OTHER_COLORS = 30, 20, 0.7
 STEPS = {"cross_entropy": 300, "multi_similarity": 200, "rankmi": 400}
 
 
-class Batches(keras.utils.PyDataset):
-    """Batches that our sampler chooses from arrays in memory."""
-
-    def __init__(self, images, labels, steps, seed):
-        super().__init__()
-        self.images, self.labels, self.steps = images, labels, steps
-        ids = np.unique(labels, return_inverse=True)[1]
-        self.sampler = pipelines.BalancedSampler(ids, 12, 4, seed=seed)
-
-    def __len__(self):
-        return self.steps
-
-    def __getitem__(self, step):
-        rows = self.sampler(step)
-        return self.images[rows].astype("float32"), self.labels[rows]
-
-
 def trained_net(seed):
     """Train a net to classify other things, whose colors are as informative as their shapes."""
     things = catalog(KNOWN, seed + 100)
@@ -85,7 +68,10 @@ def fine_tuned(name, net, images, numbers, seed):
         labels = 2**40 + numbers
         model = keras_dml.models.RankMI(embedding, seed=seed)
         model.compile(optimizer, keras.optimizers.Adam(1e-3))
-    model.fit(Batches(images, labels, STEPS[name], seed), shuffle=False, verbose=0)
+    sampler = pipelines.BalancedSampler(numbers, 12, 4, seed=seed)
+    rows = np.concatenate([sampler(step) for step in range(STEPS[name])])
+    batches = images[rows].astype("float32"), labels[rows]
+    model.fit(*batches, batch_size=48, shuffle=False, verbose=0)
     return embedding
 
 

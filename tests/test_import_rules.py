@@ -40,14 +40,6 @@ PLACES = {
     "ray": "experiments.scale",
     "mlflow": "experiments.training",
     "wandb": "experiments.training",
-    "huggingface_hub": "experiments.exporting or keras_dml.models",
-    "optuna": "experiments.tuning",
-    "sqlalchemy": "experiments.tuning",
-    "onnxruntime": "experiments.exporting",
-    "openvino": "experiments.exporting",
-    "ai_edge_litert": "experiments.exporting",
-    "ai_edge_quantizer": "experiments.exporting",
-    "litert_converter": "experiments.exporting",
 }
 
 
@@ -80,7 +72,7 @@ def nodes(tree, with_typing=True, with_functions=True):
             yield from nodes(child, with_typing, with_functions)
 
 
-def imports(path, module="", **which):
+def imports(path, **which):
     """Yield the names of the modules that a file imports.
 
     `from a import b` is a.b if that is a module of ours, else a. `importlib.import_module("a")`
@@ -88,7 +80,6 @@ def imports(path, module="", **which):
 
     Args:
         path: the file.
-        module: its module name, the base of relative imports.
         which: arguments of `nodes`.
     """
     for node in nodes(tree_of(path), **which):
@@ -96,14 +87,10 @@ def imports(path, module="", **which):
             case ast.Import():
                 yield from (alias.name for alias in node.names)
             case ast.ImportFrom():
-                base = node.module or ""
-                if node.level:
-                    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-                    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                    base = ".".join([*parents, *([base] if base else [])])
+                assert not node.level, f"{path} has a relative import"
                 for alias in node.names:
-                    inner = f"{base}.{alias.name}"
-                    yield inner if is_module(inner) else base
+                    inner = f"{node.module}.{alias.name}"
+                    yield inner if is_module(inner) else node.module
             case ast.Call(
                 func=ast.Attribute(attr="import_module" | "run_module"),
                 args=[ast.Constant(value=str(name)), *_],
@@ -124,7 +111,7 @@ def room(name):
 def violations():
     """Yield (importer, imported module, broken rule) for each violation."""
     for path, module in modules():
-        for imported in imports(path, module):
+        for imported in imports(path):
             for rule, broken in (
                 ("keras_dml knows neither pipelines nor experiments",
                  within(module, "keras_dml") and imported.startswith(("pipelines", "experiments"))),
@@ -136,9 +123,6 @@ def violations():
                  and imported.startswith(("keras", "tensorflow", "jax", "torch"))
                  and not within(imported, "keras_dml._common")
                  and module != "keras_dml._common.extras"),  # including functions
-                ("keras_dml.similarity is imported only by its users",
-                 within(imported, "keras_dml.similarity")
-                 and not within(module, "keras_dml.similarity") and module != "keras_dml"),
                 ("the losses are written with keras.ops",
                  within(module, "keras_dml.losses") and within(imported, "tensorflow")),
                 *(
@@ -158,11 +142,6 @@ def violations():
                     yield module, imported, rule
 
 
-def test_every_folder_of_experiments_is_a_room():
-    folders = {path.parent.name for path in (ROOT / "experiments").glob("*/__init__.py")}
-    assert folders == set(ROOMS)
-
-
 def test_imports_follow_the_rules():
     found = [f"{who} imports {whom}: {rule}" for who, whom, rule in violations()]
     assert not found, "\n".join(found)
@@ -172,10 +151,9 @@ def test_imports_have_no_cycles():
     # Includes imports within functions, which could hide a cycle.
     ours = {module for _, module in modules()}
     edges = {
-        module: {other for other in imports(path, module, with_typing=False) if other in ours}
+        module: {other for other in imports(path, with_typing=False) if other in ours}
         for path, module in modules()
     }
-    assert edges["keras_dml.retrieval.index"] >= {"keras_dml.retrieval.files"}
     graphlib.TopologicalSorter(edges).prepare()  # raises CycleError with the cycle
 
 
@@ -186,7 +164,7 @@ def test_a_chain_of_imports_has_at_most_seven_files(package):
     @functools.cache
     def chain(module):
         """Return the longest chain of imports, without imports within functions."""
-        names = set(imports(ours[module], module, with_typing=False, with_functions=False))
+        names = set(imports(ours[module], with_typing=False, with_functions=False))
         inner = [chain(name) for name in names if name in ours and name != module]
         return [module, *max(inner, key=len, default=[])]
 

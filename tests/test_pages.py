@@ -4,9 +4,12 @@ import importlib
 import importlib.util
 import pathlib
 import re
+import runpy
 import shlex
+import shutil
 
 import pytest
+from photo_search import write_photos
 from processes import run_python
 
 import keras_dml
@@ -35,16 +38,9 @@ def documents():
 @pytest.fixture
 def readers_folder(tmp_path, monkeypatch):
     """A folder with photographs, which a reader has before reading."""
-    import numpy as np
-    from PIL import Image
-
-    generator = np.random.default_rng(0)
-    for number in range(36):
-        folder = tmp_path / "photos" / f"kind {number // 6}"
-        folder.mkdir(parents=True, exist_ok=True)
-        pixels = generator.integers(0, 200, (48, 56, 3)) + 11 * (number // 6)
-        Image.fromarray(pixels.astype("uint8")).save(folder / f"{number}.jpg")
-    (tmp_path / "query.jpg").write_bytes((tmp_path / "photos/kind 0/0.jpg").read_bytes())
+    names = [f"kind {number // 6}/{number}.jpg" for number in range(36)]
+    photos = write_photos(tmp_path / "photos", names)
+    shutil.copy(photos / names[0], tmp_path / "query.jpg")
     monkeypatch.chdir(tmp_path)
 
 
@@ -162,8 +158,6 @@ def test_the_table_of_losses_matches_the_source():
     assert with_table(guide) == guide, (
         "refresh it with  python -m keras_dml.losses docs/pages/guides/losses.md"
     )
-    with pytest.raises(ValueError, match="must contain <!-- losses"):
-        with_table(guide.replace("<!-- end of losses -->", ""))
 
 
 THEORY = ROOT / "docs" / "pages" / "guides" / "theory.md"
@@ -178,11 +172,6 @@ def test_every_cell_of_the_theory_prints_its_output(capsys):
     for code, expected in cells:
         exec(code, names)
         assert capsys.readouterr().out == expected
-
-
-def test_the_theory_lists_every_erratum():
-    rows = re.findall(r"^\| E(\d+) ", THEORY.read_text("utf-8"), re.MULTILINE)
-    assert list(map(int, rows)) == list(range(1, 22))
 
 
 TUTORIALS = [page for page in GUIDES if page.parent.name == "tutorials"]
@@ -208,24 +197,6 @@ def _without_digits(text):
     return " ".join(NUMBER.sub("#", text).split())
 
 
-@pytest.fixture(scope="module")
-def build():
-    spec = importlib.util.spec_from_file_location("site_build", ROOT / "docs" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_navigation_has_every_page(build):
-    pages = ROOT / "docs" / "pages"
-    written = {path.relative_to(pages).with_suffix("").as_posix() for path in pages.rglob("*.md")}
-    modules = {f"api/{module.split('.')[-1]}" for module in build.MODULES}
-    generated = {"flags", *build.REPOSITORY.values(), *modules}
-    listed = [page for _, subpages in build.SECTIONS.values() for page in subpages]
-    assert len(listed) == len(set(listed))
-    assert set(listed) == written - {"index", "start"} | generated
-
-
-def test_the_reference_has_every_public_module(build):
-    modules = {f"keras_dml.{name}" for name in keras_dml.__all__} | {"pipelines"}
-    assert set(build.MODULES) >= modules - {"keras_dml.losses"}
+def test_the_reference_has_every_public_module():
+    listed = {*runpy.run_path(str(ROOT / "docs" / "build.py"))["MODULES"], "keras_dml.losses"}
+    assert listed >= {f"keras_dml.{name}" for name in keras_dml.__all__}

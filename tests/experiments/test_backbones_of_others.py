@@ -27,7 +27,6 @@ WORDS += [
     "--steps_per_epoch=2",
     "--deterministic",
 ]
-thorough = pytest.mark.thorough
 KINDS = ("dinov2", "dinov3", "vit", "siglip", "file")
 
 
@@ -72,7 +71,7 @@ TUNED = [
 ]
 
 
-@thorough
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "more"), [*((kind, []) for kind in KINDS), *(("vit", more) for more in TUNED)]
 )

@@ -85,10 +85,8 @@ def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, cap
     monkeypatch.setattr(retrieval, "EXACT_IMAGES", 1_000)
     head, *rows = table(capsys, "retrieval")
     assert head.split()[-4:] == list(retrieval.SCORES)
-    texts = [row[:36].strip() for row in rows]
-    certificate = ["exact on a sample", "from", "to"]
-    searched = [f"{count} x 8, {how}" for count, how in (("3,000", "scann"), ("1,000", "scann"))]
-    assert texts == [searched[0], *certificate, searched[1], *certificate, "1,000 x 8, exact"]
+    searched = [row[:36].strip() for row in rows[::4]]
+    assert searched == ["3,000 x 8, scann", "1,000 x 8, scann", "1,000 x 8, exact"]
     scores = np.array([row.split()[-4:] for row in rows], float)
     assert (scores[2] < scores[0]).all() and (scores[0] < scores[3]).all()
     np.testing.assert_array_equal(scores[4], scores[8])  # a small set has no tree

@@ -28,7 +28,13 @@ def test_a_run_is_exported_with_its_card(finished, tmp_path, capsys):
     written = ["export.json", "model_card.md", "saved_model"]
     assert sorted(path.name for path in folder.iterdir()) == written
     card = (folder / "model_card.md").read_text()
-    for words in ("20 images of 5 classes", "--epochs=2", "None yet", "random weights"):
+    for words in (
+        "20 images of 5 classes",
+        "--epochs=2",
+        "None yet",
+        "random weights",
+        "resized to",
+    ):
         assert words in card
     assert str(run) not in card and "--data_dir" not in card
     # Again, with leftovers of a killed export.

@@ -31,7 +31,6 @@ MISTAKES = {
     ],
     "benchmark": [
         ("speed", r"must be a benchmark \(losses, .*\), but got speed"),
-        ("", "but got nothing"),
         ("losses --losses=hinge", "losses must be .*hinge"),
         ("losses --sizes=1", "sizes must be at least 2"),
     ],
@@ -62,7 +61,6 @@ MISTAKES = {
         ("--embeddings={root}/text.jpg", "embeddings must be a .npz file.*text.jpg"),
         ("--embeddings={npz} --recall_at=30", "recall_at must be from 1 to 29.*30"),
         ("--embeddings={npz} --split=train", "split has no effect on --embeddings"),
-        ("--embeddings={npz} --dataset=cub", "dataset has no effect on --embeddings"),
         ("--embeddings={npz} --relation=hierarchy", "relation has no effect on --embeddings"),
         ("--embeddings={npz} --flagfile={root}/relation.flags", "dataset must have coarse classes"),
         ("--embeddings={npz} --neighbors=faiss", "neighbors.*scann.*faiss"),
@@ -109,14 +107,8 @@ MISTAKES = {
         ("{tiny} --weights=imagenet", "small_convnet"),
         ("{bare} --backbone=hub:{root}", "with a config.json"),
         ("{bare} --backbone={root}/gone.keras", "No such file"),
-        (
-            "{bare} --backbone={maps} --pooling=cls",
-            "pooling must be one of 'average', 'm",
-        ),
-        (
-            "{bare} --backbone={maps} --import_modules=no_such_module",
-            "import_modules must be mod",
-        ),
+        ("{bare} --backbone={maps} --pooling=cls", "pooling must be one of 'average', 'm"),
+        ("{bare} --backbone={maps} --import_modules=no_module", "import_modules must be mod"),
         ("{bare} --backbone={maps} --weights=none", "weights must be "),
         ("{bare} --backbone={root}/named.keras --output_dir=new", "'_maps'. Rename"),
         ("{tiny} --train_classes=3", "batch_size must be .* 3 classes, but got 8. Lower"),
@@ -132,7 +124,6 @@ MISTAKES = {
         ("{tiny} --fold=1/2 --patience=2", "schedule must be constant or step .*warm_cosine"),
         ("{tiny} --refit --dataset=sop", "refit must be false for dataset=sop"),
         ("{tiny} --class_split=every_class --measured_in={begun}", "the folder of a finished run"),
-        ("{tiny} --class_split=every_class --measured_in=/nowhere", "measured_in must be"),
         ("{tiny} --candidates=catalog --loss=nt_xent", "candidates must be batch for a dataset"),
         ("{catalog} --loss=arcface", "candidates must be batch for loss=arcface"),
         ("{catalog} --also=tcm", "candidates must be batch with --also"),
@@ -267,7 +258,6 @@ WRONG_ARRAYS = {
         ({"labels": np.zeros(30)}, "labels must have at least two classes"),
         ({"labels": np.arange(30)}, "no pair is positive"),
         ({"embeddings": np.full((30, 2), np.inf)}, "embeddings must be finite"),
-        ({"embeddings": np.zeros((0, 2)), "labels": np.zeros(0)}, "at least two classes"),
     ],
     "evaluate": [
         ({"labels": None}, "must have the array labels.*with the arrays embeddings"),

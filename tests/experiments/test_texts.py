@@ -77,16 +77,6 @@ def test_texts_are_embedded_scored_shown_and_served(run):
         assert evaluated[row] == pytest.approx(rows[row], abs=1e-6)
 
 
-@pytest.mark.slow
-def test_words_search_an_index_of_photos(run, root, tmp_path, capsys):
-    flags = [f"--saved_model={run / SERVED}", f"--images={root / 'data' / 'test'}"]
-    assert command_of("index")(*flags, f"--output_dir={tmp_path / 'index'}") == 0
-    capsys.readouterr()
-    queries = [f"--query_model={run / f'{CANDIDATE}{SERVED}'}", "--query_text=a red apple"]
-    assert command_of("search")(f"--index={tmp_path / 'index'}", *queries) == 0
-    assert "Kind_41" in capsys.readouterr().out
-
-
 @tiers.thorough
 def test_a_stopped_run_resumes_identically_with_the_same_texts_only(words, run, root, tmp_path):
     with stopping_after_a_checkpoint():

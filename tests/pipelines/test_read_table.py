@@ -172,22 +172,19 @@ def given(labels=CLASSES, rows=ROWS):
     return tf.data.Dataset.from_tensor_slices((rows, labels))
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 7])
 @pytest.mark.parametrize(
-    "labels",
+    ("labels", "batch_size"),
     [
-        CLASSES,
-        CLASSES + 2**40,
-        CLASSES.astype("float32"),
-        [f"Klasse {n} ä" for n in CLASSES],
-        CLASSES[:, None],
-        CLASSES.astype("uint8"),
+        (CLASSES, None),
+        (CLASSES + 2**40, 1),
+        (CLASSES.astype("float32"), 7),
+        ([f"Klasse {n} ä" for n in CLASSES], 7),
+        (CLASSES[:, None], 4),
+        (CLASSES.astype("uint8"), None),
     ],
     ids=["ids", "large ids", "floats", "strings", "a column", "uint8"],
 )
 def test_each_element_once_with_its_class(labels, batch_size):
-    if np.ndim(labels) == 2 and batch_size is None:
-        batch_size = 4
     dataset = given(labels)
     table = table_from_dataset(dataset if batch_size is None else dataset.batch(batch_size))
     np.testing.assert_array_equal(table.arrays, ROWS)
@@ -224,10 +221,9 @@ def test_memory_does_not_grow_with_the_dataset():
 
 
 def test_image_dataset_from_directory(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 8, 3), dtype=np.uint8)
     for number, name in enumerate(4 * ("ape", "bear", "cow")):
         (tmp_path / name).mkdir(exist_ok=True)
-        Image.fromarray(pixels[number]).save(tmp_path / name / f"{number}.png")
+        (tmp_path / name / f"{number}.jpg").write_bytes(jpeg(20 * number))
     dataset = keras.utils.image_dataset_from_directory(
         tmp_path, image_size=(6, 6), batch_size=5, shuffle=False, verbose=False
     )
@@ -235,8 +231,8 @@ def test_image_dataset_from_directory(tmp_path):
     assert batches.class_names == ("ape", "bear", "cow") and batches.steps_per_epoch == 2
     x, ids = next(batches.as_numpy_iterator())
     assert x.shape == (6, 6, 6, 3) and sorted(np.bincount(ids, minlength=3)) == [0, 3, 3]
-    whole = np.concatenate([x for x, _ in dataset.as_numpy_iterator()])
-    assert all((whole[4 * n : 4 * n + 4] == row).all((1, 2, 3)).any() for row, n in zip(x, ids))
+    # The name of an image is its number, by which its red grows. Its class is this number modulo 3.
+    assert (np.round(x[:, 0, 0, 0] / 20).astype(int) % 3 == ids).all()
 
 
 def test_float_rows_need_no_transform():

@@ -197,7 +197,6 @@ def within_classes():
         (lambda: ImageTable.from_paths([b"1"], [0]), "strings or path objects"),
         (lambda: ImageTable.from_paths(["\udcff.png"], [0]), "paths must be valid UTF-8"),
         (lambda: ImageTable.from_encoded(["1"], [0]), "bytes objects, but got '1'"),
-        (lambda: ImageTable.from_encoded([b"1"], [0, 1]), "1 images and 2 labels"),
         (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), "dtype int64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), r"\(2, 4, 4\)"),
         (lambda: ImageTable.from_arrays(np.zeros((3, 0)), [0, 0, 1]), r"shape \(3, 0\)"),
@@ -206,7 +205,6 @@ def within_classes():
         (lambda: boxed([[0, 0, 1]]), r"shape \[2, 4\].*shape \(1, 3\)"),
         (lambda: boxed(np.ones([2, 4])), "boxes must be integers.*float64"),
         (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), r"\[9, 8, 7, 0\] in row 1"),
-        (lambda: boxed([[0, 0, 1, 1], [2**40, 0, 1, 1]]), "boxes must be integers .* in row 1"),
         (lambda: boxed([[0, 0, 1, 1], [0, 0, 2**31, 1]]), "boxes must be integers .* in row 1"),
         (lambda: boxed([[0, 0, 1, 1], [0, -(2**32), 1, 1]]), "boxes must be integers .* in row 1"),
         (lambda: small_table().select([]), "rows must be .*not empty"),
@@ -221,7 +219,6 @@ def within_classes():
         (halves(0), "has 4 classes, and a boundary after the first 0 leaves no class to train"),
         (halves(4), "has 4 classes, and a boundary after the first 4 leaves no class to test"),
         (halves(2, 0), "test_classes must be at least 1, but got 0"),
-        (halves(-1), "train_classes must be at least 1, but got -1"),
         (halves(3, 2), "train_classes and test_classes must be at most 4.* but got 3 and 2"),
         (with_one_class("gallery"), "gallery must have the class_names of test.*1 images"),
         (with_one_class("training_catalog"), "training_catalog must have the class_names of train"),
@@ -282,4 +279,3 @@ def test_transforms_of_numpy_and_python_numbers_are_equal():
     assert repr(given) == repr(ours)
     evaluation = EvaluationTransform(np.int64(32), np.int16(40))
     assert repr(evaluation) == repr(EvaluationTransform(32, 40))
-    assert evaluation(np.zeros([50, 60, 3], np.uint8)).shape == (32, 32, 3)

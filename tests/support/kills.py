@@ -43,17 +43,13 @@ class Ended(NamedTuple):
 
     @property
     def problem(self):
-        """The report of a bug in the output, or None."""
-        for word in ("Traceback (most recent call last)", "internal error"):
-            if word in self.output:
-                return f"{word}: {self.output[-4000:]}"
-        return None
+        """Whether the output reports a bug."""
+        return "Traceback (most recent" in self.output or "internal error" in self.output
 
     @property
     def refused(self):
         """The line of a refusal, or None if the command did not refuse."""
-        lines = re.split(r"[\r\n]+", self.output)
-        errors = [line for line in lines if line.startswith("error: ")]
+        errors = re.findall(r"(?:^|[\r\n])(error: .*)", self.output)
         return errors[0] if self.code == 2 and len(errors) == 1 else None
 
 

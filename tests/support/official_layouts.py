@@ -2,6 +2,11 @@
 
 import numpy as np
 
+GROCERIES = (
+    "Class Name (str),Class ID (int),Coarse Class Name (str),Coarse Class ID (int),"
+    "Iconic Image Path (str),Product Description Path (str)\n"
+)
+
 
 def write_image(path, content=b""):
     """Write a file; it can be empty, because the loaders do not open it."""
@@ -9,7 +14,7 @@ def write_image(path, content=b""):
     path.write_bytes(content)
 
 
-def write_cub(root, class_ids=(1, 1, 2, 101, 102), content=b"", names=True):
+def write_cub(root, class_ids=(1, 1, 2, 101, 102), content=b""):
     """Write CUB-200-2011 with one image for each class id; image i has a box at (i, 2i)."""
     images, labels, boxes = [], [], []
     for image, class_id in enumerate(class_ids, start=1):
@@ -21,9 +26,8 @@ def write_cub(root, class_ids=(1, 1, 2, 101, 102), content=b"", names=True):
     (root / "images.txt").write_text("".join(images))
     (root / "image_class_labels.txt").write_text("".join(labels))
     (root / "bounding_boxes.txt").write_text("".join(boxes))
-    if names:
-        lines = (f"{class_id} {class_id:03}.Bird_{class_id}\n" for class_id in range(1, 201))
-        (root / "classes.txt").write_text("".join(lines))
+    lines = (f"{class_id} {class_id:03}.Bird_{class_id}\n" for class_id in range(1, 201))
+    (root / "classes.txt").write_text("".join(lines))
     return root
 
 
@@ -107,10 +111,7 @@ def write_groceries(root, train=(0, 0, 1), val=(1, 41), test=(42, 41, 42, 41), c
     def name(class_id):
         return f"Fruit/Kind_{class_id // 2}/Kind_{class_id}"
 
-    lines = [
-        "Class Name (str),Class ID (int),Coarse Class Name (str),Coarse Class ID (int),"
-        "Iconic Image Path (str),Product Description Path (str)\n"
-    ]
+    lines = [GROCERIES]
     for class_id in range(81):
         picture = f"iconic-images-and-descriptions/{name(class_id)}/Kind_{class_id}"
         write_image(root / f"{picture}_Iconic.jpg", content)

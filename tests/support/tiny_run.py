@@ -129,10 +129,7 @@ def kill_when(ready, process, folder):
 
 def assert_same_weights(expected, found):
     """Check that the checkpoints of two runs have the same weights, to the bit."""
-    expected, found = final_weights(expected), final_weights(found)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(array, found[name], err_msg=name)
+    np.testing.assert_equal(final_weights(found), final_weights(expected))
 
 
 def assert_same_runs(expected, found):

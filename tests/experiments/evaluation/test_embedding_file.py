@@ -56,18 +56,15 @@ def test_a_write_error_names_the_file(tmp_path):
 def test_rows_are_reused_if_the_key_is_the_same(tmp_path):
     path = tmp_path / "e.npy"
     computed, array = fill(path)
-    assert computed == list(range(10))
-    assert isinstance(array, np.memmap)
-    np.testing.assert_array_equal(np.load(path, mmap_mode="r"), ROWS)
-    assert names(tmp_path) == ["e.npy", "e.npy.json"]
-
+    assert computed == list(range(10)) and isinstance(array, np.memmap)
+    np.testing.assert_array_equal(array, ROWS)
     assert fill(path)[0] == []
     assert names(tmp_path) == ["e.npy", "e.npy.json"]
     for other in ({"key": "b"}, {"rows": ROWS[:7]}, {}):
         computed, array = fill(path, **other)
-        assert len(computed) == len(other.get("rows", ROWS))
-    np.testing.assert_array_equal(array, ROWS)
-    path.write_bytes(b"")  # a damaged file
+        np.testing.assert_array_equal(array, other.get("rows", ROWS))
+        assert len(computed) == len(array)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")  # a damaged file
     assert len(fill(path)[0]) == 10
 
 
@@ -157,26 +154,17 @@ def test_other_images_are_embedded_despite_a_bad_image(error):
 
 
 def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
-    with held(tmp_path, "output"):
-        second = held(tmp_path, "output")
-        with pytest.raises(UsageError, match=r"output '.*' is in use by another running process"):
-            second.__enter__()
-    with held(tmp_path, "output"):
-        pass
-
-
-def test_the_lock_next_to_a_folder_is_deleted_and_a_stale_lock_is_reused(tmp_path):
     folder, link = tmp_path / "made", tmp_path / "link"
     link.symlink_to(folder)
-    (tmp_path / ".made.lock").touch()
-    with held_beside(folder, "output_dir"):
-        for name in (folder, link):
-            second = held_beside(name, "output_dir")
-            with pytest.raises(UsageError, match=r"output_dir '.*' is in use by another"):
-                second.__enter__()
-    assert [path.name for path in tmp_path.iterdir()] == ["link"]
-    with held_beside(folder, "output_dir"):
-        pass
+    folder.mkdir()
+    (tmp_path / ".made.lock").touch()  # of a killed process
+    for lock in (held, held_beside):
+        for _ in range(2):
+            with lock(folder, "output"):
+                for name in (folder, link):
+                    with pytest.raises(UsageError, match="output '.*' is in use by another run"):
+                        lock(name, "output").__enter__()
+    assert names(tmp_path) == ["link", "made"]
 
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
@@ -192,25 +180,20 @@ def test_a_lock_that_is_a_link_or_a_pipe_is_refused_without_damage(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "link").symlink_to(victim)
-    (tmp_path / "dangling").symlink_to(tmp_path / "new")
     os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    os.mkfifo(tmp_path / "pipe without a reader")
-    for name in ("link", "dangling", "pipe", "pipe without a reader"):
+    for name in ("link", "pipe"):
         with pytest.raises(OSError, match=name):
             try_lock(tmp_path / name)
-    os.close(reader)
-    try_lock(victim).close()
     assert victim.read_text() == "precious"
-    assert not (tmp_path / "new").exists()
 
 
-def test_arrays_by_name(tmp_path):
+def test_arrays_by_name_and_no_python_objects(tmp_path):
     path = tmp_path / "a.npz"
-    np.savez(path, a=np.arange(3), b=np.eye(2))
-    arrays, held = read_npz(path, ["a", "c"])
-    assert list(arrays) == ["a"] and arrays["a"].tolist() == [0, 1, 2] and held == ["a", "b"]
-    assert list(read_npz(path)[0]) == ["a", "b"]
+    np.savez(path, a=np.arange(3), b=np.eye(2), c=np.array([{}], object))
+    arrays, held = read_npz(path, ["a", "d"])
+    assert list(arrays) == ["a"] and arrays["a"].tolist() == [0, 1, 2] and held == ["a", "b", "c"]
+    with pytest.raises(UnreadableError, match="allow_pickle"):
+        read_npz(path)
     with pytest.raises(FileNotFoundError):
         read_npz(tmp_path / "gone.npz")
 
@@ -218,9 +201,7 @@ def test_arrays_by_name(tmp_path):
 def test_a_changed_shape_is_detected_although_numpy_reads_it(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.ones((4000, 8)))
-    data = path.read_bytes()
-    assert data.count(b"(4000, 8)") == 1
-    path.write_bytes(data.replace(b"(4000, 8)", b"(4000, 4)"))
+    path.write_bytes(path.read_bytes().replace(b"(4000, 8)", b"(4000, 4)"))
     with np.load(path) as saved:
         assert saved["a"].shape == (4000, 4)
     with pytest.raises(UnreadableError):
@@ -239,9 +220,3 @@ def test_a_changed_bit_is_detected_or_has_no_effect(place, tmp_path):
     except UnreadableError:
         return
     assert arrays["a"].tolist() == list(range(10))
-
-
-def test_python_objects_are_not_loaded(tmp_path):
-    np.savez(tmp_path / "a.npz", a=np.array([{}], object))
-    with pytest.raises(UnreadableError, match="allow_pickle"):
-        read_npz(tmp_path / "a.npz")

@@ -68,12 +68,11 @@ def run_on(data, ks=(1, 2), **options):
     return SimpleNamespace(data=data, ks=ks, options=SimpleNamespace(**options))
 
 
-@pytest.mark.parametrize("patience", [0, 3])
-def test_scores_equal_metrics_evaluate_with_and_without_a_gallery(patience):
+def test_scores_equal_metrics_evaluate_with_and_without_a_gallery():
     rng = np.random.default_rng(0)
     queries, items = rng.normal(size=(6, 3)), rng.normal(size=(8, 3))
     labels, numbers = [0, 1] * 3, [0, 1] * 4
-    for gallery in (None, table(numbers, seed=2)):
+    for gallery, patience in ((None, 0), (table(numbers, seed=2), 3)):
         data = Split(table([0, 1]), table(labels), gallery=gallery)
         run = run_on(data, patience=patience)
         embeddings = {"test": queries} if gallery is None else {"test": queries, "gallery": items}
@@ -85,12 +84,10 @@ def test_scores_equal_metrics_evaluate_with_and_without_a_gallery(patience):
         assert set(row) == names | ({MAP_AT_R} if patience else set())
         for name, share in row.items():
             assert share == pytest.approx(expected[name.removeprefix("test/")])
-        end = Finished(None, embeddings, [row], row)
-        findings = RetrievalScores().finish(run, end)
+        findings = RetrievalScores().finish(run, Finished(None, embeddings, [row], row))
         assert findings.rows["embedding, l2"]["recall@2"] == row["test/recall@2/l2"]
-        assert findings.rows["embedding, cosine"]["map@r"] == pytest.approx(
-            expected["map@r/cosine"]
-        )
+        found = findings.rows["embedding, cosine"]["map@r"]
+        assert found == pytest.approx(expected["map@r/cosine"])
         assert findings.result["scores"]["nmi"] == pytest.approx(expected["nmi"])
         assert findings.lines[0][0] == "NMI"
 
@@ -123,18 +120,12 @@ def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, capsys):
     assert "R@1 50.0 %" in capsys.readouterr().out
 
 
-@pytest.fixture
-def started(tmp_path):
-    """A run with a catalog and pretrained weights, and its untrained backbone's embeddings."""
+def test_a_resumed_run_shows_the_scores_before_its_first_step(tmp_path):
     rng = np.random.default_rng(0)
     data = Split(table([0, 1]), table([0, 1] * 3, seed=3), catalog=table([1, 0], seed=2))
     run = run_on(data, weights="imagenet")
     run.folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
-    return run, {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
-
-
-def test_a_resumed_run_shows_the_scores_before_its_first_step(started):
-    run, embeddings = started
+    embeddings = {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
     first, continued = UntrainedBackbone(), UntrainedBackbone()
     first.before(run, Start(0, None, lambda: embeddings))
     continued.before(run, Start(3, None, lambda: pytest.fail("it is trained now")))

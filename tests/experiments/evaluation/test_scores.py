@@ -39,19 +39,6 @@ def embedded(z, labels, ks=(1,), gallery=None):
     return Embeddings(EmbeddedSet(z, labels), ks, gallery)
 
 
-def test_rows_and_columns_of_a_table(spread):
-    found = {"recall@10/cosine": 0.5, "recall@2/cosine": 0.25, "spread/cosine": 2.0, "nmi": 0.1}
-    found["spread/cosine/first 4"] = 3.0
-    rows = scores.rows_of(found)
-    assert rows == {
-        "embedding, cosine": {"recall@10": 0.5, "recall@2": 0.25, "spread": 2.0},
-        "first 4, cosine": {"spread": 3.0},
-    }
-    assert scores.columns_of(rows) == ["recall@2", "recall@10", "spread"]
-    head, first, _ = scores.score_table(rows).splitlines()
-    assert head.split() == ["R@K,", "%", "2", "10", "Spread"] and first.endswith("2.000 m")
-
-
 @pytest.fixture
 def mine(tmp_path):
     """A file with the embeddings of five classes."""

@@ -9,7 +9,7 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
-from tiny_run import command_of
+from tiny_run import command_of, small_encoder, write_run
 
 from experiments.exporting import hub
 from experiments.options import RunOptions, UsageError, parse
@@ -21,19 +21,16 @@ CARD = "# glyphs, saved_model, float32\n\n## Use\n\n- File: `saved_model`\n\n## 
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """A run folder with an export, and an index."""
     run = tmp_path / "glyphs-seed0"
+    write_run(run, small_encoder())
     folder = run / "exports" / "saved_model"
     (folder / "saved_model").mkdir(parents=True)
     (folder / "saved_model" / "saved_model.pb").write_bytes(b"graph")
     (folder / "model_card.md").write_text(CARD)
     (folder / "export.json").write_text(json.dumps({"keras_recalls": {"1": 0.84567, "2": 0.9}}))
     (run / "saved_model-calibration.json").write_text('{"threshold": 0.6}')
-    inputs = keras.Input((4, 4, 3))
-    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
-    model.save(run / "best.keras")
-    monkeypatch.setattr(hub, "kept_model", lambda run: run / "best.keras")
     (tmp_path / "photo_index" / "index").mkdir(parents=True)
     (tmp_path / "photo_index" / "index" / "index.json").write_text("{}")
     (tmp_path / "photo_index" / "settings.json").write_text('{"images": "/home/me/photos"}')
@@ -71,7 +68,7 @@ def test_model_card_threshold_and_index_are_published(run, api, tmp_path):
         "README.md", "model.keras", "export.json", "threshold.json", "index/index.json",
         "saved_model/saved_model.pb",
     }  # fmt: skip
-    images = np.ones([2, 4, 4, 3], "float32")
+    images = np.ones([2, 16, 16, 3], "float32")
     expected = keras.saving.load_model(run / "best.keras").predict(images, verbose=0)
     loaded = models.from_hub(published)
     np.testing.assert_array_equal(loaded.predict(images, verbose=0), expected)
@@ -117,7 +114,7 @@ def test_from_hub_downloads_the_model(run, monkeypatch):
 
     fake = types.SimpleNamespace(hf_hub_download=download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
-    assert models.from_hub("me/glyphs", revision="v1").output_shape == (None, 2)
+    assert models.from_hub("me/glyphs", revision="v1").output_shape == (None, 6)
     assert asked == [("me/glyphs", "model.keras", "v1")]
     with pytest.raises(
         ArgumentError, match="name must be a repository.*me/nothing.*404 Client Error"

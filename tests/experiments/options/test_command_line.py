@@ -2,7 +2,6 @@
 
 import errno
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import time
 
 import pytest
+from without import run_in
 
 from experiments import search
 from experiments.options import RunError, UsageError, command_line, run_command
@@ -64,14 +64,7 @@ def test_full_memory_names_the_flags_of_the_model(capsys):
     assert code == 2 and "filters, embedding_size" in said
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ValueError("too many values to unpack (expected 2)"),
-        AssertionError(),
-        OSError("without a path"),
-    ],
-)
+@pytest.mark.parametrize("error", [ValueError("too many values"), OSError("without a path")])
 def test_a_bug_is_one_line_with_the_path_of_its_traceback(error, capsys, tmp_path):
     code, said = ended(error, capsys)
     assert code == 1 and said.count("\n") == 1
@@ -132,13 +125,7 @@ def test_names_in_any_language_are_unchanged(name):
 def test_a_package_that_hides_ours_is_named_in_one_line(tmp_path):
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "__init__.py").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.recipes"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-    )
+    done = run_in(tmp_path, ["-m", "experiments.recipes"])
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert f"{tmp_path}/pipelines/__init__.py hides" in done.stderr and "keras-dml" in done.stderr

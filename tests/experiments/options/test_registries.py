@@ -1,14 +1,11 @@
 """Flags of registries such as the losses, and flags that need or exclude other flags."""
 
-import typing
-
 import pytest
 import tiers
 
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options.help import help_text
 from experiments.options.loss_flags import flags_of_losses, taken_by
-from experiments.options.registries import arguments, flags_of_entries
 from experiments.options.together import check_together
 from keras_dml import losses
 
@@ -40,19 +37,19 @@ REFUSED = [
 ]
 
 
+def options(*words):
+    return parse(RunOptions, ["run", *words])
+
+
 @pytest.mark.parametrize(("words", "message"), REFUSED)
 def test_conflicting_flags(words, message):
     with pytest.raises(UsageError, match=message):
-        check_together(parse(RunOptions, ["run", *words]))
+        check_together(options(*words))
 
 
 def test_flags_that_fit_each_other():
     for words in ([], CACHED, ["--nofreeze_backbone", "--lora_rank=2"], ["--workers=none"]):
-        check_together(parse(RunOptions, ["run", *words]))
-
-
-def options(*words):
-    return parse(RunOptions, ["run", *words])
+        check_together(options(*words))
 
 
 @pytest.mark.parametrize("loss", losses.LOSSES)
@@ -92,33 +89,6 @@ def test_the_help_describes_a_shared_flag_for_each_loss():
 def test_choices_are_refused_before_anything_is_built():
     with pytest.raises(UsageError, match="triplets must be one of all, semihard, hard .*best"):
         _ = options("--loss=triplet", "--triplets=best").loss_arguments
-
-
-def literal(mode: typing.Literal["a", "b"] | None = None, other: "Missing | None" = None):  # noqa: F821
-    """A function.
-
-    Args:
-        mode: Mode of the function.
-        other: An object.
-    """
-
-
-def number(mode: float = 0.5):
-    """A function.
-
-    Args:
-        mode: Number of the function.
-    """
-
-
-def test_only_arguments_with_a_flag_type_have_flags():
-    (mode,) = arguments(literal).values()
-    assert (mode.name, mode.kind, mode.default, mode.choices) == ("mode", str, None, ("a", "b"))
-
-
-def test_entries_that_share_a_name_must_share_its_type():
-    with pytest.raises(TypeError, match="mode must be of one type in all entries .*: a, b"):
-        flags_of_entries({"a": literal, "b": number}, "Group")
 
 
 def test_a_loss_name_is_registered_once():

@@ -73,8 +73,6 @@ def test_conditions_as_text():
         ("x" * 10_000, "x{100}….$"),
         ("class=milky", "no image has class=milky. Did you mean Milk"),
         ("brand=ARLA", "no image has brand=ARLA. Did you mean Arla?"),
-        ("class=aple", "Did you mean Apple"),
-        ("brand=" + "q" * 100_000, "q{100}….$"),
     ],
 )
 def test_invalid_conditions(text, message):

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -53,16 +52,13 @@ def test_search_by_an_uploaded_image(client):
     assert [one["rank"] for one in found] == [1, 2, 3]
     first = {"rank": 1, "item": 2, "path": "a/1.png", "class": "a", "similarity": 1.0}
     assert found[0] == first | {"alike": [], "image": "/image/2"}
-    assert sum(one["count"] for one in answer.json["classes"]) == sum(
-        one["class"] != "" for one in found
-    )
     picture_of_it = client.get(found[0]["image"])
     assert picture_of_it.mimetype == "image/png"
     assert Image.open(io.BytesIO(picture_of_it.data)).tobytes() == picture(1).tobytes()
     again = client.get("/image/2", headers={"If-None-Match": picture_of_it.headers["ETag"]})
     assert again.status_code == 304
-    assert len(upload(client, png(1), address="/search?k=100").json["neighbours"]) == 5
-    assert len(upload(client, png(1), address="/search").json["neighbours"]) == 5
+    for address in ("/search?k=100", "/search"):
+        assert len(upload(client, png(1), address=address).json["neighbours"]) == 5
 
 
 def test_conditions(client):
@@ -130,9 +126,9 @@ def test_the_page_is_self_contained(client):
     assert page.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_file_names_of_uploads_are_ignored(client, index):
-    for name in ("../../../etc/passwd", "..\\..\\x.png", "/etc/passwd", "a\0b.png", ""):
-        answer = upload(client, png(1), name or "x")
+def test_file_names_of_uploads_are_ignored(client):
+    for name in ("../../../etc/passwd", "a\0b.png"):
+        answer = upload(client, png(1), name)
         assert answer.status_code == 200 and answer.json["neighbours"][0]["path"] == "a/1.png"
     for address in ("/image/../settings.json", "/image/..%2fsettings.json", "/image/a/1.png"):
         assert client.get(address).status_code == 404
@@ -223,9 +219,8 @@ def test_slow_images_do_not_block_later_requests(index, monkeypatch):
             assert answer.status_code == 503 and answer.headers["Retry-After"] == "5"
             assert answer.json["error"].startswith("Too many searches at once")
         assert client.get("/").status_code == client.get("/image/2").status_code == 200
-    assert upload(client, png(1)).status_code == 200
-    assert upload(client, b"no image").status_code == 400
-    assert upload(client, png(1)).status_code == 200
+    for data, status in ((png(1), 200), (b"no image", 400), (png(1), 200)):
+        assert upload(client, data).status_code == status
 
 
 HOSTILE = "a\u202egnp.\x1b[31m\u2066\n.png"
@@ -251,17 +246,11 @@ def running(index):
             yield server.effective_port
 
 
-def connected(port, request):
-    """Return a connection that has sent this request."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
-    connection.sendall(request)
-    return connection
-
-
-@pytest.mark.slow
 def test_incomplete_requests_do_not_block_others_and_time_out(running):
     half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-    idle = [connected(running, half) for _ in range(150)]
+    idle = [socket.create_connection(("127.0.0.1", running), timeout=20) for _ in range(150)]
+    for connection in idle:
+        connection.sendall(half)
     assert send(running, png(1))[0] == 200
     assert all(_is_closed(each) for each in idle)
 
@@ -271,30 +260,6 @@ def _is_closed(connection):
         return connection.recv(1) == b""
     except ConnectionError:
         return True
-
-
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        bytes(range(256)) * 9 + b"\r\n\r\n",
-        b"POST /search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15005\r\n"
-        b"Content-Type: multipart/form-data; boundary=x\r\n\r\n" + b"--x\r\n" * 3000 + b"--x--",
-    ],
-    ids=["random bytes", "false chunk", "many parts"],
-)
-def test_invalid_requests_are_refused_and_do_not_block_others(request_bytes, running):
-    with connected(running, request_bytes) as connection:
-        answer = connection.recv(2**16)
-    assert re.match(rb"HTTP/1\.[01] 4\d\d ", answer) and b"fingerprint" not in answer
-    assert send(running, png(1))[0] == 200
-
-
-def test_clients_that_disconnect_do_not_block_others(running):
-    for _ in range(9):
-        with connected(running, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert send(running, png(1))[0] == 200
 
 
 def started(index, port):
@@ -323,9 +288,8 @@ def test_a_server_process_under_load(server, index):
         bad = [pool.submit(send, port, b"no image", "photo.jpg") for _ in range(10)]
     for seed, job in enumerate(jobs):
         status, answer = job.result()
-        assert status == 200 and len(answer["neighbours"]) == 3
         # Lossy formats change the pixels, but the image stays the nearest.
-        assert answer["neighbours"][0]["path"] == paths[seed % 5]
+        assert status == 200 and answer["neighbours"][0]["path"] == paths[seed % 5]
     assert {job.result()[0] for job in bad} == {400}
 
     second = started(index, port)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -16,13 +15,12 @@ from experiments.options import data as described
 from experiments.pages.retrieval import same_queries
 from experiments.training.made_of import images_of_run, record_of, settle_images
 from experiments.training.run_files import (
-    BEST,
     CHECKPOINT,
     FLAGS_FILE,
     IMAGES,
     note_other_images,
 )
-from experiments.training.run_folder import RunFolder, State
+from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
 
 NAMES = [f"{kind}/{number}.png" for kind in "abcdef" for number in range(2)]
@@ -55,11 +53,7 @@ def opened(path, photos):
 
 def begin(path, photos):
     with opened(path, photos) as folder:
-        folder.new_best().write_bytes(b"a model")
-        folder.write_history([{"epoch": 1, "step": 1}])
-        variables = types.SimpleNamespace(built=True, variables=[])
-        model = types.SimpleNamespace(optimizer=variables, variables=[])
-        folder.save_checkpoint(model, State(1, 1, 0.0))
+        folder.write_text(CHECKPOINT, "a checkpoint")
     return path
 
 
@@ -113,8 +107,7 @@ def test_a_run_does_not_resume_with_other_images(photos, begun):
 
 
 def test_a_run_without_a_checkpoint_accepts_other_images(photos, begun):
-    for name in (CHECKPOINT, BEST):
-        (begun / name).unlink()
+    (begun / CHECKPOINT).unlink()
     (begun / RAW_PIXELS).write_text("{}")
     with opened(begun, photos):
         assert (begun / RAW_PIXELS).exists()

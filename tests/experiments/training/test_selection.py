@@ -44,7 +44,6 @@ def options(*words):
     [
         ([], "last", 3, "the last"),
         ([FOLD], "best_fold", 2, "the best by R@1 on fold 1/4"),
-        (["--keep=last"], "last", 3, "the last"),
         ([FOLD, "--keep=last"], "last", 3, "the last"),
         (["--keep=best_test"], "best_test", 2, "the best by R@1 on the test images"),
         # A run on a fold reads no test images.
@@ -101,7 +100,6 @@ def rows(*scores):
     ("scores", "evaluations"),
     [
         ((), 0),
-        ((0.3,), 0),
         ((0.3, 0.4, 0.5), 0),
         ((0.3, 0.5, 0.4), 1),
         ((0.3, 0.5, 0.5, 0.5), 2),  # an equal score is not a gain
@@ -163,23 +161,18 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
     assert [row["epoch"] for row in log] == [1, 2, 3]
     assert [row["test/evaluations_without_gain"] for row in log] == [0, 1, 2]
     result, _ = read_finished(folder)
-    assert result["best_epoch"] == 1
-    assert result["stopped"]["after_epoch"] == 3 and result["stopped"]["why"].startswith(why)
+    assert (result["best_epoch"], result["stopped"]["after_epoch"]) == (1, 3)
     assert result["scores"]["map@r/cosine"] == pytest.approx(log[0][MAP_AT_R], abs=1e-6)
-    page = (folder / "report.html").read_text()
-    assert f"<dt>Stopped</dt><dd>{why}" in page and "on the test images" not in page
+    assert f"<dt>Stopped</dt><dd>{why}" in (folder / "report.html").read_text()
 
     # A run that is killed after its last checkpoint resumes without further training.
     (folder / "result.json").unlink()
     assert command(*words) == 0
-    assert f"stopped {why}" in capfd.readouterr().out
     assert [row["epoch"] for row in history(folder)] == [1, 2, 3]
-    again, _ = read_finished(folder)
-    assert again["scores"] == result["scores"]
+    assert read_finished(folder)[0]["scores"] == result["scores"]
 
     # The refit trains as many epochs as the kept model.
     assert command(*words, "--refit") == 0
-    assert "again on every class, with its best 1 epochs of 2 steps" in capfd.readouterr().out
     assert [row["step"] for row in history(folder / "refit")] == [2]
 
 
@@ -228,11 +221,6 @@ def test_a_refit_trains_on_every_class(photos, tmp_path, capfd, monkeypatch):
     folder = tmp_path / "run"
     words = words_of(photos, folder)
     assert command(*words) == 0
-    said = capfd.readouterr().out
-    assert "again on every class, with the same 3 epochs of 2 steps" in said
-    assert "40 images of 10 classes to train, none to test, as" in said
-    assert said.endswith(f"final model, of every class: {folder / 'refit' / 'saved_model'}\n")
-
     final = folder / "refit"
     assert history(folder)[-1]["step"] == history(final)[-1]["step"] == 6
     before, after = (json.loads((each / "result.json").read_text()) for each in (folder, final))
@@ -241,7 +229,7 @@ def test_a_refit_trains_on_every_class(photos, tmp_path, capfd, monkeypatch):
     page, card = ((final / name).read_text() for name in ("report.html", "model_card.md"))
     for text in (page, card, after["measured"]):
         assert sentence in text and "20 images of 5 other classes: class5" in text
-    assert "all 40 images of 10 classes" in card and "Test: none: every class trained" in card
+    assert "all 40 images of 10 classes" in card
     assert '<a href="refit/report.html">' in (folder / "report.html").read_text()
     assert '<a href="../report.html">The run that measured</a>' in page
     for name in ("saved_model/saved_model.pb", "best.keras", "last.keras"):
@@ -250,7 +238,6 @@ def test_a_refit_trains_on_every_class(photos, tmp_path, capfd, monkeypatch):
     finished = (final / "result.json").stat().st_mtime_ns
     assert command(*words) == 0  # both are finished
     assert (final / "result.json").stat().st_mtime_ns == finished
-    assert (folder / "model_card.md").read_text().count("Final model") == 1
     # A threshold cannot be calibrated on training images.
     assert command_of("calibrate")(f"--run={final}") == 2
     assert "run must have unseen test images" in capfd.readouterr().err

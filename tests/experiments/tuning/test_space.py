@@ -37,10 +37,7 @@ def test_bounds_scales_whole_numbers_and_choices():
         Parameter("optimizer", choices=("adam", "sgd")),
         Parameter("flip", choices=("true", "false")),
     )
-    assert [parameter.text for parameter in found][::3] == [
-        "learning_rate=1e-05:0.001:log",
-        "optimizer=adam,sgd",
-    ]
+    assert (found[0].text, found[3].text) == ("learning_rate=1e-05:0.001:log", "optimizer=adam,sgd")
     words = words_of_trial({"learning_rate": 0.00012345678, "flip": "false"})
     assert words == ["--learning_rate=0.000123457", "--flip=false"]
     options = parse(RunOptions, ["run", *words])
@@ -74,10 +71,8 @@ def test_values_of_a_recipe_within_the_bounds(tmp_path):
         ("scale=1:2", "must name an argument of loss=contrastive.*margin"),
         ("learning_rate=1e-3:1e-5", "must have the lower bound before the higher"),
         ("learning_rate=0:1:log", "must have bounds above 0 for log"),
-        ("learning_rate=0:1:lin", "must be NAME=LOW:HIGH"),
         ("learning_rate=0.1", "two different words or more"),
         ("learning_rate", "must be NAME=LOW:HIGH"),
-        ("=1:2", "must be NAME=LOW:HIGH"),
         ("learning_rate=nan:1", "learning_rate must be a finite number"),
         ("ema=0:2", "ema must be a finite number .*of at most 1"),
         ("batch_size=1.5:3", "batch_size must be a whole number"),
@@ -116,17 +111,12 @@ def test_a_grid_is_every_combination_of_values():
             read_grid([word])
 
 
-def test_ice_and_its_baselines_have_the_printed_scores_of_tables_2_to_6():
-    recipe = find_recipe("sop_ice.flags")
-    words = {"scale": "1,16,32,48,64,80", "images_per_class": "2,3,4,5"}
-    words |= {"batch_size": "180,160,140,120,100", "embedding_size": "64,128,256,512"}
-    for name, values in words.items():
-        settings = read_grid([f"{name}={values}"])
-        found = printed_scores([recipe], settings)
-        assert len(found) == len(values.split(","))
-        assert all(scores.keys() == {"R@1", "R@10", "R@100"} for scores in found.values())
-    found = printed_scores([recipe], read_grid(["scale=16,2"]))
+def test_ice_and_its_baselines_have_printed_scores():
+    ice = find_recipe("sop_ice.flags")
+    found = printed_scores([ice], read_grid(["scale=16,2"]))
     assert found == {"sop_ice, scale=16": {"R@1": 71.0, "R@10": 85.6, "R@100": 93.8}}
+    words = ["scale=1,80", "images_per_class=2,5", "batch_size=180,100", "embedding_size=64,512"]
+    assert all(len(printed_scores([ice], read_grid([word]))) == 2 for word in words)
     baselines = ("ce", "triplet", "lifted_structure", "n_pairs", "proxy_nca")
     names = [f"{dataset}_bn_{loss}" for dataset in ("cub", "cars", "sop") for loss in baselines]
     found = printed_scores([find_recipe(f"{name}.flags") for name in names], read_grid([]))

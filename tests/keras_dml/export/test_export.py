@@ -3,6 +3,7 @@
 import os
 import random
 import textwrap
+from unittest import mock
 
 import keras
 import numpy as np
@@ -120,19 +121,11 @@ def test_a_mirrored_model_in_mixed_precision_is_copied_and_exported_in_float32(t
     run_python("-c", textwrap.dedent(code), tmp_path / "saved_model")
 
 
-def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
-    model = nested_model()
-    target = tmp_path / "saved_model"
+def test_a_failed_export_leaves_the_old_one(tmp_path):
+    model, target = nested_model(), tmp_path / "saved_model"
     export_saved_model(model, target, preprocessing)
-    rename = os.rename
-
-    def failing(source, destination):
-        if str(source).endswith(".partial"):
-            raise OSError("disk full")
-        rename(source, destination)
-
-    monkeypatch.setattr(os, "rename", failing)
-    with pytest.raises(OSError, match="disk full"):
+    full = mock.patch("keras_dml.export.saved_model.write_checksums", side_effect=OSError("full"))
+    with full, pytest.raises(OSError, match="full"):
         export_saved_model(model, target, preprocessing)
     assert [entry.name for entry in tmp_path.iterdir()] == ["saved_model"]
     loaded = tf.saved_model.load(target)
@@ -169,30 +162,26 @@ def test_export_refuses_indexes_and_thresholds_that_do_not_fit(tmp_path):
         (ExactIndex(np.eye(5)), 3, None, ValueError, "of 6 dimensions, but got an index of 5"),
         (index, 7, None, ValueError, "neighbors must be .* 1 to 6, but got 7"),
         (index, 0, None, ValueError, "but got 0"),
-        (index, 2.0, None, ValueError, "but got 2.0"),
         (np.eye(DIMENSIONS), 3, None, TypeError, "index must be None or a keras_dml.retrieval.Ind"),
         (None, 3, 0.5, ValueError, "threshold must be None without an index"),
         (index, 3, point, ValueError, "of the index's metric, cosine, but got .*metric=l2"),
         (index, 3, float("nan"), ValueError, "threshold must be a finite number"),
-        (index, 3, "0.5", ValueError, "threshold must be a finite number"),
     ):
         with pytest.raises(error, match=message):
             export_saved_model(model, tmp_path / "m", preprocessing, given, neighbors, threshold)
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("shape", [(SIZE, SIZE, 3), (None, None, 3)])
-def test_signatures_take_empty_batches_and_refuse_other_sizes(shape, tmp_path):
-    model = functional(shape, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(5))
-    export_saved_model(model, tmp_path / "model", preprocessing)
+def test_signatures_take_empty_batches_and_refuse_other_sizes(tmp_path):
+    layers = keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(5)
+    export_saved_model(functional((None, None, 3), *layers), tmp_path / "model", preprocessing)
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     embed = loaded.signatures["embed_images"]
     for count in (0, 2):
         images = pictures(count).astype(np.float32)
         assert embed(images=images)["embeddings"].shape == (count, 5)
-    for size in (SIZE - 1, SIZE + 1, 1):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected"):
-            embed(images=tf.zeros([2, size, size, 3]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected"):
+        embed(images=tf.zeros([2, SIZE + 1, SIZE + 1, 3]))
     none = loaded.signatures["serving_default"](tf.constant([], tf.string))
     assert none["embeddings"].shape == (0, 5)
 
@@ -217,7 +206,6 @@ def test_the_name_of_the_model_does_not_matter(name, tmp_path, capfd):
     ("names", "message"),
     [
         ({"embedding": "a b"}, "letters, digits.* but got 'a b'"),
-        ({"embedding": "größe"}, "letters, digits.* but got 'größe'"),
         ({"embedding": "_conv"}, "begin with a letter or digit, but got '_conv'"),
         ({"backbone": "_inner"}, "begin with a letter or digit, but got '_inner'"),
         ({"first": "_first"}, "begin with a letter or digit, but got '_first'"),
@@ -236,22 +224,14 @@ def test_the_check_draws_no_random_numbers():
     keras.config.set_dtype_policy("mixed_bfloat16")  # its copy has initializers
     model = nested_model()
     keras.config.set_dtype_policy("float32")
-
-    def drawn(check):
+    drawn = []
+    for check in (True, False):
         keras.utils.set_random_seed(3)
         if check:
             check_export(model, preprocessing)
-        dense = keras.layers.Dense(4)
-        dense.build((None, 4))
-        return [
-            random.random(),
-            np.random.uniform(),
-            float(tf.random.uniform(())),
-            *dense.kernel.numpy().ravel(),
-            *keras.random.normal((2,)).numpy(),
-        ]
-
-    np.testing.assert_array_equal(drawn(True), drawn(False))
+        of_keras = keras.initializers.GlorotUniform()((4,)), keras.random.normal((4,))
+        drawn.append([random.random(), np.random.uniform(), *np.ravel(of_keras)])
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize(
@@ -365,15 +345,11 @@ def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_scale_of_embeddings_does_not_change_the_neighbors():
-    generator = np.random.default_rng(0)
-    rows = generator.normal(size=(50, 6)).astype(np.float32)
-    queries = generator.normal(size=(9, 6)).astype(np.float32)
-    found = {}
-    for exponent in (0, -60, -80, -115, 60, 110):
-        scale = np.float32(2.0**exponent)
-        module = SearchModule(rows * scale, np.arange(50), "l2", np.zeros(6))
-        ids, distances = module.search(tf.constant(queries * scale), 5)
-        found[exponent] = ids.numpy(), distances.numpy() / scale
-        np.testing.assert_array_equal(found[exponent][0], found[0][0])
-        np.testing.assert_allclose(found[exponent][1], found[0][1], rtol=1e-6)
+@pytest.mark.parametrize("scale", [2.0**-115, 2.0**-80, 2.0**110])
+def test_the_scale_of_embeddings_does_not_change_the_neighbors(scale):
+    rows = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * np.float32(scale)
+    module = SearchModule(rows, np.arange(50), "l2", np.zeros(6))
+    ids, distances = module.search(tf.constant(rows[:9] / 2), 5)
+    expected, expected_distances = ExactIndex(rows, "l2").search(rows[:9] / 2, 5)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(distances, expected_distances, rtol=1e-6)

@@ -69,15 +69,6 @@ def test_token_layouts(kind, made):
 
 
 @pytest.mark.slow
-def test_siglip_gives_vectors_and_refuses_pooling(made):
-    assert models.embedding_model(build(made, "siglip")).output_shape == (None, 8)
-    with pytest.raises(ValueError, match="gives vectors, which are pooled already.*'cls'"):
-        models.embedding_model(build(made, "siglip"), pooling="cls")
-    with pytest.raises(ValueError, match="gives maps, which have no class token"):
-        models.embedding_model(build(made, "resnet"), pooling="cls_average")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [16, 32])
 @tiers.parametrize(
     "kind", ["siglip", "dinov2", "dinov3", "vit"], ["siglip", "dinov3"], tiers.THOROUGH

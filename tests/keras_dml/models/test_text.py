@@ -3,7 +3,6 @@
 import importlib.util
 import warnings
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -96,10 +95,3 @@ def test_errors_name_the_argument(given, length, words, name, tmp_path):
     if length != 17:  # the tokenizer does not know the longest text
         with pytest.raises(ValueError, match=words):
             models.TextTransform(given, length)
-
-
-def test_a_saved_model_of_images_still_needs_images():
-    inputs = keras.Input((4,))
-    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
-    with pytest.raises(ValueError, match="model must take one batch of images"):
-        export_saved_model(model, "nowhere", lambda image: image)

@@ -106,7 +106,6 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
         (index, lambda: index.remove([3]), r"must be ids of items, strings, but got \[3\]"),
         (numbered, lambda: numbered.remove([2**40, -1]), f"2 that no item has: {2**40}, -1"),
         (index, lambda: index.upsert(["n3", "n3"], rows[:2]), "more than once, 'n3'"),
-        (index, lambda: index.upsert(["n3"], rows[:2]), r"shape \(1,\) for 2 rows"),
         (index, lambda: index.upsert(["n3"], rows[:1, :2]), "rows of 6 dimensions"),
         (index, lambda: index.upsert(["n3"], np.full((1, D), np.nan)), "NaN or infinity in 1 of"),
         (index, lambda: index.upsert([7], rows[:1]), "dtype int64 after <U3"),
@@ -115,7 +114,6 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
         (index, lambda: index.add(rows[:1]), "ids must be set for an index with ids"),
         (index, lambda: index.add(rows[:1], [1]), "dtype int64 after <U3"),
         (index, lambda: index.add(rows[:3], ["d", "n3", "n1"]), "2 of them more .*, 'n3', 'n1'"),
-        (index, lambda: index.add(rows[:2], ["d", "d"]), "more than once, 'd'"),
         (index, lambda: index.add(rows[:2, :2], ["d", "e"]), r"rows of 6 dimensions.*\(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -266,16 +264,15 @@ def test_search_and_change_while_a_tree_trains(monkeypatch, fails):
 def test_an_error_in_scann_leaves_the_index_unchanged(monkeypatch):
     rows = random_rows(50)
     index = ScannIndex(rows, "l2", None, WHOLE)
-    with monkeypatch.context() as broken:
-        update = TreeSearcher.update
+    update = TreeSearcher.update
 
-        def half(self, change):
-            update(self, change)
-            raise RuntimeError("Failed to add")
+    def half(self, change):
+        update(self, change)
+        raise RuntimeError("Failed to add")
 
-        broken.setattr(TreeSearcher, "update", half)
-        with pytest.raises(RuntimeError, match="Failed to add"):
-            index.upsert([3, 99], rows[:2])
+    monkeypatch.setattr(TreeSearcher, "update", half)
+    with pytest.raises(RuntimeError, match="Failed to add"):
+        index.upsert([3, 99], rows[:2])
     assert_same(index, ExactIndex(rows, "l2"), rows, 50)
 
 
@@ -310,11 +307,11 @@ def test_soar_and_reorder_options(metric, option, tmp_path):
     index.remove([0])
     exact = ExactIndex(index.embeddings_of(index.ids), metric, index.ids)
     queries = index.embeddings_of(np.arange(1_990, 2_010))
-    assert (index.search(queries, 1)[0][:, 0] == np.arange(1_990, 2_010)).mean() > 0.9
     found, scores = index.search(queries, 5)
-    right = found == exact.search(queries, 5)[0]
-    assert right.mean() > 0.85
-    np.testing.assert_array_equal(scores[right], exact.search(queries, 5)[1][right])
+    expected, expected_scores = exact.search(queries, 5)
+    right = found == expected
+    assert right[:, 0].mean() > 0.9 and right.mean() > 0.85
+    np.testing.assert_array_equal(scores[right], expected_scores[right])
     index.save(tmp_path / "index")
     said = json.loads((tmp_path / "index" / "index.json").read_text())
     assert said["format"] == 2 and said["asked"].items() >= option.items()

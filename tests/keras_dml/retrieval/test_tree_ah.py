@@ -30,9 +30,9 @@ def test_parameters_follow_from_the_number_of_items():
     [
         {"num_leaves": 0}, {"leaves_to_search": 2.0}, {"reorder": True},
         {"projected_dimensions": -1}, {"training_sample": 0}, {"dimensions_per_block": None},
-        {"anisotropic_threshold": 1.5}, {"target_recall": 0}, {"target_recall": 95},
+        {"anisotropic_threshold": 1.5}, {"target_recall": 95},
         {"leaves_to_search": 3, "target_recall": 0.9}, {"leaves_to_search": 6, "num_leaves": 5},
-        {"soar_lambda": 0}, {"reorder_dtype": "int4"}, {"target_recall": float("nan")},
+        {"soar_lambda": 0}, {"reorder_dtype": "int4"},
     ],
     ids=str,
 )  # fmt: skip

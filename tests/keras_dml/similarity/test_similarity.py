@@ -30,16 +30,11 @@ def identity(**options):
     return model
 
 
-def test_losses_do_not_normalize():
-    assert float(losses.MultiSimilarityLoss()(LABELS, 2 * A)) == pytest.approx(0.665295, abs=1e-5)
+def test_losses_do_not_normalize_and_large_class_ids_stay_distinct():
+    loss = losses.MultiSimilarityLoss()
+    for ids in (LABELS, LABELS + 2**24, LABELS[:, None] + 2**24):
+        assert float(loss(ids, 2 * A)) == pytest.approx(0.665295, abs=1e-5)
     assert losses.MultiSimilarityLoss(reduction=None)(LABELS, A).shape == (4, 1)
-
-
-def test_large_class_ids_stay_distinct():
-    ids = np.array([2**24, 2**24, 2**24 + 1, 2**24 + 1])
-    loss = losses.TripletLoss(margin=1.0)
-    assert float(loss(ids, A)) == float(loss(LABELS, A))
-    assert float(loss(ids[:, None], A)) == float(loss(LABELS, A))
 
 
 def test_losses_are_restored_from_configurations():
@@ -139,12 +134,9 @@ def test_models_and_indexes_are_saved(tmp_path, monkeypatch):
         model.save_index("folder", overwrite=False)
     with pytest.warns(UserWarning, match="save_format"):
         model.save("other", save_format="tf")
-    notes = tmp_path / "mine" / "notes.txt"
-    notes.parent.mkdir()
-    notes.write_text("kept")
+    (tmp_path / "mine").mkdir()
     with pytest.raises(ValueError, match="path must"):
         model.save("mine")
-    assert notes.read_text() == "kept"
 
 
 def test_subclasses_with_call_and_with_inputs():
@@ -254,13 +246,11 @@ def test_images_of_keras_and_of_files(monkeypatch, tmp_path):
     assert batches[0][0].max() <= 1.0 and batches.get_slice(0, -1)[1].shape == (6,)
     with pytest.raises(ValueError, match="dataset_name must.*MultiShotMemorySampler"):
         tfsim.samplers.TFDatasetMultiShotMemorySampler("imagenet2012", 2)
-    paths = [str(tmp_path / f"{number}.png") for number in range(4)]
-    for number, path in enumerate(paths):
-        keras.utils.save_img(path, np.full((6, 4, 3), 40.0 * number), scale=False)
-    files = tfsim.samplers.MultiShotFileSampler(paths, [0, 0, 1, 1])
-    x, _ = files[0]
+    path = str(tmp_path / "image.png")
+    keras.utils.save_img(path, np.full((6, 4, 3), 40.0), scale=False)
+    x, _ = tfsim.samplers.MultiShotFileSampler([path] * 4, [0, 0, 1, 1])[0]
     assert x.shape == (4, 6, 4, 3) and x.dtype == "float32" and 0 <= x.max() <= 1
-    assert tfsim.samplers.load_image(paths[0], (3, 5)).shape == (3, 5, 3)
+    assert tfsim.samplers.load_image(path, (3, 5)).shape == (3, 5, 3)
 
 
 def test_tf_data_sampler():

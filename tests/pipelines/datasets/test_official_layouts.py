@@ -3,9 +3,9 @@
 import json
 import pathlib
 
-import numpy as np
 import pytest
 from official_layouts import (
+    GROCERIES,
     write_cars,
     write_cars_devkit,
     write_cub,
@@ -22,16 +22,9 @@ from pipelines.datasets.registry import load_dataset
 @pytest.fixture(autouse=True)
 def _read_here(request, monkeypatch):
     """Read Cars-196 without its subprocess, which takes half a second, except in its tests."""
-    if "subprocess" in request.node.name:
-        return
-
-    def printed(file, variable):
-        try:
-            return json.dumps(read_mat.variable_of(file, variable))
-        except Exception as error:
-            raise ValueError(f"{file} cannot be read as a MATLAB file: {error}") from error
-
-    monkeypatch.setattr(cars, "_printed", printed)
+    if "subprocess" not in request.node.name:
+        printed = lambda *arguments: json.dumps(read_mat.variable_of(*arguments))  # noqa: E731
+        monkeypatch.setattr(cars, "_printed", printed)
 
 
 WRITE = {
@@ -56,7 +49,6 @@ FULL = {
     ("name", "part"),
     [
         ("cub", "images.txt"),
-        ("cub", "image_class_labels.txt"),
         ("cub", "images"),
         ("cars", "devkit/cars_train_annos.mat"),
         ("cars", "cars_test_annos_withlabels.mat"),
@@ -65,7 +57,6 @@ FULL = {
         ("inshop", "list_eval_partition.txt"),
         ("inshop", "img"),
         ("groceries", "classes.csv"),
-        ("groceries", "test.txt"),
     ],
 )
 def test_a_missing_part_is_named(name, part, tmp_path):
@@ -77,32 +68,27 @@ def test_a_missing_part_is_named(name, part, tmp_path):
 
 SOP = "image_id class_id super_class_id path\n"
 INSHOP = "image_name item_id evaluation_status\n"
-GROCERIES = (
-    "Class Name (str),Class ID (int),Coarse Class Name (str),Coarse Class ID (int),"
-    "Iconic Image Path (str),Product Description Path (str)\n"
-)
 BAD_LISTS = [
     ("cub", "images.txt", "1 a.jpg\nb.jpg\n", "line 2 must be 'image_id path'.*b.jpg"),
     ("cub", "images.txt", "1 a.jpg\n1 b.jpg\n", "line 2: duplicate image_id 1"),
     ("cub", "images.txt", "\n", "must have lines .* but got an empty file"),
     ("cub", "image_class_labels.txt", "1 1\n2 x\n", "line 2 must be .*class_id', but got '2 x'"),
     ("cub", "image_class_labels.txt", f"1 {'9' * 19}\n", "line 1 must be 'image_id class_id'"),
-    ("cub", "image_class_labels.txt", "1 1.0\n", "line 1 must be 'image_id class_id'"),
     ("cub", "image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
     ("cub", "classes.txt", "1 a\n2 b\n", "must name all classes, but got 2 .*first: 101, 102"),
     ("sop", "Ebay_test.txt", "1 1 1 a.JPG\n", "line 1 must be the columns' names 'image_id class"),
     ("sop", "Ebay_test.txt", f"{SOP}1 9 1 a.JPG\n\n1 9 1 b.JPG", "line 4: duplicate image_id 1"),
     ("sop", "Ebay_test.txt", f"{SOP}1 2 1 a.JPG\n", "must not share classes, .*The first: 2"),
+    ("sop", "Ebay_test.txt", f"{SOP}1 9 1 /etc/passwd\n", "must be inside .*: /etc/passwd"),
+    ("sop", "Ebay_test.txt", f"{SOP}1 9 1 chair_final/../../x\n", "must be inside .*1 outside it"),
     ("inshop", "list_eval_partition.txt", f"many\n{INSHOP}", "line 1 must be 'number of images'"),
     ("inshop", "list_eval_partition.txt", f"1\n{INSHOP}img/a.jpg id_1 test\n",
      "line 3 must be 'image_name.*'img/a.jpg id_1 test'"),
     ("inshop", "list_eval_partition.txt", f"2\n{INSHOP}img/a.jpg id_1 train\n",
      "must list 2 images.* but got 1"),
-    ("groceries", "classes.csv", "name,id\n", "line 1 must be the columns' names 'Class Name"),
     ("groceries", "classes.csv", f"{GROCERIES}A,0,K,0,/a,/b\nB,0,K,0,/a,/b\n", "but got 0 for A"),
     ("groceries", "classes.csv", f"{GROCERIES}A,0,K,0,/a,/b\n",
      "all classes in train.txt .* 1 class ids"),
-    ("groceries", "train.txt", "train/a.jpg 0 0\n", "line 1 must be 'path,class_id,coarse_class"),
     ("groceries", "val.txt", "test/Fruit/Kind_21/Kind_42/Kind_42_000.jpg, 42, 7\n",
      "class id 42 has the coarse class 21 in the former and 7"),
 ]  # fmt: skip
@@ -150,7 +136,9 @@ def test_the_parent_of_the_downloaded_folder_is_accepted(name, folder, tmp_path)
 
 
 def test_rows_classes_and_names_of_cub(tmp_path):
-    table = cub.load(write_cub(tmp_path, (101, 7, 7, 10))).table
+    write_cub(tmp_path, (101, 7, 7, 10))
+    (tmp_path / "image_class_labels.txt").write_text("3 7\n\n1 101\n4 10\n2 7\n")
+    table = cub.load(tmp_path).table
     assert table.boxes is None
     assert table.class_names == ("007.Bird_7", "010.Bird_10", "101.Bird_101")
     assert table.labels.tolist() == [2, 0, 0, 1]
@@ -188,12 +176,6 @@ def test_bad_boxes_only_matter_if_used(tmp_path, text, message):
         cub.load(tmp_path, crop_to_box=True)
 
 
-def test_labels_are_joined_by_id_not_by_line(tmp_path):
-    write_cub(tmp_path, (5, 6, 6))
-    (tmp_path / "image_class_labels.txt").write_text("3 6\n\n1 5\n2 6\n")
-    assert cub.load(tmp_path).table.labels.tolist() == [0, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("name", "write", "boundary", "train", "test"),
     [
@@ -224,22 +206,19 @@ def test_a_subset_on_one_side_of_the_official_boundary(tmp_path, class_ids, side
     assert load_dataset("cub", tmp_path, train_classes=1).train.num_classes == 1
 
 
-def test_lists_of_sop_define_the_split(tmp_path):
-    split = load_dataset("sop", write_sop(tmp_path, (7, 10, 7), (30, 9)))
+def test_lists_of_sop_define_the_split_and_kinds_of_products_are_coarse_classes(tmp_path):
+    write_sop(tmp_path, (10, 7, 10), (30, 9))
+    lines = (tmp_path / "Ebay_train.txt").read_text().replace(" 10 3 ", " 10 5 ")
+    (tmp_path / "Ebay_train.txt").write_text(lines)
+    split = load_dataset("sop", tmp_path)
     assert split.train.class_names == ("7", "10")
-    assert split.train.labels.tolist() == [0, 1, 0]
+    assert split.train.coarse_ids.tolist() == [3, 5]
+    assert split.train.labels.tolist() == [1, 0, 1]
     assert split.test.class_names == ("9", "30")
     assert split.test.labels.tolist() == [1, 0]
     assert split.test.paths[0] == str(tmp_path / "chair_final" / "30_4.JPG")
     assert split.gallery is None
     assert not split.same_classes
-
-
-def test_kinds_of_products_are_coarse_classes(tmp_path):
-    write_sop(tmp_path, (7, 10, 7), (30, 9))
-    lines = (tmp_path / "Ebay_train.txt").read_text().replace(" 10 3 ", " 10 5 ")
-    (tmp_path / "Ebay_train.txt").write_text(lines)
-    assert load_dataset("sop", tmp_path).train.coarse_ids.tolist() == [3, 5]
 
 
 def test_other_boundaries_and_boxes_are_refused(tmp_path):
@@ -249,18 +228,6 @@ def test_other_boundaries_and_boxes_are_refused(tmp_path):
             load_dataset(name, tmp_path, **{count: 1})
     with pytest.raises(ValueError, match="crop_to_box must be False .*cars and cub.* True for sop"):
         load_dataset("sop", tmp_path, crop_to_box=True)
-
-
-@pytest.mark.parametrize("path", ["/etc/passwd", "../secret.jpg", "chair_final/../../secret.jpg"])
-def test_list_cannot_name_files_outside_of_its_folder(path, tmp_path):
-    root = write_sop(tmp_path / "sop")
-    (tmp_path / "secret.jpg").write_text("")
-    listed = root / "Ebay_test.txt"
-    lines = listed.read_text().splitlines()
-    lines[-1] = f"{lines[-1].rsplit(maxsplit=1)[0]} {path}"
-    listed.write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match=f"Ebay_test.txt must be inside .*1 outside it.*{path}"):
-        load_dataset("sop", root)
 
 
 def test_query_and_gallery_share_their_classes(tmp_path):
@@ -297,9 +264,11 @@ def test_items_in_training_and_test_are_refused(tmp_path):
 
 
 def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
-    split = load_dataset("groceries", write_groceries(tmp_path))
-    assert split.train.class_names == ("Kind_0", "Kind_1")
-    assert split.train.labels.tolist() == [0, 0, 1, 1]
+    split = load_dataset("groceries", write_groceries(tmp_path, (0, 7, 0)))
+    assert split.train.class_names == ("Kind_0", "Kind_1", "Kind_7")
+    assert split.train.labels.tolist() == [0, 2, 0, 1]
+    assert split.train.select([1]).coarse_ids.tolist() == [0, 0, 3]
+    assert split.test.coarse_ids.tolist() == split.catalog.coarse_ids.tolist() == [20, 21]
     assert split.test.class_names == split.catalog.class_names == ("Kind_41", "Kind_42")
     # The lists in order. Their division is ignored.
     assert split.test.labels.tolist() == [0, 1, 0, 1, 0]
@@ -311,13 +280,6 @@ def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
     assert list(split.tables) == ["training", "test", "catalog"]
 
 
-def test_coarse_ids_are_unchanged(tmp_path):
-    split = load_dataset("groceries", write_groceries(tmp_path, train=(0, 1, 6, 7)))
-    assert split.train.coarse_ids.tolist() == [0, 0, 3, 3]
-    assert split.test.coarse_ids.tolist() == split.catalog.coarse_ids.tolist() == [20, 21]
-    assert split.train.select_classes([3, 0]).select([0]).coarse_ids.tolist() == [3, 0]
-
-
 def test_rows_classes_and_boxes_of_cars_from_the_subprocess(tmp_path):
     table = cars.load(write_cars(tmp_path, (101, 7, 7, 10)), crop_to_box=True).table
     assert table.class_names == ("Car 7", "Car 10", "Car 101")
@@ -327,26 +289,19 @@ def test_rows_classes_and_boxes_of_cars_from_the_subprocess(tmp_path):
     assert table.boxes.tolist() == [[1, 0, 20, 30], [3, 1, 20, 30], [5, 2, 20, 30], [7, 3, 20, 30]]
 
 
-def test_the_second_layout_of_cars_pools_its_two_sets(tmp_path):
-    table = cars.load(write_cars_devkit(tmp_path)).table
+def test_the_second_layout_of_cars_pools_its_two_sets_also_with_nested_folders(tmp_path):
+    root = write_cars_devkit(tmp_path)
+    test_list = "cars_test_annos_withlabels.mat"
+    (root / test_list).rename(root / "devkit" / test_list)
+    (root / "cars_test").rename(root / "moved")
+    (root / "cars_test").mkdir()
+    (root / "moved").rename(root / "cars_test" / "cars_test")
+    table = cars.load(root).table
     assert table.class_names == ("Car 1", "Car 2", "Car 99", "Car 100")
     assert table.labels.tolist() == [0, 2, 1, 3, 0]
     assert table.boxes is None
-    assert table.paths[2] == str(tmp_path / "cars_train" / "00003.jpg")
-    assert table.paths[3] == str(tmp_path / "cars_test" / "00001.jpg")
-
-
-def test_cars_with_lists_in_devkit_and_nested_folders(tmp_path):
-    root = write_cars_devkit(tmp_path / "stanford_cars")
-    test_list = "cars_test_annos_withlabels.mat"
-    (root / test_list).rename(root / "devkit" / test_list)
-    for side in ("cars_train", "cars_test"):
-        (root / side).rename(root / "moved")
-        (root / side).mkdir()
-        (root / "moved").rename(root / side / side)
-    table = cars.load(tmp_path).table
-    assert len(table) == 5
-    assert table.paths[4] == str(root / "cars_test" / "cars_test" / "00002.jpg")
+    assert table.paths[2] == str(root / "cars_train" / "00003.jpg")
+    assert table.paths[3] == str(root / "cars_test" / "cars_test" / "00001.jpg")
 
 
 def write_three_cars(root, path_field="relative_im_path", **replaced):
@@ -359,10 +314,8 @@ def write_three_cars(root, path_field="relative_im_path", **replaced):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        *(
-            ({"class": [1, value, 3]}, ", annotation 2 must be a file name")
-            for value in ("x", np.uint64(2**63), 2**40, -(2**40))
-        ),
+        ({"class": [1, "x", 3]}, ", annotation 2 must be a file name"),
+        ({"class": [1, -(2**40), 3]}, ", annotation 2 must be a file name"),
         ({"bbox_x2": [9, 9, 9.5]}, r", annotation 3 .*\[3, 3, 6, 9.5, 25\]"),
         ({"path_field": "fname"}, ".*fields relative_im_path, class.* but got .*fname"),
         ({"class": [1, 0, 198]}, ".*all classes, but got 196 names, and 2 .*first: 0, 198"),
@@ -381,10 +334,9 @@ def test_a_box_of_cars_that_ends_before_its_start_only_matters_if_used(tmp_path)
         cars.load(root, crop_to_box=True)
 
 
-@pytest.mark.parametrize("size", [0, 100, 400])
-def test_a_truncated_matlab_file(tmp_path, size):
+def test_a_truncated_matlab_file_in_the_subprocess(tmp_path):
     file = write_cars(tmp_path) / "cars_annos.mat"
-    file.write_bytes(file.read_bytes()[:size])
+    file.write_bytes(file.read_bytes()[:400])
     with pytest.raises(ValueError, match="cars_annos.mat cannot be read as a MATLAB file: "):
         cars.load(tmp_path)
 
@@ -397,15 +349,8 @@ def test_a_matlab_file_without_the_variable(tmp_path):
         cars.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        ("import os; os.kill(os.getpid(), 11)", "the reader crashed with signal 11"),
-        ("import sys; sys.exit('Unknown mat file type')", "Unknown mat file type"),
-    ],
-)
-def test_a_file_that_crashes_the_subprocess(program, message, tmp_path, monkeypatch):
-    (tmp_path / "child.py").write_text(program)
+def test_a_file_that_crashes_the_subprocess(tmp_path, monkeypatch):
+    (tmp_path / "child.py").write_text("import os; os.kill(os.getpid(), 11)")
     monkeypatch.setattr(read_mat, "__file__", str(tmp_path / "child.py"))
-    with pytest.raises(ValueError, match=f"cannot be read as a MATLAB file: {message}"):
+    with pytest.raises(ValueError, match="MATLAB file: the reader crashed with signal 11"):
         cars.load(write_cars(tmp_path / "data"))

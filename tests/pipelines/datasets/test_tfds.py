@@ -115,14 +115,10 @@ def test_files_that_are_damaged(data_dir, tmp_path):
     flipped = bytearray(intact)
     flipped[len(flipped) // 2] ^= 4
     cut, cut_between_two = intact[:-7], intact[:first]
-    for content in (cut, cut_between_two, flipped, b""):
-        record.write_bytes(content)
-        with pytest.raises(ArgumentError, match=r"mixed in .*1\.0\.0 cannot be read") as said:
+    for content in (cut, cut_between_two, flipped, None):
+        record.unlink() if content is None else record.write_bytes(content)
+        with pytest.raises(ArgumentError, match=r"mixed in .*1\.0\.0 .*delete this folder"):
             load_dataset("tfds:tiny_noise:mixed", tmp_path, train_classes=1)
-        assert "delete this folder" in str(said.value)
-    record.unlink()
-    with pytest.raises(ArgumentError, match="delete this folder"):
-        load_dataset("tfds:tiny_noise:mixed", tmp_path, train_classes=1)
     record.write_bytes(intact)
     assert load_dataset("tfds:tiny_noise:mixed", tmp_path, train_classes=1)
     described = folder / "dataset_info.json"
@@ -154,7 +150,6 @@ def test_images_without_a_label_are_left_out_with_a_warning(data_dir, caplog):
     [
         ("tiny_nois", {}, "no dataset tiny_nois.* tiny_noise"),
         ("tiny_noise:share", {}, "no configuration of tiny_noise share.* shared"),
-        ("tiny_noise:Shared!", {}, "no configuration of tiny_noise"),
         ("", {}, "no dataset|cannot be opened"),
         ("tiny_noise:shared", {"test_classes": 2}, "test_classes must not be set without"),
         ("tiny_noise:shared", {"train_classes": 4}, "4 classes, .* leaves no class to test"),

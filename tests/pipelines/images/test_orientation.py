@@ -126,7 +126,6 @@ PROFILE = segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
 HEADS = {
     "first": [app1(6)],
     "after JFIF": [JFIF, app1(6)],
-    "after XMP": [XMP, app1(6)],
     "after much": [JFIF, XMP, *7 * [PROFILE], segment(0xED, b"Photoshop 3.0\0\xff\xda"), app1(6)],
     "before XMP": [app1(6), XMP],
     "of two the first": [app1(6), app1(3)],
@@ -182,15 +181,12 @@ def test_exif_is_found_in_a_webp_with_prefix_and_after_odd_chunks():
 NOT_ORIENTATIONS = {
     "value 0": app1(0),
     "value 9": app1(9),
-    "value 65535": app1(65535),
     "another tag": app1(6, tag=0x0113),
     "a long number": app1(6, kind=4),
-    "two values": app1(6, count=2),
     "billions of values": app1(6, count=2**32 - 1),
     "no TIFF": segment(0xE1, b"Exif\0\0" + b"XX" + tiff(6)[2:]),
     "mixed byte orders": segment(0xE1, b"Exif\0\0II\0*" + tiff(6)[4:]),
     "another prefix": app1(6, prefix=b"Exif\0\1"),
-    "directory in itself": segment(0xE1, b"Exif\0\0MM\0*" + bytes(4)),
     "directory after the end": segment(0xE1, b"Exif\0\0MM\0*" + b"\xff" * 4),
     "directory of 65,535 entries": segment(0xE1, b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + bytes(99)),
     "nothing after the prefix": segment(0xE1, b"Exif\0\0"),

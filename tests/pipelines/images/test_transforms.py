@@ -64,7 +64,6 @@ def sampled(pixels, resized, window, out, antialias=True):
         (50, 70, 40, (40, 56)),
         (70, 50, 40, (56, 40)),
         (50, 71, 40, (40, 56)),  # 56.8 without rounding
-        (50, 70, (40, 40), (40, 40)),
         (33, 90, (45, 60), (45, 60)),
         (20, 25, 64, (64, 80)),
     ],
@@ -151,14 +150,12 @@ def test_a_seed_fixes_every_bit_and_seeds_differ():
     "arguments,message",
     [
         ({"image_size": 0}, "image_size must be .*at least 1, but got 0"),
-        ({"resize": 0}, "resize must be None, the shortest side"),
         ({"resize": (64, 64, 3)}, "resize must be None, the shortest side"),
         ({"crop": "fixed", "resize": 31}, "resize must be at least image_size"),
         ({"crop": "none", "resize": (64, 31)}, "resize must be at least image_size"),
         ({"crop": "random"}, "crop must be one of .* but got 'random'"),
         ({"area": (0.0, 1.0)}, "area must be .*<= 1, but got "),
         ({"area": (0.5, 1.1)}, "area must be"),
-        ({"area": (0.5,)}, "area must be"),
         ({"aspect": (2.0, 1.0)}, "aspect must be .* but got "),
         ({"aspect": (1.0, math.inf)}, "aspect must be"),
         ({"jitter": (0.1, 0.1, 0.1)}, "jitter must be four"),
@@ -228,17 +225,7 @@ def test_area_windows_of_thin_images_are_not_empty(size):
         assert (window[:2] >= 0).all() and (window[:2] + window[2:] <= size).all()
 
 
-@pytest.mark.parametrize(
-    "jitter",
-    [
-        (0.25, 0.25, 0.25, 0),
-        (0.3, 0.3, 0.3, 0.1),
-        (1.5, 0, 0, 0),
-        (0, 0.9, 0, 0),
-        (0, 0, 0.9, 0),
-        (0, 0, 0, 0.5),
-    ],
-)
+@pytest.mark.parametrize("jitter", [(0.3, 0.3, 0.3, 0.1), (1.5, 0, 0, 0), (0, 0, 0, 0.5)])
 def test_jitter_follows_the_definition(jitter):
     image = np.random.default_rng(0).integers(0, 256, (7, 9, 3)).astype(np.float32)
     rng = np.random.default_rng(2)
@@ -252,17 +239,10 @@ def test_jitter_follows_the_definition(jitter):
 def test_factors_are_uniform_and_all_orders_are_equally_likely():
     """Test the random numbers of a transform. The tests above check their effects."""
     count = 4800
-    transform = TrainTransform(8, jitter=(0.3, 0.3, 0.3, 0.1))
+    transform = TrainTransform(8, 8, crop="fixed", jitter=(0.3, 0.3, 0.3, 0.1))
 
-    @tf.function
-    def numbers_of(seeds):
-        return tf.map_fn(
-            lambda seed: draw(transform, tf.constant([8, 8]), seed)[3],
-            seeds,
-            fn_output_signature=tf.float32,
-        )
-
-    numbers = numbers_of(tf.constant([[number, 3] for number in range(count)])).numpy()
+    seeds = tf.constant([[number, 3] for number in range(count)])
+    numbers = draw(transform, tf.constant([8, 8]), seeds)[3].numpy()
     places, keys = np.split(numbers, 2, axis=1)
     for kind in range(4):
         assert stats.kstest(places[:, kind], "uniform").pvalue > 1e-3
@@ -293,19 +273,18 @@ def test_crops_below_two_stored_pixels_per_output_pixel_are_bilinear(extent):
     np.testing.assert_allclose(ours, expected, atol=0.01)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("extent", [(32, 20), (7, 12), (3, 3), (48, 40)])
-def test_other_pixels_use_the_exact_filter(extent, channels):
-    pixels = np.random.default_rng(1).integers(0, 256, (50, 40, channels), dtype=np.uint8)
-    ours, exact = both(pixels, (50, 40), window_of(1.0, 0.0, *extent))
-    np.testing.assert_array_equal(ours, exact)
-
-
-def test_png_and_enlarged_jpeg_use_the_exact_filter():
-    pixels = smooth(150, 130)
-    ours, exact = both(encoded(pixels, "PNG"), (150, 130), window_of(10, 20, 80, 90))
-    np.testing.assert_array_equal(ours, exact)
-    ours, exact = both(encoded(pixels, "JPEG"), (150, 130), window_of(10, 20, 7, 9))
+@pytest.mark.parametrize(
+    ("source", "extent"),
+    [
+        (noise(50, 40, 1), (32, 20)),
+        (noise(50, 40), (7, 12)),
+        (encoded(smooth(50, 40), "PNG"), (48, 35)),
+        (encoded(smooth(50, 40), "JPEG"), (7, 9)),
+    ],
+    ids=["gray", "enlarged", "PNG", "enlarged JPEG"],
+)
+def test_other_images_use_the_exact_filter(source, extent):
+    ours, exact = both(source, (50, 40), window_of(1.0, 0.0, *extent))
     np.testing.assert_array_equal(ours, exact)
 
 

@@ -1,14 +1,11 @@
-"""The objective of each loss, a new loss that needs no other code, and losses with proxies."""
+"""The objective of each loss, combinations that are refused, and losses with proxies."""
 
 import numpy as np
 import pytest
-from keras import ops
 
 from experiments.evaluation.evaluators import ClassifierAccuracy, ClassMeanAccuracy
-from experiments.options import loss_flags
 from experiments.training.optimizer import backbone_optimizer
 from keras_dml import losses
-from keras_dml._pairwise.arithmetic import masked_sum
 
 OVER_PROXIES = [name for name, loss in losses.LOSSES.items() if issubclass(loss, losses.ProxyLoss)]
 
@@ -18,27 +15,6 @@ def test_every_loss_has_an_objective(name, objective):
     kinds = {type(each) for each in objective(f"--loss={name}").evaluators()}
     assert (ClassifierAccuracy in kinds) == (name in ("ce", "center", *OVER_PROXIES))
     assert (ClassMeanAccuracy in kinds) != (ClassifierAccuracy in kinds)
-
-
-@pytest.mark.slow
-def test_a_new_pair_loss_trains_without_other_changes(monkeypatch, tiny, level_names):
-    class RightAngles(losses.PairLoss):
-        """A loss with negatives at right angles or beyond, and positives close to each other."""
-
-        def compute_pair_parts(self, pairs):
-            similarities = pairs.similarities()
-            tightness = masked_sum(1.0 - similarities, pairs.positive)
-            return tightness, masked_sum(ops.relu(similarities), pairs.negative)
-
-    monkeypatch.setitem(losses.LOSSES, "right_angles", RightAngles)
-    # The command line reads the source of losses, which a test does not have.
-    monkeypatch.setattr(loss_flags, "checked", lambda loss, given: dict(given))
-    run = tiny("--loss=right_angles")
-    before = run.embeddings()
-    logs = run.fit(3)
-    assert {f"{level_names[0]}_tightness", f"{level_names[1]}_contrastive"} < set(logs)
-    assert np.isfinite(logs["loss"]).all()
-    assert (run.embeddings() != before).any()
 
 
 REFUSED = [

@@ -11,6 +11,7 @@ from experiments.training.objectives.alternating import PairDistances
 from experiments.training.run_folder import RunFolder
 from keras_dml.metrics import distance_histograms
 from keras_dml.models import StatisticsNetwork
+from pipelines import ImageTable
 
 
 def test_rankmi_updates_the_embedding_once_in_k_plus_one_steps(objective):
@@ -46,24 +47,15 @@ def test_the_rankmi_evaluator_follows_the_common_evaluators(objective):
     ]
 
 
-class Table:
-    """A table whose images equal their embeddings."""
-
-    def __init__(self, z, labels):
-        self.z, self.labels = z, labels
-
-    def select(self, rows):
-        return Table(self.z[rows], self.labels[rows])
-
-
 def test_distances_before_and_after_training_and_costs(tmp_path):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), 5)
-    before = Table(rng.normal(size=(30, 4)).astype("float32"), labels)
-    z = before.z + 4 * rng.normal(size=(6, 4))[labels]
+    # The images equal their embeddings.
+    before = ImageTable.from_arrays(rng.normal(size=(30, 4)).astype("float32"), labels)
+    z = before.arrays + 4 * rng.normal(size=(6, 4))[labels]
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     run = SimpleNamespace(folder=folder, data=SimpleNamespace(test=before))
-    PairDistances().before(run, Start(0, lambda table, text: table.z))
+    PairDistances().before(run, Start(0, lambda table, text: table.arrays))
     PairDistances().before(run, Start(3, None))  # a resumed run keeps the distances of its start
     network = StatisticsNetwork(hidden=4, seed=0)
     model = SimpleNamespace(statistics_network=network, beta=1.1, alpha=0.25)
@@ -78,7 +70,7 @@ def test_distances_before_and_after_training_and_costs(tmp_path):
     divergence = 2 * distance_histograms(z, labels, bins=80).divergence()
     assert f"{divergence:.3f} nats" in findings.summary[0][1]
     shown = findings.figures["Distances of unseen pairs"].panels
-    expected = distance_histograms(before.z, labels, bins=80)
+    expected = distance_histograms(before.arrays, labels, bins=80)
     first, last = shown.values()
     np.testing.assert_array_equal(first, (expected.positive, expected.negative))
     assert np.sum(last) == 30 * 29 // 2
