@@ -90,11 +90,6 @@ before = set(sys.modules)  # Keras imports matplotlib where it is installed
 import keras_dml
 added = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted({"tensorflow", "scann", "matplotlib", "tensorflow_datasets", "pipelines"} & added))
-embedding = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
-try:
-    keras_dml.export.check_export(embedding, None)
-except TypeError as error:
-    print(error)
 """
 
 
@@ -102,9 +97,7 @@ except TypeError as error:
 def test_another_backend_does_not_load_an_installed_tensorflow(tmp_path):
     done = run_without((), ["-c", ON_JAX], tmp_path, KERAS_BACKEND="jax")
     assert done.returncode == 0, done.stderr
-    loaded, refused = done.stdout.splitlines()
-    assert loaded == "[]"
-    assert refused.startswith("preprocessing must be a function from image bytes to an image,")
+    assert done.stdout == "[]\n"
 
 
 def test_optional_packages_are_detected():

@@ -104,21 +104,6 @@ def test_convolution_kernels_of_every_kind_are_decayed():
     assert decayed == pytest.approx(kernels | {"bias": 1.0, "gamma": 1.0, "beta": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("make", "ours", "theirs"),
-    [
-        ("SGD", *({"momentum": 0.9, "nesterov": True, "clipnorm": 1.0},) * 2),
-        ("AdamW", {"decoupled_weight_decay": DECAY, "decayed": "all"}, {"weight_decay": DECAY}),
-    ],
-)
-def test_without_own_arguments_it_equals_keras(make, ours, theirs):
-    schedule = optimizers.WarmCosine(0.05, STEPS, 2)
-    after = moved(getattr(optimizers, make)(schedule, **ours))
-    expected = moved(getattr(keras.optimizers, make)(schedule, **theirs))
-    for a, b in zip(after, expected):
-        np.testing.assert_allclose(a, b, *((0, 0) if make == "SGD" else (1e-5, 1e-6)))
-
-
 def test_multipliers_of_a_nested_backbone_before_and_after_saving(tmp_path):
     backbone = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="pretrained")])
     model = functional((3,), backbone, keras.layers.Dense(2, name="new"))
@@ -248,13 +233,3 @@ def test_the_weights_match_pytorch_with_warm_up_decay_and_a_factor(case, golden)
     for i, name in enumerate(("kernel", "bias")):
         ours = np.stack([weights[i] for weights in reached])
         np.testing.assert_allclose(ours, golden[f"{case}/{name}"], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.any_backend
-def test_the_velocity_defaults_to_keras():
-    optimizer = optimizers.SGD(0.1, momentum=0.9, velocity="torch")
-    saved = keras.saving.serialize_keras_object(optimizer)
-    # Versions without this argument saved configurations without it.
-    del saved["config"]["velocity"]
-    assert keras.saving.deserialize_keras_object(saved).velocity == "keras"
-    assert optimizers.SGD(0.1).velocity == "keras"

@@ -1,4 +1,4 @@
-"""Copies of losses with all their arguments, and of other objects, from their configurations."""
+"""Copies of objects with all their arguments from their configurations."""
 
 import json
 
@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 from batches import batch
-from loss_cases import NON_DEFAULT
 from relation_cases import CASES as RELATIONS
 from relation_cases import TAGS
 
@@ -37,11 +36,6 @@ def cosine(z):
 
 # The object, and arguments for a call whose result the copy must repeat.
 OBJECTS = [
-    *(
-        (losses.get(case.name, **case.arguments, reduction="sum", name="mine"), BATCH)
-        for case in NON_DEFAULT
-    ),
-    (losses.SNCALoss(dtype="float64"), BATCH),
     (MATRYOSHKA, BATCH),
     (losses.PairwiseCrossEntropyLoss(0.2, classifier=keras.layers.Dense(5, name="a")), None),
     *(
@@ -52,7 +46,6 @@ OBJECTS = [
             similar_only,
         )
     ),
-    *((relation, (labels, labels)) for relation, labels, *_ in list(RELATIONS.values())[:-1]),
     *(
         (losses.SupConLoss(0.3, relation=relation), (labels, ROWS))
         for relation, labels, *_ in list(RELATIONS.values())[:-1]

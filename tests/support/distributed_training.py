@@ -14,7 +14,6 @@ import os
 import pathlib
 import re
 import sys
-import types
 
 import keras
 import numpy as np
@@ -31,6 +30,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from loss_cases import NON_DEFAULT
 
 BATCH, STEPS, SIZE, CLASSES = 24, 5, 6, 4
+ON_JAX = keras.backend.backend() == "jax"
 
 
 def sgd(path, velocity="keras"):
@@ -130,36 +130,40 @@ def building(strategy):
         yield
 
 
-def train(strategy, loss_name, arguments, recipe, model=keras.Model, parts=False):
-    """Train a loss in `fit`, in a model built in the strategy's scope; optionally log its parts."""
+def train(strategy, build, *arguments, **named):
+    """Train the model that `build` returns in the strategy's scope, on its data if it has any."""
     with building(strategy):
-        loss = losses.get(loss_name, **arguments)
-        inputs, x = network()
-        if loss.kind == "proxies":  # which compare cosines
-            x = keras.layers.Activation("tanh")(x)
-        if recipe.startswith("keras_"):  # which clip each replica's part in a `keras.Model`
-            model = models.DistributedModel
-        model = model(inputs, x, name="net")
-        metrics = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else []
-        optimizer = RECIPES[recipe](model.get_layer("head").kernel.path)
-        model.compile(optimizer, loss, metrics=metrics)
-    return fitted(model)
+        model, *data = build(*arguments, **named)
+    return fitted(model, *data)
 
 
-def rankmi():
+def of_loss(loss_name, arguments, recipe, model=keras.Model, parts=False):
+    """Build a model with a loss; optionally log its parts."""
+    loss = losses.get(loss_name, **arguments)
+    inputs, x = network()
+    if loss.kind == "proxies":  # which compare cosines
+        x = keras.layers.Activation("tanh")(x)
+    if recipe.startswith("keras_"):  # which clip each replica's part in a `keras.Model`
+        model = models.DistributedModel
+    model = model(inputs, x, name="net")
+    metrics = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else []
+    model.compile(RECIPES[recipe](model.get_layer("head").kernel.path), loss, metrics=metrics)
+    return (model,)
+
+
+def small_rankmi():
     statistics = models.StatisticsNetwork(hidden=8, depth=1, seed=2)
     return models.RankMI(
         keras.Model(*network(), name="net"), statistics_network=statistics, alpha=1.0
     )
 
 
-def train_rankmi(strategy, steps_per_execution=1, **clipping):
-    """Train RankMI's alternation."""
-    with building(strategy):
-        model = rankmi()
-        rates = (keras.optimizers.SGD(0.05, **clipping), keras.optimizers.Adam(0.01, **clipping))
-        model.compile(*rates, steps_per_execution=steps_per_execution)
-    return fitted(model)
+def rankmi(steps_per_execution=1, **clipping):
+    """Build RankMI's alternation."""
+    model = small_rankmi()
+    rates = (keras.optimizers.SGD(0.05, **clipping), keras.optimizers.Adam(0.01, **clipping))
+    model.compile(*rates, steps_per_execution=steps_per_execution)
+    return (model,)
 
 
 def dropout_classifier():
@@ -167,105 +171,97 @@ def dropout_classifier():
     return embedding, models.classifier_model(embedding, CLASSES, dropout=0.5, seed=3)
 
 
-def train_dropout(strategy):
-    """Train a classifier with dropout."""
-    with building(strategy):
-        _, classifier = dropout_classifier()
-        model = models.DistributedModel(classifier.input, classifier.output)
-        model.compile(keras.optimizers.SGD(0.5), losses.get("ce"))
-    return fitted(model)
+def dropout():
+    """Build a classifier with dropout."""
+    _, classifier = dropout_classifier()
+    model = models.DistributedModel(classifier.input, classifier.output)
+    model.compile(keras.optimizers.SGD(0.5), losses.get("ce"))
+    return (model,)
 
 
-def train_proxies(strategy):
-    """Train a loss that exchanges sums, with centers, a regularizer, and a faster proxy rate."""
-    with building(strategy):
-        embedding = keras.Model(*network(), name="net")
-        regularizer = models.CenterRegularizer(2)
-        classes = models.proxy_model(
-            embedding, CLASSES, centers=2, pooling="soft", proxies_regularizer=regularizer
-        )
-        model = models.DistributedModel(classes.input, classes.output)
-        faster = optimizers.multipliers(classes.get_layer("proxy_head"), 10)
-        optimizer = optimizers.SGD(0.01, learning_rate_multipliers=faster)
-        model.compile(optimizer, losses.ProxyAnchorLoss(scale=8.0))
-    return fitted(model)
+def proxies():
+    """Build a loss that exchanges sums, with centers, a regularizer, and a faster proxy rate."""
+    embedding = keras.Model(*network(), name="net")
+    regularizer = models.CenterRegularizer(2)
+    classes = models.proxy_model(
+        embedding, CLASSES, centers=2, pooling="soft", proxies_regularizer=regularizer
+    )
+    model = models.DistributedModel(classes.input, classes.output)
+    faster = optimizers.multipliers(classes.get_layer("proxy_head"), 10)
+    optimizer = optimizers.SGD(0.01, learning_rate_multipliers=faster)
+    model.compile(optimizer, losses.ProxyAnchorLoss(scale=8.0))
+    return (model,)
 
 
-def train_memory(strategy, steps_per_execution=1):
-    """Train against a memory of two and a half batches, filled from an empty start.
+def memory(steps_per_execution=1):
+    """Build a memory of two and a half batches, filled from an empty start.
 
     Several steps per execution are also tried in chunks.
     """
-    with building(strategy):
-        model = keras.Model(*network(), name="net")
-        if steps_per_execution > 1:
-            model = in_chunks(model, strategy)
-        model = models.CrossBatchMemory(model, 60, weight=0.5, start_step=1)
-        loss = losses.SupConLoss()
-        parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
-        model.compile(
-            optimizers.Adam(0.01), loss, metrics=parts, steps_per_execution=steps_per_execution
-        )
-    return fitted(model)
+    model = keras.Model(*network(), name="net")
+    if steps_per_execution > 1:
+        model = in_chunks(model)
+    model = models.CrossBatchMemory(model, 60, weight=0.5, start_step=1)
+    loss = losses.SupConLoss()
+    parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
+    model.compile(
+        optimizers.Adam(0.01), loss, metrics=parts, steps_per_execution=steps_per_execution
+    )
+    return (model,)
 
 
-def in_chunks(model, strategy):
-    """Return a model for chunks of each replica's part of the batch; unchanged for one replica."""
-    return models.CachedGradients(model, 5) if strategy.num_replicas_in_sync > 1 else model
+def in_chunks(model):
+    """Return a model for chunks of each replica's part of the batch; unchanged on one device."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    return models.CachedGradients(model, 5) if replicas > 1 or ON_JAX else model
 
 
-def train_chunks(strategy):
-    """Train a classifier with dropout, in chunks or at once."""
-    with building(strategy):
-        embedding, classifier = dropout_classifier()
-        outputs = {"embeddings": embedding.output, "logits": classifier.output}
-        model = in_chunks(models.DistributedModel(classifier.input, outputs), strategy)
-        both = {"embeddings": losses.SupConLoss(), "logits": losses.get("ce")}
-        model.compile(optimizers.SGD(0.1, global_clipnorm=1.0), both)
-    return fitted(model, batches().map(lambda x, ids: (x, dict.fromkeys(both, ids))))
+def chunks():
+    """Build a classifier with dropout, in chunks or at once."""
+    embedding, classifier = dropout_classifier()
+    outputs = {"embeddings": embedding.output, "logits": classifier.output}
+    model = in_chunks(models.DistributedModel(classifier.input, outputs))
+    both = {"embeddings": losses.SupConLoss(), "logits": losses.get("ce")}
+    model.compile(optimizers.SGD(0.1, global_clipnorm=1.0), both)
+    return model, batches().map(lambda x, ids: (x, dict.fromkeys(both, ids)))
 
 
-def train_dual(strategy, labeled=False):
-    """Train two encoders with a learned scale: against a memory if labeled, or else in chunks."""
-    with building(strategy):
-        encoders = [keras.Model(*network(), name=name) for name in ("queries", "candidates")]
-        model = models.DualEncoder(*encoders, scale=5.0)
-        if labeled:
-            model = models.CrossBatchMemory(model, 60, start_step=1)
-        else:
-            model = in_chunks(model, strategy)
-        model.compile(keras.optimizers.SGD(0.05), losses.NTXentLoss(temperature=1.0))
+def dual(labeled=False):
+    """Build two encoders with a learned scale: against a memory if labeled, or else in chunks."""
+    encoders = [keras.Model(*network(), name=name) for name in ("queries", "candidates")]
+    model = models.DualEncoder(*encoders, scale=5.0)
+    model = models.CrossBatchMemory(model, 60, start_step=1) if labeled else in_chunks(model)
+    model.compile(keras.optimizers.SGD(0.05), losses.NTXentLoss(temperature=1.0))
 
     def both(images, class_ids):
         sets = (images, images[:, ::-1])
         return (sets, class_ids) if labeled else (sets,)
 
-    return fitted(model, batches().map(both))
+    return model, batches().map(both)
 
 
-def train_tags(strategy):
-    """Train with a relation: two tags of each image, its class and the next class."""
-    with building(strategy):
-        model = models.DistributedModel(*network(), name="net")
-        loss = losses.SupConLoss(relation=relations.SharesLabel())
-        model.compile(keras.optimizers.SGD(0.05), loss)
+def tags():
+    """Build a model with a relation: two tags of each image, its class and the next class."""
+    model = models.DistributedModel(*network(), name="net")
+    loss = losses.SupConLoss(relation=relations.SharesLabel())
+    model.compile(keras.optimizers.SGD(0.05), loss)
 
-    def tags(images, class_ids):
+    def two_tags(images, class_ids):
         return images, tf.one_hot(class_ids, CLASSES) + tf.one_hot((class_ids + 1) % 4, CLASSES)
 
-    return fitted(model, batches().map(tags))
+    return model, batches().map(two_tags)
 
 
 # The training of wrappers and heads.
 OTHERS = {
-    "proxies": train_proxies,
-    "memory": train_memory,
-    "chunks": train_chunks,
-    "dropout": train_dropout,
-    "dual": train_dual,
-    "dual_memory": functools.partial(train_dual, labeled=True),
-    "tags": train_tags,
-    "rankmi_clipped": functools.partial(train_rankmi, global_clipnorm=0.1),
+    "proxies": proxies,
+    "memory": memory,
+    "chunks": chunks,
+    "dropout": dropout,
+    "dual": dual,
+    "dual_memory": functools.partial(dual, labeled=True),
+    "tags": tags,
+    "rankmi_clipped": functools.partial(rankmi, global_clipnorm=0.1),
 }
 
 
@@ -281,28 +277,6 @@ def train_batch_norm(strategy, synchronized):
         found[when] = [np.asarray(value).tolist() for value in values]
         model.average_statistics()
     return found
-
-
-def gathered(strategy):
-    """Return what each replica gathers of rows `[2, 1]`, and the gradient of a weighted sum."""
-    replicas = strategy.num_replicas_in_sync
-
-    @tf.function
-    def run():
-        def replica():
-            number = tf.distribute.get_replica_context().replica_id_in_sync_group
-            mine = tf.cast(number, "float32") * 10.0 + tf.constant([[0.0], [1.0]])
-            with tf.GradientTape() as tape:
-                tape.watch(mine)
-                rows, offset = gather_candidates(mine)
-                weights = tf.cast(number + 1, "float32") * tf.range(2.0 * replicas)
-                total = tf.reduce_sum(weights * rows[:, 0])
-            return rows, offset, tape.gradient(total, mine)
-
-        return strategy.run(replica)
-
-    each = [strategy.experimental_local_results(values) for values in run()]
-    return [[np.asarray(value).tolist() for value in values] for values in each]
 
 
 def unequal_rows(strategy, known):
@@ -344,7 +318,9 @@ REFUSED = {
         keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(**ACCUMULATING))
     ),
     "accumulation_ours": lambda: fitted(compiled(optimizers.SGD(**ACCUMULATING), keras.Model)),
-    "accumulation_rankmi": lambda: rankmi().compile("sgd", keras.optimizers.SGD(**ACCUMULATING)),
+    "accumulation_rankmi": lambda: small_rankmi().compile(
+        "sgd", keras.optimizers.SGD(**ACCUMULATING)
+    ),
 }
 
 
@@ -430,7 +406,7 @@ def on_logical_devices(count):
         results["unequal"] = [unequal_rows(many, known) for known in (True, False)]
         for side, strategy in (("one", tf.distribute.get_strategy()), ("many", many)):
             results[side]["synchronized"] = train_batch_norm(strategy, synchronized=True)
-    return {**results, "gathered": gathered(many), "embedded": embedded(many)}
+    return {**results, "embedded": embedded(many)}
 
 
 def more_on_logical_devices(count):
@@ -447,8 +423,8 @@ def more_on_logical_devices(count):
         for side, strategy in strategies.items()
     }
     if count == 2:
-        results["several_steps"] = train_rankmi(many, steps_per_execution=3)
-        results["several_steps_with_memory"] = train_memory(many, steps_per_execution=3)
+        results["several_steps"] = train(many, rankmi, steps_per_execution=3)
+        results["several_steps_with_memory"] = train(many, memory, steps_per_execution=3)
         # Last, because an error during a step consumes the strategy's messages.
         results["refusals"] = refusals(many)
     return results
@@ -457,13 +433,14 @@ def more_on_logical_devices(count):
 def everything(strategy):
     """Train the quick cases, by name, and RankMI's model."""
     found = trained(strategy, quick_cases())
-    return {**found, "rankmi_model": train_rankmi(strategy)}
+    return {**found, "rankmi_model": train(strategy, rankmi)}
 
 
 def trained(strategy, cases):
     """Train these cases and return their results by name."""
     return {
-        case: train(strategy, *CASES[case], parts=CASES[case][0] in WITH_PARTS) for case in cases
+        case: train(strategy, of_loss, *CASES[case], parts=CASES[case][0] in WITH_PARTS)
+        for case in cases
     }
 
 
@@ -479,44 +456,42 @@ def more_cases():
 
 def trained_otherwise(strategy):
     """Train wrappers and heads."""
-    return {name: train_one(strategy) for name, train_one in OTHERS.items()}
+    return {name: train(strategy, build) for name, build in OTHERS.items()}
 
 
 def as_worker(more):
     """Return the results on one of several workers: of the quick cases, or of the others."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     cases = more_cases() if more else quick_cases()
-    found = {case: train(strategy, *CASES[case], model=models.DistributedModel) for case in cases}
+    found = {
+        case: train(strategy, of_loss, *CASES[case], models.DistributedModel) for case in cases
+    }
     if more:
         return {**found, **trained_otherwise(strategy)}
     return {
-        "cases": {**found, "rankmi_model": train_rankmi(strategy)},
-        "several_steps": train_rankmi(strategy, steps_per_execution=3),
+        "cases": {**found, "rankmi_model": train(strategy, rankmi)},
+        "several_steps": train(strategy, rankmi, steps_per_execution=3),
         "batch_norm": train_batch_norm(strategy, synchronized=False),
-        "gathered": gathered(strategy),
         "embedded": embedded(strategy),
     }
 
 
 def on_devices_of_jax(cases):
     """Train these cases on one and on several devices; JAX splits the CPU at its start."""
-    # A stand-in for a strategy: on JAX, the process sets the distribution.
-    strategy = types.SimpleNamespace(scope=contextlib.nullcontext, num_replicas_in_sync=8)
-    others = {"rankmi": train_rankmi, **OTHERS}
+    strategy = tf.distribute.get_strategy()  # on JAX, the process sets the distribution
+    others = {"rankmi": rankmi, **OTHERS}
     found = {case: [] for case in cases}
     for case in cases:
+        build = others.get(case)
+        given = () if build else (*CASES[case], models.DistributedModel)
         for distribution in (None, keras.distribution.DataParallel(auto_shard_dataset=False)):
             keras.distribution.set_distribution(distribution)
-            found[case].append(
-                others[case](strategy)
-                if case in others
-                else train(strategy, *CASES[case], models.DistributedModel)
-            )
+            found[case].append(train(strategy, build or of_loss, *given))
     return {"devices": len(keras.distribution.list_devices()), "cases": found}
 
 
 if __name__ == "__main__":
-    if keras.backend.backend() == "jax":
+    if ON_JAX:
         results = on_devices_of_jax(sys.argv[1:])
     elif "TF_CONFIG" in os.environ:
         results = as_worker(sys.argv[1:] == ["more"])

@@ -37,12 +37,6 @@ def overwritten(content, rng):
     return f"{size} bytes of {kind} at {start}", content[:start] + noise + content[start + size :]
 
 
-def appended(content, rng):
-    """Append noise."""
-    size = int(rng.integers(1, 300))
-    return f"{size} bytes appended", content + rng.bytes(size)
-
-
 def repeated(content, rng):
     """Repeat or remove a piece."""
     end, start = map(int, rng.integers(len(content) + 1, size=2))
@@ -73,31 +67,21 @@ def other_columns(content, rng):
     """Remove or add a column, in one line or in all."""
     lines = content.split(b"\n")
     first = int(rng.integers(len(lines)))
-    chosen = range(len(lines)) if rng.random() < 0.4 else [first]
     more = bool(rng.integers(2))
-    for number in chosen:
+    for number in range(len(lines)) if rng.random() < 0.4 else [first]:
         separator = b"," if b"," in lines[number] else b" "
-        words = lines[number].split(separator)
-        words = [*words, b"7"] if more else words[:-1]
-        lines[number] = separator.join(words)
-    what = "one more" if more else "one less"
-    return f"{what} column in {len(chosen)} lines from {chosen[0] + 1}", b"\n".join(lines)
+        left, found, _ = lines[number].rpartition(separator)
+        lines[number] = lines[number] + separator + b"7" if more else left if found else b""
+    return f"one {'more' if more else 'less'} column from line {first + 1}", b"\n".join(lines)
 
 
 def other_lines(content, rng):
-    """Repeat, remove, or swap lines."""
+    """Repeat, remove, or replace a line."""
     lines = content.splitlines(keepends=True)
-    what = str(rng.choice(["twice", "gone", "swapped", "half of them gone"]))
     first, second = map(int, rng.integers(len(lines), size=2))
-    if what == "twice":
-        lines.insert(second, lines[first])
-    elif what == "gone":
-        del lines[first]
-    elif what == "swapped":
-        lines[first], lines[second] = lines[second], lines[first]
-    else:
-        lines = [line for line in lines if rng.integers(2)]
-    return f"lines {first + 1} and {second + 1}: {what}", b"".join(lines)
+    instead = [[], [lines[second]], [lines[first]] * 2][rng.integers(3)]
+    said = f"{len(instead)} lines in place of line {first + 1}"
+    return said, b"".join([*lines[:first], *instead, *lines[first + 1 :]])
 
 
 def other_ends(content, rng):
@@ -115,18 +99,12 @@ def other_ends(content, rng):
     return what, ways[what]
 
 
-def emptied(content, rng):
-    """Leave nothing, or only white space."""
-    left = [b"", b"\n", b" \n\t\n", b"\0" * 64][rng.integers(4)]
-    return f"only {left[:4]!r} left", left
-
-
-OF_BYTES = (cut, flipped, flipped, overwritten, appended, repeated, repeated)
+OF_BYTES = (cut, flipped, flipped, overwritten, repeated, repeated)
 """Mutations of any file."""
 
 OF_TEXT = (
-    cut, flipped, overwritten, appended, repeated, inserted, other_word, other_word, other_word,
-    other_columns, other_lines, other_ends, emptied,
+    cut, flipped, overwritten, repeated, inserted, other_word, other_word, other_word,
+    other_columns, other_lines, other_ends,
 )  # fmt: skip
 """Mutations of a list of lines."""
 

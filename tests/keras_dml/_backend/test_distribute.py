@@ -115,29 +115,6 @@ def test_unsupported_cases_on_replicas_are_one_line(name):
     assert f"several replicas, but got {value}." in message and "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("replicas", "workers"),
-    [
-        (2, False),
-        pytest.param(4, False, marks=pytest.mark.thorough),
-        (2, True),
-    ],
-)
-def test_gathered_rows_offset_and_gradient_on_every_replica(replicas, workers):
-    """Replica r has rows 10r and 10r + 1 and weighs gathered row j by (r + 1) j."""
-    expected = [[10.0 * replica + row] for replica in range(replicas) for row in range(2)]
-    uses = sum(replica + 1 for replica in range(replicas))
-    gradients = [
-        [[uses * 2.0 * replica], [uses * (2.0 * replica + 1)]] for replica in range(replicas)
-    ]
-    offsets = [2 * replica for replica in range(replicas)]
-    if workers:
-        for index, worker in enumerate(of_workers()):
-            assert worker["gathered"] == [[expected], [offsets[index]], [gradients[index]]]
-    else:
-        assert results(replicas)["gathered"] == [[expected] * replicas, offsets, gradients]
-
-
 def test_unequal_replicas_raise_a_clear_error():
     known, at_run_time = results(2)["unequal"]
     assert known.startswith("ArgumentError")

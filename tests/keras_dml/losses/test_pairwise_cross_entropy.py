@@ -62,13 +62,6 @@ def test_multi_hot_groups_match_the_loops(dtype):
     assert (gradient[3] == 0.0).all()
 
 
-def test_one_hot_groups_are_class_ids():
-    ids, z = batch()
-    loss = losses.SimplifiedPairwiseCrossEntropyLoss(dtype="float64", reduction=None)
-    expected = np.asarray(loss(ids, z))
-    np.testing.assert_allclose(np.asarray(loss(np.eye(6)[ids], z)), expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize("lam", [0.01, 0.3, 4.0])
 @pytest.mark.parametrize("num_weights", [4, 6], ids=["all present", "two classes absent"])
 def test_the_gap_between_cross_entropy_and_pairwise_cross_entropy(lam, num_weights):
@@ -120,7 +113,6 @@ def test_a_metric_records_lambda():
 
 FLOOR = 0.02
 EMBEDDINGS = 2.0 * np.random.default_rng(0).normal(size=(24, 4))
-ALMOST_THE_FIRST = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0.01]])
 
 
 @pytest.mark.slow
@@ -131,7 +123,6 @@ ALMOST_THE_FIRST = np.array([[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0,
         pytest.param(EMBEDDINGS, 0.0, True, id="above the floor, with a classifier"),
         pytest.param(EMBEDDINGS * [1, 1, 0.01, 1], None, False, id="one small dimension"),
         pytest.param(EMBEDDINGS, -9.0, False, id="one improbable class"),
-        pytest.param(EMBEDDINGS @ ALMOST_THE_FIRST, None, False, id="two dimensions almost equal"),
         pytest.param(batch(dimensions=12)[1], None, False, id="fewer images than dimensions"),
     ],
 )
@@ -151,9 +142,8 @@ def test_eigenvalues_above_and_below_the_floor(z, last_bias, above):
         import tensorflow as tf
 
         shapes = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, z.shape[1]], tf.float64)]
-        for by_xla in (False, True):
-            call = tf.function(loss.__call__, input_signature=shapes, jit_compile=by_xla)
-            assert float(call(ids, z)) == pytest.approx(expected, rel=1e-9)
+        call = tf.function(loss.__call__, input_signature=shapes, jit_compile=True)
+        assert float(call(ids, z)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_pairwise_loss_can_exceed_the_smallest_cross_entropy():
@@ -238,8 +228,4 @@ def test_weights_saved_without_a_classifier_load_into_a_model_with_one(tmp_path)
     with_classifier.evaluate(x, ids, verbose=0)
     kept = classifier.get_weights()
     with_classifier.load_weights(tmp_path / "plain.weights.h5")
-    np.testing.assert_array_equal(classifier.get_weights()[0], kept[0])
-    with_classifier.save_weights(tmp_path / "own.weights.h5")
-    classifier.set_weights([0 * weight for weight in kept])
-    with_classifier.load_weights(tmp_path / "own.weights.h5")
     np.testing.assert_array_equal(classifier.get_weights()[0], kept[0])

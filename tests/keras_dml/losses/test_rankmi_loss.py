@@ -71,13 +71,6 @@ def test_separated_at_beta_the_fixed_statistic_gives_the_open_quadruplet_term():
     assert abs(value(2.5) - expected) > 0.1
 
 
-def test_the_fixed_statistic_on_the_distance_itself():
-    ids, z = batch(seed=6)
-    positives, negatives = pair_distances(ids, z)
-    expected = np.mean(positives) + np.mean(-np.log(1 - np.exp(-negatives))) - 2 * math.log(2)
-    assert float(RankMILoss(dtype="float64")(ids, z)) == pytest.approx(expected, rel=1e-10)
-
-
 @pytest.mark.parametrize("x", [-3.0, -0.7, -1e-3, 1e-3, 0.7, 3.0, 40.0])
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 def test_equation_13(x, beta):
@@ -95,19 +88,16 @@ def test_equation_13_is_finite_at_zero():
 
 
 @pytest.mark.slow
-def test_copies_and_files_keep_the_network_and_weights(tmp_path):
+def test_a_file_keeps_the_network_and_its_weights(tmp_path):
     ids, z = batch()
     loss = RankMILoss(small_network())
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
-    assert copy.statistics_network is not loss.statistics_network
-    assert float(copy(ids, z)) == float(loss(ids, z))
-
     x = np.ones((8, 8), "float32")
     model = small_model()
     model.compile("sgd", loss)
     model.fit(x, np.arange(8) % 2, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.loss.statistics_network is not loss.statistics_network
     assert float(loaded.loss(ids, z)) == float(loss(ids, z))
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from backend import value_and_gradient
 from batches import batch
-from loss_cases import DEFAULTS, each
+from loss_cases import each
 
 from keras_dml import losses
 from keras_dml._backend.gradients import SecondDerivativeError
@@ -104,17 +104,31 @@ def test_second_derivatives_of_unit_vectors():
     check(lambda _, x: keras.ops.sum(keras.ops.convert_to_tensor(weights) * normalize(x)), None, z)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs of TensorFlow")
-@pytest.mark.parametrize("name", FUSED + [case.name for case in DEFAULTS if not case.numeric])
-@pytest.mark.slow
-def test_a_graph_refuses_second_derivatives(name):
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tapes of TensorFlow")
+@pytest.mark.parametrize("mode", ["eager", "graph", "XLA"])
+def test_under_several_tapes_only_second_derivatives_are_refused(mode):
+    """TensorFlow builds the derivatives of gradients, too, although nothing uses them."""
     import tensorflow as tf
 
     ids, z = batch(seed=6)
-    loss = losses.get(name, dtype="float64")
+    loss = losses.CircleLoss(dtype="float64")
+    expected, z = value_and_gradient(loss, ids, z)[1], tf.constant(z)
+    if mode != "eager":
+        loss = tf.function(loss, jit_compile=mode == "XLA")
+    with tf.GradientTape(persistent=True) as outer:
+        outer.watch(z)
+        with tf.GradientTape() as inner:
+            inner.watch(z)
+            value = loss(ids, z)
+        first = inner.gradient(value, z)
+    for gradient in (first, outer.gradient(value, z), outer.jacobian(value, z)):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-12)
     refused = (SecondDerivativeError, tf.errors.UnimplementedError)
     with pytest.raises(refused, match="not supported"):
-        product(loss, ids, z, np.ones_like(z), compile_it=True)
+        product(losses.CircleLoss(dtype="float64"), ids, z, np.ones_like(z), compile_it=True)
+    if mode == "eager":
+        with pytest.raises(tf.errors.UnimplementedError, match="SecondDerivativeError"):
+            outer.jacobian(first, z)
 
 
 @pytest.mark.slow

@@ -1,30 +1,18 @@
 """TREC files, and the stored scores that ir-measures and ranx compute from them."""
 
-import importlib.util
-import pathlib
-
 import numpy as np
 import pytest
+from peers import trec
 
 from keras_dml import metrics, relations
 from keras_dml._common.errors import ArgumentError
 
-PEERS = pathlib.Path(__file__).parents[2] / "support" / "peers"
 
-
-@pytest.fixture(scope="module")
-def peers():
-    spec = importlib.util.spec_from_file_location("peers_trec", PEERS / "trec.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("case", ["classes", "classes, gallery", "tags"])
-def test_ranking_scores_equal_ir_measures_and_ranx(case, peers):
-    with np.load(PEERS / "trec.npz") as arrays:
-        scores = metrics.ranking_scores(ks=peers.KS, **peers.arguments(case, arrays))
-        assert list(scores) == peers.MEASURES
+@pytest.mark.parametrize("case", trec.CASES)
+def test_ranking_scores_equal_ir_measures_and_ranx(case):
+    with np.load(trec.FILE) as arrays:
+        scores = metrics.ranking_scores(ks=trec.KS, **trec.arguments(case, arrays))
+        assert list(scores) == trec.MEASURES
         for peer in ("ir-measures", "ranx"):
             golden = arrays[f"{case}/{peer}"]
             np.testing.assert_allclose(list(scores.values()), golden, rtol=1e-6, err_msg=peer)
