@@ -246,6 +246,7 @@ def running(index):
             yield server.effective_port
 
 
+@pytest.mark.slow
 def test_incomplete_requests_do_not_block_others_and_time_out(running):
     half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     idle = [socket.create_connection(("127.0.0.1", running), timeout=20) for _ in range(150)]

@@ -23,6 +23,7 @@ def test_the_multipliers_fall_from_the_last_block_to_the_patches():
     assert len(factors) == len(backbone.trainable_variables)
 
 
+@pytest.mark.slow
 def test_nested_blocks_and_more_than_nine_blocks():
     names = [b.name for b in models.transformer_blocks(tiny_transformer(blocks=11))]
     assert names == [f"block_{number}" for number in range(11)]

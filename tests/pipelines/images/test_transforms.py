@@ -236,6 +236,7 @@ def test_jitter_follows_the_definition(jitter):
         np.testing.assert_allclose(adjust(image, uniform), expected, atol=0.01)
 
 
+@pytest.mark.slow
 def test_factors_are_uniform_and_all_orders_are_equally_likely():
     """Test the random numbers of a transform. The tests above check their effects."""
     count = 4800
