@@ -62,6 +62,7 @@ BAD = {
     "NaN": (np.array([0, 0, 1, np.nan, 1, 2, 2, 2], "float32"), "nan in row 3"),
     "half": (np.array([0, 0, 1, 1, 1, 1, 2, 2048], "float16"), "2048.0 in row 7"),
     "a fraction": (np.array([0, 0, 1, 1.5, 1, 2, 2, 2], "float32"), "1.5 in row 3"),
+    "infinity": (np.array([0, 0, 1, -np.inf, 1, 2, 2, 2], "float32"), "inf in row 3"),
     "a column": (np.full((8, 1), -(2.0**24), "float32"), "row 0"),
 }
 

@@ -29,6 +29,7 @@ if hasattr(np.dtypes, "StringDType"):  # NumPy 2 only
 REFUSED = {
     "a fraction": (IDS + np.eye(8)[3] / 2, "whole numbers .* but got 1.5 in row 3"),
     "NaN": (np.where(IDS, IDS, np.nan), "whole numbers .* but got nan in row 0"),
+    "infinity": (np.where(IDS, IDS, np.inf), "whole numbers .* but got inf in row 0"),
     "2^53": (IDS + 2.0**53, "below 9007199254740992 in float64"),
     "beyond 64 bits": ([2**70] * 8, "a number beyond 64 bits"),
     "masked": (np.ma.array(IDS, mask=IDS == 2), "without masked entries"),
