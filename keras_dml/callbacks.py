@@ -244,7 +244,8 @@ class _Batches:
 
     def _labels(self, given: Any) -> np.ndarray:
         if not self._relation.of_classes:
-            return np.asarray(self._relation.checked_labels(given, f"labels of {self.name}"))
+            tensor = self._relation.checked_labels(given, f"labels of {self.name}")
+            return keras.ops.convert_to_numpy(tensor)
         labels = plain_labels(self.name, given)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]

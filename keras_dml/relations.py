@@ -236,7 +236,7 @@ class SharesLabel(Relation):
                     f"{name} must have each tag once in a row, but got tag "
                     f"{ordered[:, 1:][twice][0]} twice in row {np.argwhere(twice)[0][0]}."
                 )
-        empty = np.flatnonzero(np.asarray(self._number_of_tags(tensor)) == 0)
+        empty = np.flatnonzero(ops.convert_to_numpy(self._number_of_tags(tensor)) == 0)
         if len(empty):
             raise ArgumentError(
                 f"{name} must have a tag in each row, for SharesLabel, but got {len(empty)} rows "

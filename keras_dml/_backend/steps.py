@@ -217,9 +217,14 @@ def branch(
     import jax
 
     before = values_of(variables)
-    result, after = jax.lax.cond(
-        first, as_stateless(on_true, variables), as_stateless(on_false, variables), before
-    )
+    steps = as_stateless(on_true, variables), as_stateless(on_false, variables)
+    if jax.default_backend() == "cpu":
+        # There, XLA takes 20 to 190 times as long for a gradient of convolutions in a condition.
+        result, after = jax.tree.map(
+            lambda *values: jax.numpy.where(first, *values), *(step(before) for step in steps)
+        )
+    else:
+        result, after = jax.lax.cond(first, *steps, before)
     _assign(variables, after, before)
     return result
 

@@ -128,9 +128,15 @@ def check_embeddings(embeddings: Tensor) -> None:
 
 
 def known_numbers(tensor: TensorLike) -> np.ndarray | None:
-    """Return a tensor's numbers, or None in a graph or a trace, where they are unknown."""
+    """Return a tensor's numbers, or None in a graph or a trace, where they are unknown.
+
+    Also None for a tensor of PyTorch with a gradient: a training step on NaN continues, as in a
+    graph, because a loss scale needs it.
+    """
+    if getattr(tensor, "requires_grad", False):
+        return None
     try:
-        return np.asarray(tensor)
+        return ops.convert_to_numpy(tensor)
     except Exception:  # each backend has its error
         return None
 

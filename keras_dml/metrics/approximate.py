@@ -219,7 +219,7 @@ def sampled_divergence(
         embeddings, labels, gallery, gallery_labels: As in `recall_at_k`.
         seed: Seed of the sample.
     """
-    rows, classes = as_array("embeddings", embeddings), np.asarray(labels)
+    rows, classes = as_array("embeddings", embeddings), as_array("labels", labels)
     number = min(_HISTOGRAM_QUERIES, len(rows))
     sample = np.random.default_rng(seed).choice(len(rows), number, replace=False)
     own_rows = gallery is None

@@ -13,7 +13,7 @@ from keras_dml._common.blocks import slices
 from keras_dml._common.errors import ArgumentError, shape_error
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.rows import finite_rows, normalized, rows_of_sets
-from keras_dml._common.types import BoolArray, Float32Array, Int64Array, Metric
+from keras_dml._common.types import BoolArray, Float32Array, Int64Array, Metric, Tensor
 
 if TYPE_CHECKING:
     from keras_dml import relations
@@ -83,7 +83,7 @@ class RelationRelevance:
         self.items = relation.checked_labels(
             item_labels, "labels" if own_rows else "gallery_labels"
         )
-        self.labels = np.asarray(relation.checked_labels(labels, "labels"))
+        self.labels = keras.ops.convert_to_numpy(relation.checked_labels(labels, "labels"))
         everyone = np.arange(len(self.labels))
         self.counts = self._by_blocks(everyone, lambda block: self.mask(block).sum(axis=1))
 
@@ -115,14 +115,16 @@ class RelationRelevance:
     def mask(self, queries: np.ndarray) -> BoolArray:
         """Return whether all items `[b, m]` are positives of queries `[b]`."""
         labels = keras.ops.convert_to_tensor(self.labels[queries])
-        return self._without_own(np.array(self.relation.compare(labels, self.items)[0]), queries)
+        positive = self.relation.compare(labels, self.items)[0]
+        return self._without_own(positive, queries)
 
     def _gains(self, queries: np.ndarray) -> Float32Array:
         labels = keras.ops.convert_to_tensor(self.labels[queries])
-        gains = np.array(keras.ops.cast(self.relation.gains(labels, self.items), "float32"))
+        gains = keras.ops.cast(self.relation.gains(labels, self.items), "float32")
         return self._without_own(gains, queries)
 
-    def _without_own(self, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    def _without_own(self, tensor: Tensor, queries: np.ndarray) -> np.ndarray:
+        values = np.array(keras.ops.convert_to_numpy(tensor))
         if self.own_rows:
             values[np.arange(len(queries)), queries] = 0
         return values

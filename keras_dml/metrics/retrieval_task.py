@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from keras_dml import relations
 from keras_dml._common.blocks import slices
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, as_array
 from keras_dml._common.rows import prepared_rows, rows_of_sets
 from keras_dml._common.types import BoolArray, Float32Array, Float64Array, Int64Array, Metric
 from keras_dml.metrics.bar import long_work_bar
@@ -182,8 +182,8 @@ def retrieval_task(
         return RetrievalTask(queries, items, same_class, metric)
     check_together(gallery, gallery_labels)
     queries, items = rows_of_sets(embeddings, gallery, metric)
-    of_queries = np.asarray(labels)
-    of_items = of_queries if gallery_labels is None else np.asarray(gallery_labels)
+    of_queries = as_array("labels", labels)
+    of_items = of_queries if gallery_labels is None else as_array("gallery_labels", gallery_labels)
     for name, given, rows in (("labels", of_queries, queries), ("gallery_labels", of_items, items)):
         if given.shape[:1] != (len(rows),):
             raise ArgumentError(
