@@ -152,7 +152,7 @@ KINDS = {
     "png_by_another.jpg": (encode("PNG"), None),
     "missing.jpg": (None, "no such file"),
     "animated.webp": (
-        encode("WEBP", save_all=True, append_images=[PICTURE.rotate(90)]),
+        image_files.animated("WEBP", 9, 7),
         "an animated WebP: only still images can be read",
     ),
     "good.webp": (encode("WEBP"), None),

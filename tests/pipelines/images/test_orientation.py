@@ -3,12 +3,12 @@
 import io
 import struct
 
-import image_files
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from image_files import encode, smooth
 from mutations import OF_BYTES, mutated
 from PIL import Image
 
@@ -22,6 +22,7 @@ from pipelines.images.orientation import read_orientation
 from pipelines.table import ImageTable
 
 HEIGHT, WIDTH = 61, 83
+PICTURE = smooth(WIDTH, HEIGHT)
 ORIENTATIONS = range(1, 9)
 FORMATS = {"JPEG": {"quality": 95}, "PNG": {}, "WEBP": {"lossless": True, "exact": True}}
 # The operation that stores an upright picture for each orientation.
@@ -40,12 +41,6 @@ decode_image = tf.function(decode.decode_image, input_signature=SPEC, autograph=
 orientation_of = tf.function(read_orientation, input_signature=SPEC, autograph=False)
 
 
-def picture(height=HEIGHT, width=WIDTH):
-    """Return a smooth picture that differs in all eight orientations."""
-    noise = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
-    return Image.fromarray(noise).resize((width, height), Image.BICUBIC)
-
-
 def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x0112, last=0x0213):
     """Return EXIF as from a camera: a TIFF header, `before` other tags, the orientation, a tag."""
     entries = [struct.pack(byte_order + "HHI4x", 1 + number, 4, 1) for number in range(before)]
@@ -56,10 +51,10 @@ def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x011
     return head + struct.pack(byte_order + "H", len(entries)) + b"".join(entries) + bytes(4)
 
 
-def encode(image, file_format, exif=b""):
+def photo(image, file_format, exif=b""):
     # Pillow removes the prefix in formats that do not have it.
     options = {"exif": b"Exif\0\0" + exif} if exif else {}
-    return image_files.encode(image, file_format, **FORMATS[file_format], **options)
+    return encode(image, file_format, **FORMATS[file_format], **options)
 
 
 def stored(image, orientation):
@@ -69,7 +64,7 @@ def stored(image, orientation):
 
 
 def turned(orientation, file_format, image=None):
-    return encode(stored(image or picture(), orientation), file_format, tiff(orientation))
+    return photo(stored(image or PICTURE, orientation), file_format, tiff(orientation))
 
 
 def segment(kind, content, fill=0):
@@ -78,7 +73,7 @@ def segment(kind, content, fill=0):
 
 def with_segments(*segments, orientation=6):
     """Return a JPEG with this orientation, and these segments after its first two bytes."""
-    plain = encode(stored(picture(), orientation), "JPEG")
+    plain = photo(stored(PICTURE, orientation), "JPEG")
     return plain[:2] + b"".join(segments) + plain[2:]
 
 
@@ -128,15 +123,15 @@ def chunk(kind, content):
 
 
 def test_exif_is_found_anywhere_in_a_png():
-    plain = encode(stored(picture(), 6), "PNG")
-    exif = encode(stored(picture(), 6), "PNG", tiff(6))
+    plain = photo(stored(PICTURE, 6), "PNG")
+    exif = photo(stored(PICTURE, 6), "PNG", tiff(6))
     first, after = exif.index(b"eXIf") - 4, exif.index(b"IDAT") - 4
     own = exif[first:after]
     for content in (own, chunk(b"eXIf", b"Exif\0\0" + tiff(6, "<"))):
         for place in (plain.index(b"IDAT") - 4, plain.index(b"IEND") - 4):
             moved = plain[:place] + content + plain[place:]
             assert orientation_of(moved) == 6
-    np.testing.assert_array_equal(decode_image(plain[:-12] + own + plain[-12:]), picture())
+    np.testing.assert_array_equal(decode_image(plain[:-12] + own + plain[-12:]), PICTURE)
     assert orientation_of(plain[:-12] + chunk(b"tEXt", b"eXIf" + own) + plain[-12:]) == 1
     assert orientation_of(plain + own) == 1  # after the end
 
@@ -180,7 +175,7 @@ def test_invalid_orientations_are_ignored(name):
 
 
 def test_exif_after_the_start_of_the_pixels_is_ignored():
-    plain = encode(stored(picture(), 6), "JPEG")
+    plain = photo(stored(PICTURE, 6), "JPEG")
     assert orientation_of(plain[:-2] + app1(6) + plain[-2:]) == 1
     # The preview, a JPEG inside the EXIF, is ignored.
     inside = tiff(1, before=0) + turned(6, "JPEG")
@@ -194,7 +189,7 @@ def test_damaged_exif_never_fails(file_format):
     seen = set()
     for _ in range(300):
         _, exif = mutated(tiff(6, "<"), rng, OF_BYTES)
-        damaged = encode(picture(), file_format, exif)
+        damaged = photo(PICTURE, file_format, exif)
         seen.add(int(orientation_of(damaged)))
         assert sorted(decode_image(damaged).shape) == [3, HEIGHT, WIDTH]
     assert {1, 6} <= seen <= set(ORIENTATIONS)
@@ -229,10 +224,10 @@ def test_exported_model_embeds_all_orientations_like_the_evaluation(tmp_path):
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_pictures_on_pages_are_upright_without_orientation_tag(orientation):
-    upright = picture(500, 400)
+    upright = smooth(500, 400)
     data, _ = thumbnail(io.BytesIO(turned(orientation, "JPEG", upright)))
     shown = Image.open(io.BytesIO(data))
     assert not shown.getexif()
-    expected, _ = thumbnail(io.BytesIO(encode(upright, "JPEG")))
+    expected, _ = thumbnail(io.BytesIO(photo(upright, "JPEG")))
     expected = np.asarray(Image.open(io.BytesIO(expected)), float)
     assert np.abs(np.asarray(shown) - expected).mean() < 3
