@@ -65,6 +65,7 @@ def readable_files(width, height):
         "png_rgba": encode(rgba, "PNG"),
         "png_animated": animated("PNG", width, height),
         "webp": encode(rgb, "WEBP", lossless=True),
+        "webp_lossy": encode(rgb, "WEBP"),
         "webp_rgba": encode(rgba, "WEBP", lossless=True),
         "bmp": encode(rgb, "BMP"),
         "bmp_palette": encode(rgb.quantize(16), "BMP"),

@@ -13,7 +13,6 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _NUMBERS = (0, 1, 2, 4, 6, 9, 255, 256, 2047, 16383, 65535, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
 _FILES = readable_files(23, 31) | {
     "jpeg with restarts": encode(smooth(23, 31), "JPEG", restart_marker_blocks=1),
-    "lossy webp": encode(smooth(23, 31), "WEBP"),
     "animated webp": animated("WEBP", 23, 31),
 }
 
