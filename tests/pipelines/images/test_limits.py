@@ -50,13 +50,17 @@ def test_header_is_enough_to_refuse_every_format(name):
     assert find_bad_images(ImageTable.from_encoded([encoded], [0])) == [(0, "image 0", REFUSED)]
 
 
-@pytest.mark.parametrize(
-    "name", ["png", "jpeg", "bmp", "webp_lossy", "webp", "webp_turned_2", "gif"]
-)
+AT_LIMIT = {
+    name: SMALL[name]
+    for name in ("png", "jpeg", "bmp", "webp_lossy", "webp", "webp_turned_2", "gif")
+} | {"BMP from the top": put(SMALL["bmp"], (22, (2**32 - 40).to_bytes(4, "little")))}
+
+
+@pytest.mark.parametrize("name", AT_LIMIT)
 def test_image_at_the_limit_is_accepted(name):
-    assert decode_image(SMALL[name], max_pixels=2000).shape == (40, 50, 3)
+    assert decode_image(AT_LIMIT[name], max_pixels=2000).shape == (40, 50, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="an image of more than 1,999 pixels"):
-        decode_image(SMALL[name], max_pixels=1999)
+        decode_image(AT_LIMIT[name], max_pixels=1999)
 
 
 @pytest.mark.parametrize("transform", [EvaluationTransform, TrainTransform])
