@@ -70,9 +70,7 @@ SOP = "image_id class_id super_class_id path\n"
 INSHOP = "image_name item_id evaluation_status\n"
 BAD_LISTS = [
     ("cub", "images.txt", "1 a.jpg\nb.jpg\n", "line 2 must be 'image_id path'.*b.jpg"),
-    ("cub", "images.txt", "1 a.jpg\n1 b.jpg\n", "line 2: duplicate image_id 1"),
     ("cub", "images.txt", "\n", "must have lines .* but got an empty file"),
-    ("cub", "image_class_labels.txt", "1 1\n2 x\n", "line 2 must be .*class_id', but got '2 x'"),
     ("cub", "image_class_labels.txt", f"1 {'9' * 19}\n", "line 1 must be 'image_id class_id'"),
     ("cub", "image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
     ("cub", "classes.txt", "1 a\n2 b\n", "must name all classes, but got 2 .*first: 101, 102"),
@@ -162,7 +160,6 @@ def test_boxes_start_at_0_and_are_joined_by_id(tmp_path):
             (f"1 1 1 5 5\n2 1 1 {word} 5\n", "boxes.txt, line 2 must be 'image_id x y")
             for word in ("nan", "1e308", "0.2", "-3")
         ),
-        ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2 must be"),
         ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
     ],
 )
