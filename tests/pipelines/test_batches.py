@@ -247,15 +247,15 @@ def test_batches_that_cannot_be_divided_are_refused(pipelines, replicas, message
 
 def test_batches_of_pixels_equal_single_images_on_two_replicas():
     """A lambda hides the transform, so that the pipeline calls it for each image."""
-    table = ImageTable.from_arrays(pictures(1), LABELS)
+    gray = ImageTable.from_arrays(pictures(1), LABELS)
     [context] = contexts(1, 2)
-    fixed, central = TrainTransform(SIDE, 20, crop="fixed"), EvaluationTransform(SIDE, 20)
+    fixed, central = TrainTransform(SIDE, (18, 23), crop="fixed"), EvaluationTransform(SIDE, 20)
     trained = [
-        training_batches(table, SAMPLER, transform, num_steps=3, input_context=context)
+        training_batches(ARRAYS, SAMPLER, transform, num_steps=3, input_context=context)
         for transform in (fixed, lambda source, seed: fixed(source, seed))
     ]
     evaluated = [
-        evaluation_batches(table, transform, 5, context, labels=True)
+        evaluation_batches(gray, transform, 5, context, labels=True)
         for transform in (central, lambda source: central(source))
     ]
     for ours, expected in (trained, evaluated):

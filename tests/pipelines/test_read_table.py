@@ -237,10 +237,6 @@ def test_image_dataset_from_directory(tmp_path):
 
 def test_float_rows_need_no_transform():
     table = ImageTable.from_arrays(ROWS.astype("float64"), CLASSES)
-    sampler = RandomSampler(len(table), 10, seed=3)
-    rows, labels = next(training_batches(table, sampler).as_numpy_iterator())
-    np.testing.assert_array_equal(rows, ROWS[sampler(0)])
-    np.testing.assert_array_equal(labels, CLASSES[sampler(0)])
     evaluated = evaluation_batches(table, batch_size=8, labels=True).as_numpy_iterator()
     rows, labels = map(np.concatenate, zip(*evaluated))
     np.testing.assert_array_equal(rows, ROWS)
