@@ -45,17 +45,13 @@ def files(tmp_path_factory):
         "arrays",
         pytest.param("files", marks=pytest.mark.slow),
         pytest.param("files in memory", marks=tiers.THOROUGH),
-        pytest.param("gray arrays", marks=tiers.THOROUGH),
     ],
 )
 def stored(request, files):
-    """Return a table and its pixels."""
+    """Return a table of the pictures."""
     encoded = [Path(path).read_bytes() for path in files.paths]
-    pixels = pictures(1 if request.param == "gray arrays" else 3)
-    return {
-        "files": files,
-        "files in memory": ImageTable.from_encoded(encoded, LABELS),
-    }.get(request.param, ImageTable.from_arrays(pixels, LABELS)), pixels
+    in_memory = ImageTable.from_encoded(encoded, LABELS)
+    return {"arrays": ARRAYS, "files": files, "files in memory": in_memory}[request.param]
 
 
 def collect(dataset):
@@ -71,41 +67,38 @@ def assert_same_bits(batches, others):
 
 def test_batch_has_the_rows_of_its_sampler(stored):
     """Compare each slot, without augmentation, with its row of the table."""
-    table, pixels = stored
     plain = TrainTransform(SIDE, 20, crop="none", flip=False)
-    batches = training_batches(table, SAMPLER, plain, num_steps=5)
+    batches = training_batches(stored, SAMPLER, plain, num_steps=5)
     images, labels = batches.element_spec
     assert images == tf.TensorSpec([BATCH_SIZE, SIDE, SIDE, 3], tf.float32)
     assert labels == tf.TensorSpec([BATCH_SIZE], tf.int64)
     assert len(collect(batches)) == batches.cardinality() == 5
-    endless = training_batches(table, SAMPLER, plain)
+    endless = training_batches(stored, SAMPLER, plain)
     assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
     for step, (images, labels) in enumerate(collect(batches)):
         rows = SAMPLER(step)
         np.testing.assert_array_equal(labels, LABELS[rows])
-        expected = [EvaluationTransform(SIDE, 20)(pixels[row]) for row in rows]
+        expected = [EvaluationTransform(SIDE, 20)(image) for image in ARRAYS.arrays[rows]]
         np.testing.assert_allclose(images, expected, atol=1e-3)
 
 
 def test_evaluation_returns_each_image_once_in_row_order(stored):
-    table, pixels = stored
     transform = EvaluationTransform(SIDE, 20)
-    dataset = evaluation_batches(table, transform, batch_size=5)
+    dataset = evaluation_batches(stored, transform, batch_size=5)
     assert dataset.element_spec == tf.TensorSpec([None, SIDE, SIDE, 3], tf.float32)
     batches = list(dataset)
     assert dataset.cardinality() == len(batches) == 5
     assert [len(batch) for batch in batches] == [5, 5, 5, 5, 3]
-    expected = [transform(image) for image in pixels]
+    expected = [transform(image) for image in ARRAYS.arrays]
     np.testing.assert_allclose(tf.concat(batches, 0), expected, atol=1e-3)
 
 
 @pytest.mark.slow
 def test_images_are_cropped_to_boxes_first(stored):
     """Training and evaluation equal those of a table of cropped images."""
-    table, pixels = stored
     boxes = np.tile([3, -2, 18, 17], (NUM_IMAGES, 1))  # two columns are outside the image
-    cut = ImageTable.from_arrays(pixels[:, 3:21, :15], LABELS)
-    boxed = dataclasses.replace(table, boxes=boxes)
+    cut = ImageTable.from_arrays(ARRAYS.arrays[:, 3:21, :15], LABELS)
+    boxed = dataclasses.replace(stored, boxes=boxes)
     for ours, expected in (
         (training_batches(one, SAMPLER, TRANSFORM, seed=3, num_steps=2) for one in (boxed, cut)),
         (evaluation_batches(one, EvaluationTransform(SIDE, 20), 10) for one in (boxed, cut)),
@@ -115,7 +108,7 @@ def test_images_are_cropped_to_boxes_first(stored):
             for part, other_part in zip(tf.nest.flatten(batch), tf.nest.flatten(other)):
                 np.testing.assert_allclose(part, other_part, atol=1e-3)
     labels = next(iter(training_batches(boxed, SAMPLER, TRANSFORM)))[1]
-    np.testing.assert_array_equal(labels, table.labels[SAMPLER(0)])
+    np.testing.assert_array_equal(labels, LABELS[SAMPLER(0)])
 
 
 def test_bad_file_is_an_error_of_its_batch(files, tmp_path):

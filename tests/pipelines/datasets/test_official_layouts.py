@@ -180,8 +180,6 @@ def test_bad_boxes_only_matter_if_used(tmp_path, text, message):
          ("001.Bird_1", "100.Bird_100"), ("101.Bird_101",)),
         ("cub", write_cub, (1, 2), ("001.Bird_1",), ("002.Bird_2", "101.Bird_101")),
         ("cars", lambda root: write_cars(root, (1, 98, 99)), (), ("Car 1", "Car 98"), ("Car 99",)),
-        ("cars", write_cars_devkit, (), ("Car 1", "Car 2"), ("Car 99", "Car 100")),
-        ("cars", write_cars, (3,), ("Car 1", "Car 2", "Car 99"), ("Car 100",)),
         ("groceries", lambda root: write_groceries(root, (0, 1, 2, 3)), (1, 2),
          ("Kind_0",), ("Kind_1", "Kind_2")),
     ],
