@@ -126,8 +126,6 @@ def test_header_field_of_any_size_gives_a_readable_reason(name, tmp_path):
 
 KINDS = {
     "good.jpg": (JPEG, None),
-    "truncated.jpg": (JPEG[:-300], "Invalid JPEG data"),
-    "good.png": (SMALL["png"], None),
     "empty.jpg": (b"", "the file is empty"),
     "text.jpg": (b"<html>404</html>", "not a JPEG, PNG, WebP, BMP or GIF image"),
     "phone.jpg": (b"\0\0\0\x18ftypheic\0\0", "HEIC, which the package pillow-heif reads"),
@@ -163,7 +161,7 @@ def test_each_kind_of_bad_file_is_found_with_its_reason(table):
 
 
 def test_only_the_requested_rows_in_their_order(table):
-    assert [row for row, _, _ in find_bad_images(table, rows=[4, 0, 1])] == [4, 1]
+    assert [row for row, _, _ in find_bad_images(table, rows=[2, 0, 1])] == [2, 1]
     assert find_bad_images(table, rows=[]) == []
 
 
