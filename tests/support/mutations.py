@@ -21,10 +21,10 @@ def cut(content, rng):
     return f"cut to {size} bytes", content[:size]
 
 
-def flipped(content, rng, within=None):
-    """Flip a few bits, in the first `within` bytes if set."""
+def flipped(content, rng):
+    """Flip a few bits."""
     changed = bytearray(content)
-    places = rng.integers(min(within or len(content), len(content)), size=rng.integers(1, 5))
+    places = rng.integers(len(content), size=rng.integers(1, 5))
     for place in places:
         changed[place] ^= 1 << int(rng.integers(8))
     return f"bits flipped at {sorted(map(int, places))}", bytes(changed)
