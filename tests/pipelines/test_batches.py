@@ -258,17 +258,13 @@ def test_batches_of_pixels_equal_single_images_on_two_replicas():
 
 
 def test_batch_has_one_view_of_each_sampled_row():
-    batches = collect(feature_batches(VIEWS, LABELS, SAMPLER, seed=1, num_steps=40))
-    assert len(batches) == 40
-    drawn = np.zeros(3, int)
+    batches = collect(feature_batches(VIEWS, LABELS, SAMPLER, seed=1, num_steps=9))
+    assert len(batches) == 9
     for step, (features, labels) in enumerate(batches):
+        views = np.random.SeedSequence((1, step)).generate_state(BATCH_SIZE, np.uint64) % 3
         rows = SAMPLER(step)
         np.testing.assert_array_equal(labels, LABELS[rows])
-        view, row, _ = np.unravel_index(features[:, 0].astype(int), VIEWS.shape)
-        np.testing.assert_array_equal(row, rows)
-        np.testing.assert_array_equal(features, VIEWS[view, row])
-        drawn += np.bincount(view, minlength=3)
-    assert drawn.min() > 50
+        np.testing.assert_array_equal(features, VIEWS[views, rows])
 
 
 def test_feature_maps_and_memory_maps(tmp_path):

@@ -11,7 +11,6 @@ from official_layouts import (
     write_cub,
     write_groceries,
     write_inshop,
-    write_mat,
     write_sop,
 )
 
@@ -299,13 +298,6 @@ def test_the_second_layout_of_cars_pools_its_two_sets_also_with_nested_folders(t
     assert table.paths[3] == str(root / "cars_test" / "cars_test" / "00001.jpg")
 
 
-def write_three_cars(root, path_field="relative_im_path", **replaced):
-    write_cars(root, (1, 2, 3))
-    paths = [f"car_ims/{image:06}.jpg" for image in (1, 2, 3)]
-    write_mat(root / "cars_annos.mat", (1, 2, 3), path_field, paths, **replaced)
-    return root
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -317,13 +309,13 @@ def write_three_cars(root, path_field="relative_im_path", **replaced):
     ],
 )
 def test_invalid_annotations_of_cars(tmp_path, fields, message):
-    root = write_three_cars(tmp_path, **fields)
+    root = write_cars(tmp_path, (1, 2, 3), **fields)
     with pytest.raises(ValueError, match=f"cars_annos.mat{message}"):
         cars.load(root)
 
 
 def test_a_box_of_cars_that_ends_before_its_start_only_matters_if_used(tmp_path):
-    root = write_three_cars(tmp_path, bbox_x2=[31, 1, 33])
+    root = write_cars(tmp_path, (1, 2, 3), bbox_x2=[31, 1, 33])
     assert len(cars.load(root).table) == 3
     with pytest.raises(ValueError, match="cars_annos.mat, annotation 2 must have a box whose last"):
         cars.load(root, crop_to_box=True)
