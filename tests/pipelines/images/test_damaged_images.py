@@ -22,7 +22,6 @@ from pipelines.images.decode import decode_image
 
 MAX_PIXELS = 100_000
 SIDE = 12
-REFUSALS = (tf.errors.OpError, UnicodeDecodeError)
 
 
 def traced(function, *more):
@@ -46,8 +45,8 @@ def refusal(read, *arguments):
     """Return None or the reason of a refusal; other exceptions are faults."""
     try:
         read(*arguments)
-    except REFUSALS as error:
-        return str(getattr(error, "message", "") or "damaged")[:200]
+    except (tf.errors.OpError, ValueError) as error:
+        return str(getattr(error, "message", error) or "damaged")[:200]
     return None
 
 
@@ -68,11 +67,7 @@ def compared(path, client):
     form = {"image": (io.BytesIO(encoded), "photo.jpg")}
     answer = client.post("/search", data=form, content_type="multipart/form-data")
     status, said = answer.status_code, str(answer.json)[:200]
-    hidden = None
-    try:
-        thumbnail(path, MAX_PIXELS)
-    except ValueError as error:
-        hidden = str(error)
+    hidden = refusal(thumbnail, path, MAX_PIXELS)
     reasons = [why for why in (checked, first_bytes, hidden) if why is not None]
     refused = checked is not None
     faults = {
