@@ -14,7 +14,6 @@ from keras_dml._common.errors import ArgumentError
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
 LABELS = np.repeat(np.arange(7), 4)
-SEEDS = (0, 2024)
 SIDE = 12
 PLAIN = TrainTransform(SIDE, 16, crop="none", flip=False)
 FILES = readable_files(26, 20)
@@ -37,7 +36,7 @@ def with_tf_data(*arguments, **options):
     return list(pipelines.training_batches(*arguments, **options).as_numpy_iterator())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [0, 2024])
 @pytest.mark.parametrize("path", ["PyDataset", "Grain"])
 def test_rows_of_arrays_equal_tf_data(seed, path):
     table = pipelines.ImageTable.from_arrays(np.arange(28 * 5.0).reshape(28, 5), LABELS)
@@ -57,10 +56,9 @@ def test_rows_of_arrays_equal_tf_data(seed, path):
             np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_images_without_random_choices_equal_tf_data_up_to_rounding(files, seed):
-    expected = with_tf_data(files, sampler_of(seed), PLAIN, seed=seed, num_steps=4)
-    batches = pipelines.BatchSource(files, sampler_of(seed), PLAIN, seed, num_steps=4)
+def test_images_without_random_choices_equal_tf_data_up_to_rounding(files):
+    expected = with_tf_data(files, sampler_of(1), PLAIN, num_steps=4)
+    batches = pipelines.BatchSource(files, sampler_of(1), PLAIN, num_steps=4)
     for (images, labels), (expected_images, expected_labels) in zip(batches, expected):
         np.testing.assert_array_equal(labels, expected_labels)
         assert images.dtype == np.float32 and images.shape == expected_images.shape

@@ -200,7 +200,6 @@ def within_classes():
         (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), "dtype int64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), r"\(2, 4, 4\)"),
         (lambda: ImageTable.from_arrays(np.zeros((3, 0)), [0, 0, 1]), r"shape \(3, 0\)"),
-        (lambda: ImageTable.from_arrays(np.zeros((3, 4), complex), [0, 0, 1]), "dtype complex128"),
         (lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]), "1 or 3"),
         (lambda: boxed([[0, 0, 1]]), r"shape \[2, 4\].*shape \(1, 3\)"),
         (lambda: boxed(np.ones([2, 4])), "boxes must be integers.*float64"),
