@@ -11,8 +11,8 @@ _WORDS = [
     b"1,1", b"1 1", b"'", b'"a b"', b"%s", b"None", b"True", b"\xc3", b"\r", b"\x1b[31m",
     "\u2028".encode(),
 ]  # fmt: skip
-"""Replacements of a word: invalid, huge, and negative numbers; paths to other places; no word, two
-words; invalid UTF-8, control characters."""
+"""Replacements of a word: wrong numbers, paths to other places, several words, and bytes that are
+not text."""
 
 
 def cut(content, rng):

@@ -183,7 +183,7 @@ def test_exif_after_the_start_of_the_pixels_is_ignored():
 
 @tiers.parametrize("file_format", FORMATS, ["JPEG"])
 def test_damaged_exif_never_fails(file_format):
-    """Mutate EXIF at random. The pixels come out in one of the eight orientations."""
+    """Decode images with randomly mutated EXIF, in any orientation."""
     rng = np.random.default_rng(0)
     seen = set()
     for _ in range(300):
