@@ -72,10 +72,12 @@ def segment(kind, content, fill=0):
     return b"\xff" * (1 + fill) + bytes([kind]) + struct.pack(">H", len(content) + 2) + content
 
 
-def with_segments(*segments, orientation=6):
-    """Return a JPEG with this orientation, and these segments after its first two bytes."""
-    plain = photo(stored(PICTURE, orientation), "JPEG")
-    return plain[:2] + b"".join(segments) + plain[2:]
+TURNED_JPEG = photo(stored(PICTURE, 6), "JPEG")
+
+
+def with_segments(*segments):
+    """Return a JPEG of orientation 6 with these segments after its first two bytes."""
+    return TURNED_JPEG[:2] + b"".join(segments) + TURNED_JPEG[2:]
 
 
 def app1(*arguments, prefix=b"Exif\0\0", fill=0, **options):
@@ -177,8 +179,7 @@ def test_invalid_orientations_are_ignored(name):
 
 
 def test_exif_after_the_start_of_the_pixels_is_ignored():
-    plain = photo(stored(PICTURE, 6), "JPEG")
-    assert orientation_of(plain[:-2] + app1(6) + plain[-2:]) == 1
+    assert orientation_of(TURNED_JPEG[:-2] + app1(6) + TURNED_JPEG[-2:]) == 1
 
 
 @tiers.parametrize("file_format", FORMATS, ["JPEG"])
