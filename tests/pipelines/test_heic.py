@@ -19,13 +19,8 @@ from pipelines.images.transforms import EvaluationTransform
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8)
 HEAD = b"\0\0\0\x18ftypheic"
-
-
-def png(pixels=PIXELS):
-    return encode(Image.fromarray(pixels), "PNG")
-
-
-HEIC = HEAD + png()
+PNG = encode(Image.fromarray(PIXELS), "PNG")
+HEIC = HEAD + PNG
 
 
 def open_heic(file, name):
@@ -54,32 +49,19 @@ def with_package(monkeypatch):
     importlib.reload(folder)
 
 
-@pytest.fixture
-def without_package(monkeypatch):
-    monkeypatch.setattr(heic, "can_be_read", lambda: False)
-    importlib.reload(folder)
-    yield
-    monkeypatch.undo()
-    importlib.reload(folder)
-
-
-def photographs(tmp_path):
-    for name in ("a/1.heic", "a/2.HEIF", "b/3.heic", "b/4.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(png() if name.endswith("png") else HEIC)
-    return tmp_path
-
-
 @pytest.mark.usefixtures("with_package")
 def test_photographs_are_listed_checked_decoded_and_shown(tmp_path):
-    table = folder.folder(photographs(tmp_path))
+    for name in ("a/1.heic", "a/2.HEIF", "b/3.heic", "b/4.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(PNG if name.endswith("png") else HEIC)
+    table = folder.folder(tmp_path)
     assert len(table) == 4 and find_bad_images(table) == find_bad_images(table, decode=False) == []
     transform = EvaluationTransform(8, resize=(12, 16))
     (images,) = evaluation_batches(table, transform)
     np.testing.assert_array_equal(images, np.repeat(images[3:], 4, axis=0))
     (same,) = evaluation_batches(ImageTable.from_encoded([HEIC], [0]), transform)
     np.testing.assert_array_equal(same[0], images[3])
-    assert heic.as_png(png()) == png()
+    assert heic.as_png(PNG) == PNG
     assert np.array_equal(Image.open(io.BytesIO(checked_picture(HEIC))), PIXELS)
     assert thumbnail(io.BytesIO(HEIC))[1] == "png"
 
@@ -93,8 +75,9 @@ def test_damaged_and_large_photographs_are_refused_in_one_line():
     assert found[1][2] == "an image of more than 100 pixels"
 
 
-@pytest.mark.usefixtures("without_package")
-def test_without_the_package_one_message_names_it(tmp_path, caplog):
+def test_without_the_package_one_message_names_it(tmp_path, monkeypatch):
+    """See also `test_unsupported_images_are_counted_in_one_line`."""
+    monkeypatch.setattr(heic, "can_be_read", lambda: False)
     said = "pip install pillow-heif"
     with pytest.raises(ArgumentError, match=said):
         heic.as_png(HEIC)
@@ -105,10 +88,6 @@ def test_without_the_package_one_message_names_it(tmp_path, caplog):
         table = ImageTable.from_paths([str(tmp_path / "x.jpg")], [0])
         ((_, _, reason),) = find_bad_images(table, decode=decode)
         assert said in reason
-    assert len(folder.folder(photographs(tmp_path))) == 1
-    (record,) = [one for one in caplog.records if "not read" in one.message]
-    assert "3 files are not read: 2 .heic, 1 .heif" in record.message
-    assert "pillow-heif" in record.message
 
 
 @pytest.mark.skipif(not heic.can_be_read(), reason="needs pillow-heif")

@@ -6,8 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from image_files import encode
-from PIL import Image
+from image_files import encode, readable_files, smooth
 from without import run_without
 
 import pipelines
@@ -15,27 +14,17 @@ from keras_dml._common.errors import ArgumentError
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 
 LABELS = np.repeat(np.arange(7), 4)
-SEEDS = (0, 2024)
 SIDE = 12
 PLAIN = TrainTransform(SIDE, 16, crop="none", flip=False)
-
-
-def encoded(format="JPEG", side=20, mode="RGB", **options):
-    """Return smooth image files of different colors."""
-    files = []
-    for number in range(len(LABELS)):
-        y, x = np.mgrid[:side, : side + 6]
-        planes = [(3 * y + number) % 200, (2 * x + 5 * number) % 200, y + x, 8 * x]
-        pixels = np.stack(planes[: len(mode)], -1).astype(np.uint8)
-        files.append(encode(Image.fromarray(pixels.squeeze()), format, **options))
-    return files
+FILES = readable_files(26, 20)
+JPEG = FILES["jpeg"]
 
 
 @pytest.fixture
 def files(tmp_path):
     paths = [tmp_path / f"{number}.jpg" for number in range(len(LABELS))]
-    for path, content in zip(paths, encoded()):
-        path.write_bytes(content)
+    for number, path in enumerate(paths):
+        path.write_bytes(encode(smooth(26, 20, seed=number), "JPEG"))
     return pipelines.ImageTable.from_paths(paths, LABELS)
 
 
@@ -47,7 +36,7 @@ def with_tf_data(*arguments, **options):
     return list(pipelines.training_batches(*arguments, **options).as_numpy_iterator())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [0, 2024])
 @pytest.mark.parametrize("path", ["PyDataset", "Grain"])
 def test_rows_of_arrays_equal_tf_data(seed, path):
     table = pipelines.ImageTable.from_arrays(np.arange(28 * 5.0).reshape(28, 5), LABELS)
@@ -67,10 +56,9 @@ def test_rows_of_arrays_equal_tf_data(seed, path):
             np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_images_without_random_choices_equal_tf_data_up_to_rounding(files, seed):
-    expected = with_tf_data(files, sampler_of(seed), PLAIN, seed=seed, num_steps=4)
-    batches = pipelines.BatchSource(files, sampler_of(seed), PLAIN, seed, num_steps=4)
+def test_images_without_random_choices_equal_tf_data_up_to_rounding(files):
+    expected = with_tf_data(files, sampler_of(1), PLAIN, num_steps=4)
+    batches = pipelines.BatchSource(files, sampler_of(1), PLAIN, num_steps=4)
     for (images, labels), (expected_images, expected_labels) in zip(batches, expected):
         np.testing.assert_array_equal(labels, expected_labels)
         assert images.dtype == np.float32 and images.shape == expected_images.shape
@@ -95,17 +83,16 @@ def test_augmentation_depends_on_seed_step_and_slot_only(files, crop):
     batches = pipelines.BatchSource(files, sampler_of(0), transform, seed=3, workers=3)
     # Pickled, as for another process.
     np.testing.assert_array_equal(batches[4][0], pickle.loads(pickle.dumps(batches))[4][0])
-    same = [transform.with_pillow(encoded()[0], [0, number]) for number in range(20)]
+    same = [transform.with_pillow(JPEG, [0, number]) for number in range(20)]
     assert len({image.tobytes() for image in same}) == 20
     assert all(image.shape == (SIDE, SIDE, 3) for image in same)
     assert np.min(same) >= 0 and np.max(same) <= 255
 
 
 def test_flip_mirrors_half_of_the_images():
-    image = encoded()[3]
     transform = TrainTransform(SIDE, 16, crop="none")
-    plain = PLAIN.with_pillow(image, [0, 0])
-    outputs = [transform.with_pillow(image, [number, 1]) for number in range(200)]
+    plain = PLAIN.with_pillow(JPEG, [0, 0])
+    outputs = [transform.with_pillow(JPEG, [number, 1]) for number in range(200)]
     flipped = [output for output in outputs if not np.array_equal(output, plain)]
     assert all(np.array_equal(output, plain[:, ::-1]) for output in flipped)
     assert 70 < len(flipped) < 130
@@ -122,21 +109,10 @@ def test_area_crops_have_the_areas_and_aspects_of_the_definition():
         assert 0.48 < width / height < 2.1
 
 
-def of_orientation(number):
-    exif = Image.Exif()
-    exif[0x0112] = number
-    return encoded(exif=exif)[5], [2, 4, 15, 11]
-
-
-SOURCES = {
-    "JPEG": encoded()[1],
-    "PNG with alpha": encoded("PNG", mode="RGBA")[1],
-    "gray PNG": encoded("PNG", mode="L")[1],
-    "WebP": encoded("WEBP", lossless=True)[1],
-    "BMP": encoded("BMP")[1],
+SOURCES = FILES | {
     "pixels": np.arange(20 * 30, dtype=np.uint8).reshape(20, 30, 1) // 3,
-    "box": (encoded("PNG")[2], [3, -2, 12, 15]),
-    **{f"orientation {number} and box": of_orientation(number) for number in range(1, 9)},
+    "box": (FILES["png"], [3, -2, 12, 15]),
+    **{f"box in {name}": (FILES[name], [2, 4, 15, 11]) for name in FILES if "jpeg_turned" in name},
 }
 
 
@@ -148,8 +124,7 @@ def test_evaluation_equals_tensorflow_up_to_rounding(name):
 
 
 def test_an_unreadable_image_is_named(tmp_path):
-    content = encoded(side=64)[0]
-    (tmp_path / "bad.jpg").write_bytes(content[: len(content) // 2 + 200])
+    (tmp_path / "bad.jpg").write_bytes(JPEG[:-100])
     sampler = pipelines.RandomSampler(1, 1)
     for name, reason in (("bad.jpg", "a damaged image"), ("no.jpg", "No such file")):
         table = pipelines.ImageTable.from_paths([tmp_path / name], [0])
@@ -158,28 +133,24 @@ def test_an_unreadable_image_is_named(tmp_path):
     with pytest.raises(ArgumentError, match="transform"):
         pipelines.BatchSource(table, sampler)
     with pytest.raises(ArgumentError, match="more than 10 pixels"):
-        TrainTransform(8, max_pixels=10).with_pillow(encoded()[0], [0, 0])
+        TrainTransform(8, max_pixels=10).with_pillow(JPEG, [0, 0])
 
 
 @pytest.mark.any_backend
 def test_fit_trains_on_the_steps_in_order():
     table = pipelines.ImageTable.from_arrays(np.arange(28.0, dtype="float32")[:, None], LABELS)
-    sampler, losses = sampler_of(1), []
+    sampler = sampler_of(1)
 
     def mean_row(labels, rows):
         return keras.ops.mean(rows)
 
     model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.0), mean_row)
-    log = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: losses.append((batch + 1) * float(logs["loss"]))
-    )
     dataset = pipelines.BalancedDataset(table, sampler, start_step=2)
-    model.fit(dataset, epochs=2, steps_per_epoch=3, callbacks=[log], verbose=0)
-    means = [sampler(step).mean() for step in range(2, 8)]
-    # Keras logs the running mean of an epoch.
-    sums = [*np.cumsum(means[:3]), *np.cumsum(means[3:])]
-    np.testing.assert_allclose(losses, sums, rtol=1e-5)
+    history = model.fit(dataset, epochs=3, steps_per_epoch=2, verbose=0).history
+    # Keras logs the mean of an epoch.
+    means = [np.mean([sampler(step), sampler(step + 1)]) for step in (2, 4, 6)]
+    np.testing.assert_allclose(history["loss"], means, rtol=1e-5)
 
 
 WORKS = """
@@ -189,10 +160,9 @@ import pipelines
 
 assert "glyphs" in pipelines.DATASETS
 table = pipelines.ImageTable.from_arrays(np.zeros([6, 4, 4, 1], np.uint8), list("aabbcc"))
-split = pipelines.split_by_class(table, 1)
-assert (len(split.train), len(split.test)) == (2, 4)
-assert sorted(pipelines.RandomSampler(6, 6)(0)) == list(range(6))
-assert len(pipelines.BalancedSampler(table.labels, 2, 2)(3)) == 4
+pipelines.split_by_class(table, 1)
+pipelines.RandomSampler(6, 6)(0)
+pipelines.BalancedSampler(table.labels, 2, 2)(3)
 try:
     pipelines.load_dataset("nothing")
 except ValueError as error:

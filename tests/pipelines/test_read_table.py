@@ -155,11 +155,11 @@ def test_other_sources_are_refused(tmp_path):
 
 
 def test_dataset_of_a_file(folder):
-    lines = ["path,label", *(f"images/{n}.jpg,{n // 2}" for n in range(4))]
+    lines = ["path,label", *(f"images/{n}.jpg,{min(n, 2)}" for n in range(4))]
     (folder / "photos.csv").write_text("\n".join(lines))
     split = pipelines.load_dataset("table", folder / "photos.csv")
-    assert (split.train.class_names, split.test.class_names) == (("0",), ("1",))
-    assert len(split.train) == len(split.test) == 2
+    assert (split.train.class_names, split.test.class_names) == (("0",), ("1", "2"))
+    assert (len(split.train), len(split.test)) == (1, 3)
     with pytest.raises(ArgumentError, match="data_dir must be a .csv"):
         pipelines.load_dataset("table")
 
@@ -237,10 +237,6 @@ def test_image_dataset_from_directory(tmp_path):
 
 def test_float_rows_need_no_transform():
     table = ImageTable.from_arrays(ROWS.astype("float64"), CLASSES)
-    sampler = RandomSampler(len(table), 10, seed=3)
-    rows, labels = next(training_batches(table, sampler).as_numpy_iterator())
-    np.testing.assert_array_equal(rows, ROWS[sampler(0)])
-    np.testing.assert_array_equal(labels, CLASSES[sampler(0)])
     evaluated = evaluation_batches(table, batch_size=8, labels=True).as_numpy_iterator()
     rows, labels = map(np.concatenate, zip(*evaluated))
     np.testing.assert_array_equal(rows, ROWS)
@@ -274,12 +270,10 @@ def test_invalid_datasets_are_refused(dataset, kind, said):
 
 def test_images_in_files_need_a_transform():
     table = ImageTable.from_paths(["a.png", "b.png"], ["a", "b"])
-    for batches in (
-        lambda: training_batches(table, RandomSampler(2, 1)),
-        lambda: evaluation_batches(table),
-    ):
-        with pytest.raises(ArgumentError, match="transform must be set.*EvaluationTransform"):
-            batches()
+    with pytest.raises(ArgumentError, match="transform must be set.*EvaluationTransform"):
+        training_batches(table, RandomSampler(2, 1))
+    with pytest.raises(ArgumentError, match="transform must be set.*EvaluationTransform"):
+        evaluation_batches(table)
 
 
 def test_names_that_are_not_utf_8_stay_different_classes():

@@ -59,8 +59,7 @@ def test_random_batches_have_each_image_at_most_once_per_epoch(num_images, batch
     for epoch in range(4):
         rows = np.concatenate([sampler(epoch * steps + step) for step in range(steps)])
         assert rows.dtype == np.int64
-        assert len(rows) == steps * batch_size
-        assert len(set(rows.tolist())) == len(rows)
+        assert len(set(rows.tolist())) == len(rows) == steps * batch_size
         assert set(rows.tolist()) <= set(range(num_images))
 
 

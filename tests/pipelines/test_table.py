@@ -134,10 +134,9 @@ def test_split_by_class(train_classes, test_classes, train, test):
     split = split_by_class(small_table(), train_classes, test_classes)
     for side, names in ((split.train, train), (split.test, test)):
         assert side.class_names == tuple(names)
-        given = dict(zip(small_table().paths, "dabacdb"))
-        expected = {path: name for path, name in given.items() if name in names}
-        found = {path: side.class_names[n] for path, n in zip(side.paths, side.labels)}
-        assert found == expected
+        expected = [(f"{row}.png", name) for row, name in enumerate("dabacdb") if name in names]
+        found = [side.class_names[number] for number in side.labels]
+        assert list(zip(side.paths, found)) == expected
 
 
 def test_random_classes_are_a_function_of_the_seed():
@@ -200,13 +199,11 @@ def within_classes():
         (lambda: ImageTable.from_arrays(PIXELS.astype(int), [0, 1]), "dtype int64"),
         (lambda: ImageTable.from_arrays(PIXELS[..., 0], [0, 1]), r"\(2, 4, 4\)"),
         (lambda: ImageTable.from_arrays(np.zeros((3, 0)), [0, 0, 1]), r"shape \(3, 0\)"),
-        (lambda: ImageTable.from_arrays(np.zeros((3, 4), complex), [0, 0, 1]), "dtype complex128"),
         (lambda: ImageTable.from_arrays(np.zeros((1, 4, 4, 4), np.uint8), [0]), "1 or 3"),
         (lambda: boxed([[0, 0, 1]]), r"shape \[2, 4\].*shape \(1, 3\)"),
         (lambda: boxed(np.ones([2, 4])), "boxes must be integers.*float64"),
         (lambda: boxed([[0, 0, 1, 1], [9, 8, 7, 0]]), r"\[9, 8, 7, 0\] in row 1"),
         (lambda: boxed([[0, 0, 1, 1], [0, 0, 2**31, 1]]), "boxes must be integers .* in row 1"),
-        (lambda: boxed([[0, 0, 1, 1], [0, -(2**32), 1, 1]]), "boxes must be integers .* in row 1"),
         (lambda: small_table().select([]), "rows must be .*not empty"),
         (lambda: small_table().select_classes([]), "class_numbers must be .*not empty"),
         (lambda: small_table().select_classes([4]), "from 0 to 3"),
@@ -214,7 +211,6 @@ def within_classes():
         (halves(split="random"), "split must be one of .*first_classes.* but got '?random"),
         (halves(split="every_class", train_classes=1), "must not be set with split=every_class"),
         (halves(split="random_classes", seed=-1), "seed must be .* but got -1"),
-        (halves(split="random_classes", train_classes=9), "9 leaves no class to test"),
         (within_classes, "at least 2 images of a class"),
         (halves(0), "has 4 classes, and a boundary after the first 0 leaves no class to train"),
         (halves(4), "has 4 classes, and a boundary after the first 4 leaves no class to test"),
@@ -264,7 +260,6 @@ def test_fold_has_no_gallery_catalog_or_known_classes():
     fold = training_fold(dataclasses.replace(split, training_catalog=catalog), 1, 2)
     assert set(fold.tables) == {"training", "test"}
     assert fold.training_catalog.class_names == fold.train.class_names
-    assert rows(fold.train) | rows(fold.test) == rows(split.train)
 
 
 def test_transforms_of_numpy_and_python_numbers_are_equal():

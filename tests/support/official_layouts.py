@@ -51,12 +51,14 @@ def write_mat(path, class_ids, path_field, paths, **replaced):
     savemat(path, {"annotations": entries, "class_names": names})
 
 
-def write_cars(root, class_ids=(1, 1, 2, 99, 100), content=b""):
+def write_cars(
+    root, class_ids=(1, 1, 2, 99, 100), content=b"", path_field="relative_im_path", **replaced
+):
     """Write Cars-196 as cars_annos.mat and car_ims/, with one image for each class id."""
     paths = [f"car_ims/{image:06}.jpg" for image in range(1, len(class_ids) + 1)]
     for path in paths:
         write_image(root / path, content)
-    write_mat(root / "cars_annos.mat", class_ids, "relative_im_path", paths)
+    write_mat(root / "cars_annos.mat", class_ids, path_field, paths, **replaced)
     return root
 
 

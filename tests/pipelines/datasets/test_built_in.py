@@ -54,17 +54,6 @@ def test_homoglyphs_are_one_class_under_the_lowest_code_point():
     assert set("Il1|0ObßṀḾŎǑèė") <= classes
 
 
-def test_no_two_classes_look_the_same_in_every_face():
-    fonts = module._fonts()
-    seen = {}
-    for character in module._characters()[:200]:
-        drawn = np.stack([np.asarray(module._draw(font, character), np.int16) for font in fonts])
-        assert drawn.any(axis=(1, 2)).all(), f"{character} draws nothing in some face"
-        for other, before in seen.items():
-            assert np.abs(drawn - before).max() > 90, f"{character} looks like {other}"
-        seen[character] = drawn
-
-
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [

@@ -1,6 +1,5 @@
 """Damaged and hostile annotation files give a table or one clear line."""
 
-import importlib
 import os
 import time
 
@@ -33,25 +32,18 @@ def load(name, root):
 
 
 def counts(split):
-    return {
-        side: (len(table), len(np.unique(table.labels))) for side, table in split.tables.items()
-    }
+    tables = split.tables.values()
+    return sum(map(len, tables)), sum(len(np.unique(table.labels)) for table in tables)
 
 
 class Good:
-    """Write a complete dataset. Its module only warns about the counts."""
+    """Write an intact dataset. The loader warns that it is small, with its counts."""
 
-    def __init__(self, name, root, monkeypatch):
+    def __init__(self, name, root, caplog):
         write, self.files = LISTS[name]
         self.name, self.root = name, write(root)
         self.counts = counts(load(name, self.root))
-        module = importlib.import_module(f"pipelines.datasets.{name}")
-        sides = {"training": "train", "test": "query" if name == "inshop" else "test"}
-        for place, attribute in enumerate(("NUM_IMAGES", "NUM_CLASSES")):
-            full = {sides.get(side, side): pair[place] for side, pair in self.counts.items()}
-            if not isinstance(getattr(module, attribute), dict):
-                full = full["train"] + full["test"]
-            monkeypatch.setattr(module, attribute, full)
+        self.warnings = caplog.messages
 
     def end(self, caplog):
         """Load the dataset, of which a file may be damaged: `(end, None)` or `(None, fault)`."""
@@ -77,7 +69,7 @@ class Good:
                     return None, f"names {path!r}"
             if table.boxes is not None and table.boxes[:, 2:].min() < 1:
                 return None, f"boxes {table.boxes.tolist()}"
-        if counts(split) != self.counts and not caplog.records:
+        if counts(split) != self.counts and caplog.messages == self.warnings:
             return None, f"{counts(split)} in place of {self.counts} without a word"
         return ("another table" if counts(split) != self.counts else "a table"), None
 
@@ -93,8 +85,8 @@ class Good:
         ),
     ],
 )
-def test_damaged_lists(name, count, tmp_path, monkeypatch, caplog, capsys):
-    good = Good(name, tmp_path / name, monkeypatch)
+def test_damaged_lists(name, count, tmp_path, caplog, capsys):
+    good = Good(name, tmp_path / name, caplog)
     tally = Tally(f"mutated annotation files of {name}")
     for seed in seeds(count):
         rng = np.random.default_rng([seed, 15])

@@ -83,16 +83,6 @@ def test_links_to_folders_are_followed_except_loops(tmp_path):
     assert folder(tmp_path / "data").class_names == ("a", "b")
 
 
-def test_first_half_of_the_classes_is_for_training(tmp_path):
-    write(tmp_path, *(f"{name}/1.jpg" for name in "edcba"))
-    split = load_dataset("folder", tmp_path)
-    assert split.train.class_names == ("a", "b")
-    assert split.test.class_names == ("c", "d", "e")
-    split = load_dataset("folder", str(tmp_path), train_classes=3, test_classes=1)
-    assert split.train.class_names == ("a", "b", "c")
-    assert split.test.class_names == ("d",)
-
-
 @pytest.mark.parametrize(
     ("data_dir", "message"),
     [

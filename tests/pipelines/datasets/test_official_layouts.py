@@ -11,7 +11,6 @@ from official_layouts import (
     write_cub,
     write_groceries,
     write_inshop,
-    write_mat,
     write_sop,
 )
 
@@ -70,9 +69,7 @@ SOP = "image_id class_id super_class_id path\n"
 INSHOP = "image_name item_id evaluation_status\n"
 BAD_LISTS = [
     ("cub", "images.txt", "1 a.jpg\nb.jpg\n", "line 2 must be 'image_id path'.*b.jpg"),
-    ("cub", "images.txt", "1 a.jpg\n1 b.jpg\n", "line 2: duplicate image_id 1"),
     ("cub", "images.txt", "\n", "must have lines .* but got an empty file"),
-    ("cub", "image_class_labels.txt", "1 1\n2 x\n", "line 2 must be .*class_id', but got '2 x'"),
     ("cub", "image_class_labels.txt", f"1 {'9' * 19}\n", "line 1 must be 'image_id class_id'"),
     ("cub", "image_class_labels.txt", "1 1\n", "disagree: 4 image ids .* The first: 2, 3, 4, 5"),
     ("cub", "classes.txt", "1 a\n2 b\n", "must name all classes, but got 2 .*first: 101, 102"),
@@ -162,7 +159,6 @@ def test_boxes_start_at_0_and_are_joined_by_id(tmp_path):
             (f"1 1 1 5 5\n2 1 1 {word} 5\n", "boxes.txt, line 2 must be 'image_id x y")
             for word in ("nan", "1e308", "0.2", "-3")
         ),
-        ("1 1 1 5 5\n2 1 1 5\n", "boxes.txt, line 2 must be"),
         ("1 1 1 5 5\n", "images.txt and bounding_boxes.txt .* disagree: 4 image ids"),
     ],
 )
@@ -183,8 +179,6 @@ def test_bad_boxes_only_matter_if_used(tmp_path, text, message):
          ("001.Bird_1", "100.Bird_100"), ("101.Bird_101",)),
         ("cub", write_cub, (1, 2), ("001.Bird_1",), ("002.Bird_2", "101.Bird_101")),
         ("cars", lambda root: write_cars(root, (1, 98, 99)), (), ("Car 1", "Car 98"), ("Car 99",)),
-        ("cars", write_cars_devkit, (), ("Car 1", "Car 2"), ("Car 99", "Car 100")),
-        ("cars", write_cars, (3,), ("Car 1", "Car 2", "Car 99"), ("Car 100",)),
         ("groceries", lambda root: write_groceries(root, (0, 1, 2, 3)), (1, 2),
          ("Kind_0",), ("Kind_1", "Kind_2")),
     ],
@@ -230,7 +224,7 @@ def test_other_boundaries_and_boxes_are_refused(tmp_path):
         load_dataset("sop", tmp_path, crop_to_box=True)
 
 
-def test_query_and_gallery_share_their_classes(tmp_path):
+def test_query_and_gallery_of_inshop_share_their_classes_in_both_layouts(tmp_path):
     split = load_dataset("inshop", write_inshop(tmp_path, (7, 2, 7), (5, 3), (3, 9, 5)))
     assert split.train.class_names == ("id_00000002", "id_00000007")
     assert split.train.labels.tolist() == [1, 0, 1]
@@ -240,16 +234,11 @@ def test_query_and_gallery_share_their_classes(tmp_path):
     assert split.gallery.labels.tolist() == [0, 2, 1]
     assert split.gallery.paths[0].startswith(str(tmp_path / "img" / "WOMEN" / "Tees"))
     assert not split.same_classes
-
-
-def test_the_downloaded_layout_of_inshop(tmp_path):
-    write_inshop(tmp_path)
-    for folder, name in (("Eval", "list_eval_partition.txt"), ("Img", "img")):
+    for folder, name in (("Eval", "list_eval_partition.txt"), ("Img", "img")):  # as downloaded
         (tmp_path / folder).mkdir()
         (tmp_path / name).rename(tmp_path / folder / name)
-    split = load_dataset("inshop", tmp_path)
-    assert split.test.paths[0].startswith(str(tmp_path / "Img" / "img"))
-    assert len(split.gallery) == 3
+    again = load_dataset("inshop", tmp_path)
+    assert again.gallery.paths[0] == split.gallery.paths[0].replace("/img/", "/Img/img/")
 
 
 @pytest.mark.parametrize("side", ["train", "query", "gallery"])
@@ -304,13 +293,6 @@ def test_the_second_layout_of_cars_pools_its_two_sets_also_with_nested_folders(t
     assert table.paths[3] == str(root / "cars_test" / "cars_test" / "00001.jpg")
 
 
-def write_three_cars(root, path_field="relative_im_path", **replaced):
-    write_cars(root, (1, 2, 3))
-    paths = [f"car_ims/{image:06}.jpg" for image in (1, 2, 3)]
-    write_mat(root / "cars_annos.mat", (1, 2, 3), path_field, paths, **replaced)
-    return root
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -322,13 +304,13 @@ def write_three_cars(root, path_field="relative_im_path", **replaced):
     ],
 )
 def test_invalid_annotations_of_cars(tmp_path, fields, message):
-    root = write_three_cars(tmp_path, **fields)
+    root = write_cars(tmp_path, (1, 2, 3), **fields)
     with pytest.raises(ValueError, match=f"cars_annos.mat{message}"):
         cars.load(root)
 
 
 def test_a_box_of_cars_that_ends_before_its_start_only_matters_if_used(tmp_path):
-    root = write_three_cars(tmp_path, bbox_x2=[31, 1, 33])
+    root = write_cars(tmp_path, (1, 2, 3), bbox_x2=[31, 1, 33])
     assert len(cars.load(root).table) == 3
     with pytest.raises(ValueError, match="cars_annos.mat, annotation 2 must have a box whose last"):
         cars.load(root, crop_to_box=True)

@@ -1,15 +1,15 @@
 """A photo with an EXIF orientation gives the same image as the upright photo."""
 
-import functools
 import io
+import itertools
 import struct
 
-import image_files
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from image_files import encode, smooth
 from mutations import OF_BYTES, mutated
 from PIL import Image
 
@@ -23,13 +23,9 @@ from pipelines.images.orientation import read_orientation
 from pipelines.table import ImageTable
 
 HEIGHT, WIDTH = 61, 83
+PICTURE = smooth(WIDTH, HEIGHT)
 ORIENTATIONS = range(1, 9)
 FORMATS = {"JPEG": {"quality": 95}, "PNG": {}, "WEBP": {"lossless": True, "exact": True}}
-THEIRS = {
-    "JPEG": functools.partial(tf.io.decode_jpeg, dct_method="INTEGER_ACCURATE"),
-    "PNG": tf.io.decode_png,
-    "WEBP": tf.io.decode_webp,
-}
 # The operation that stores an upright picture for each orientation.
 STORING = {
     1: None,
@@ -46,12 +42,6 @@ decode_image = tf.function(decode.decode_image, input_signature=SPEC, autograph=
 orientation_of = tf.function(read_orientation, input_signature=SPEC, autograph=False)
 
 
-def picture(height=HEIGHT, width=WIDTH, channels=3):
-    """Return a smooth picture that differs in all eight orientations."""
-    noise = np.random.default_rng(0).integers(0, 256, (4, 5, channels), dtype=np.uint8)
-    return Image.fromarray(noise).resize((width, height), Image.BICUBIC)
-
-
 def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x0112, last=0x0213):
     """Return EXIF as from a camera: a TIFF header, `before` other tags, the orientation, a tag."""
     entries = [struct.pack(byte_order + "HHI4x", 1 + number, 4, 1) for number in range(before)]
@@ -62,10 +52,10 @@ def tiff(orientation, byte_order=">", at=8, kind=3, count=1, before=3, tag=0x011
     return head + struct.pack(byte_order + "H", len(entries)) + b"".join(entries) + bytes(4)
 
 
-def encode(image, file_format, exif=b"", **options):
+def photo(image, file_format, exif=b""):
     # Pillow removes the prefix in formats that do not have it.
-    options |= {"exif": b"Exif\0\0" + exif} if exif else {}
-    return image_files.encode(image, file_format, **(FORMATS[file_format] | options))
+    options = {"exif": b"Exif\0\0" + exif} if exif else {}
+    return encode(image, file_format, **FORMATS[file_format], **options)
 
 
 def stored(image, orientation):
@@ -74,36 +64,24 @@ def stored(image, orientation):
     return image if method is None else image.transpose(method)
 
 
-def turned(orientation, file_format, image=None, exif=None, **options):
-    image = image or picture()
-    exif = tiff(orientation) if exif is None else exif
-    return encode(stored(image, orientation), file_format, exif, **options)
-
-
-def as_stored(encoded):
-    return np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+def turned(orientation, file_format, image=None):
+    return photo(stored(image or PICTURE, orientation), file_format, tiff(orientation))
 
 
 def segment(kind, content, fill=0):
     return b"\xff" * (1 + fill) + bytes([kind]) + struct.pack(">H", len(content) + 2) + content
 
 
-def with_segments(*segments, orientation=6):
-    """Return a JPEG with this orientation, and these segments after its first two bytes."""
-    plain = encode(stored(picture(), orientation), "JPEG")
-    return plain[:2] + b"".join(segments) + plain[2:]
+TURNED_JPEG = photo(stored(PICTURE, 6), "JPEG")
+
+
+def with_segments(*segments):
+    """Return a JPEG of orientation 6 with these segments after its first two bytes."""
+    return TURNED_JPEG[:2] + b"".join(segments) + TURNED_JPEG[2:]
 
 
 def app1(*arguments, prefix=b"Exif\0\0", fill=0, **options):
     return segment(0xE1, prefix + tiff(*arguments, **options), fill)
-
-
-@pytest.mark.parametrize("byte_order", "<>")
-@pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_all_eight_orientations_are_turned_upright(orientation, byte_order):
-    encoded = turned(orientation, "PNG", exif=tiff(orientation, byte_order))
-    assert orientation_of(encoded) == orientation
-    np.testing.assert_array_equal(decode_image(encoded), picture())
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
@@ -124,17 +102,13 @@ XMP = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta>tiff:Orientation=
 JFIF = segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")
 PROFILE = segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
 HEADS = {
-    "first": [app1(6)],
-    "after JFIF": [JFIF, app1(6)],
     "after much": [JFIF, XMP, *7 * [PROFILE], segment(0xED, b"Photoshop 3.0\0\xff\xda"), app1(6)],
-    "before XMP": [app1(6), XMP],
     "of two the first": [app1(6), app1(3)],
     "of two entries the first": [app1(6, last=0x0112)],
     "fill bytes": [segment(0xE0, b"JFIF\0", fill=3), app1(6, fill=200)],
     "a comment": [segment(0xFE, b"Exif\0\0MM\0*"), app1(6)],
     "a bare marker": [b"\xff\x01", app1(6)],
-    "directory far behind": [app1(6, at=5000)],
-    "odd place": [app1(6, "<", at=27)],
+    "odd place": [app1(6, "<", at=5001)],
     "the only tag": [app1(6, before=0)],
     "behind many": [app1(6, "<", before=250)],
 }
@@ -152,21 +126,21 @@ def chunk(kind, content):
 
 
 def test_exif_is_found_anywhere_in_a_png():
-    plain = encode(stored(picture(), 6), "PNG")
-    exif = encode(stored(picture(), 6), "PNG", tiff(6))
+    plain = photo(stored(PICTURE, 6), "PNG")
+    exif = photo(stored(PICTURE, 6), "PNG", tiff(6))
     first, after = exif.index(b"eXIf") - 4, exif.index(b"IDAT") - 4
     own = exif[first:after]
     for content in (own, chunk(b"eXIf", b"Exif\0\0" + tiff(6, "<"))):
         for place in (plain.index(b"IDAT") - 4, plain.index(b"IEND") - 4):
             moved = plain[:place] + content + plain[place:]
             assert orientation_of(moved) == 6
-    np.testing.assert_array_equal(decode_image(plain[:-12] + own + plain[-12:]), picture())
+    np.testing.assert_array_equal(decode_image(plain[:-12] + own + plain[-12:]), PICTURE)
     assert orientation_of(plain[:-12] + chunk(b"tEXt", b"eXIf" + own) + plain[-12:]) == 1
     assert orientation_of(plain + own) == 1  # after the end
 
 
 def test_exif_is_found_in_a_webp_with_prefix_and_after_odd_chunks():
-    encoded = turned(6, "WEBP", exif=tiff(6))
+    encoded = turned(6, "WEBP")
     place = encoded.index(b"EXIF")
     assert orientation_of(encoded) == 6
     for content in (b"Exif\0\0" + tiff(6, "<"), tiff(6, "<", before=30)):
@@ -192,6 +166,7 @@ NOT_ORIENTATIONS = {
     "nothing after the prefix": segment(0xE1, b"Exif\0\0"),
     "cut within its entry": segment(0xE1, b"Exif\0\0" + tiff(6, before=0)[:19]),
     "another segment": segment(0xE3, b"Exif\0\0" + tiff(6)),
+    "of a preview": segment(0xE1, b"Exif\0\0" + tiff(1, before=0) + turned(6, "JPEG")),
 }
 
 
@@ -200,40 +175,24 @@ NOT_ORIENTATIONS = {
 def test_invalid_orientations_are_ignored(name):
     encoded = with_segments(NOT_ORIENTATIONS[name])
     assert orientation_of(encoded) == 1
-    np.testing.assert_array_equal(decode_image(encoded), as_stored(encoded))
+    np.testing.assert_array_equal(decode_image(encoded), Image.open(io.BytesIO(encoded)))
 
 
 def test_exif_after_the_start_of_the_pixels_is_ignored():
-    plain = encode(stored(picture(), 6), "JPEG")
-    assert orientation_of(plain[:-2] + app1(6) + plain[-2:]) == 1
-    # The preview, a JPEG inside the EXIF, is ignored.
-    inside = tiff(1, before=0) + turned(6, "JPEG")
-    assert orientation_of(with_segments(segment(0xE1, b"Exif\0\0" + inside))) == 1
+    assert orientation_of(TURNED_JPEG[:-2] + app1(6) + TURNED_JPEG[-2:]) == 1
 
 
 @tiers.parametrize("file_format", FORMATS, ["JPEG"])
-def test_damaged_exif_never_fails_if_the_image_is_readable(file_format):
-    """Mutate files at random. Readable pixels come out in one of the eight orientations."""
-    encoded = turned(6, file_format, exif=tiff(6, "<"))
-    place = encoded.index({"JPEG": b"Exif", "PNG": b"eXIf", "WEBP": b"EXIF"}[file_format])
-    start, end = place - 4, place + 76
+def test_damaged_exif_never_fails(file_format):
+    """Decode images with randomly mutated EXIF, in any orientation."""
     rng = np.random.default_rng(0)
-    seen, readable = set(), 0
+    seen = set()
     for _ in range(300):
-        _, part = mutated(encoded[start:end], rng, OF_BYTES)
-        damaged = encoded[:start] + part + encoded[end:]
-        orientation = int(orientation_of(damaged))
-        assert orientation in ORIENTATIONS
-        seen.add(orientation)
-        try:
-            stored_pixels = np.squeeze(THEIRS[file_format](damaged))
-        except tf.errors.InvalidArgumentError:
-            continue
-        readable += 1
-        decoded = decode_image(damaged).numpy()
-        assert sorted(decoded.shape) == sorted(stored_pixels.shape)
-    assert {1, 6} <= seen
-    assert readable > 30
+        _, exif = mutated(tiff(6, "<"), rng, OF_BYTES)
+        damaged = photo(PICTURE, file_format, exif)
+        seen.add(int(orientation_of(damaged)))
+        assert sorted(decode_image(damaged).shape) == [3, HEIGHT, WIDTH]
+    assert {1, 6} <= seen <= set(ORIENTATIONS)
 
 
 @pytest.mark.slow
@@ -246,30 +205,27 @@ def test_a_million_empty_segments_end_the_search():
 
 @pytest.mark.slow
 def test_exported_model_embeds_all_orientations_like_the_evaluation(tmp_path):
-    """Embeddings are 4×4 pixels for a comparison by cosine."""
+    """Embeddings are 4×4 pixels."""
     model = keras.Sequential(
         [keras.Input([4, 4, 3]), keras.layers.Rescaling(1.0, -127.5), keras.layers.Flatten()]
     )
     export_saved_model(model, tmp_path / "model", EvaluationTransform(4))
     embed = ImageEmbedder(tmp_path / "model")
-    for file_format in FORMATS:
-        photos = [turned(orientation, file_format) for orientation in ORIENTATIONS]
-        table = ImageTable.from_encoded(photos, [0] * 8)
-        (images,) = pipelines.evaluation_batches(table, EvaluationTransform(4), 8)
-        served, bad = embed(photos)
-        assert not bad
-        np.testing.assert_allclose(served, model(images), atol=1e-4)
-        cosines = served @ served[0] / np.linalg.norm(served, axis=1) / np.linalg.norm(served[0])
-        assert cosines.min() > (0.9995 if file_format == "JPEG" else 0.999999)
+    photos = [turned(*kind) for kind in itertools.product(ORIENTATIONS, FORMATS)]
+    table = ImageTable.from_encoded(photos, [0] * 24)
+    (images,) = pipelines.evaluation_batches(table, EvaluationTransform(4), 24)
+    served, bad = embed(photos)
+    assert not bad
+    np.testing.assert_allclose(served, model(images), atol=1e-4)
+    np.testing.assert_allclose(served, np.broadcast_to(served[0], served.shape), atol=1)
 
 
-@tiers.parametrize("size", [(40, 30), (500, 400)], [(500, 400)])
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_pictures_on_pages_are_upright_without_orientation_tag(orientation, size):
-    upright = picture(*size)
+def test_pictures_on_pages_are_upright_without_orientation_tag(orientation):
+    upright = smooth(500, 400)
     data, _ = thumbnail(io.BytesIO(turned(orientation, "JPEG", upright)))
     shown = Image.open(io.BytesIO(data))
     assert not shown.getexif()
-    expected, _ = thumbnail(io.BytesIO(encode(upright, "JPEG")))
+    expected, _ = thumbnail(io.BytesIO(photo(upright, "JPEG")))
     expected = np.asarray(Image.open(io.BytesIO(expected)), float)
     assert np.abs(np.asarray(shown) - expected).mean() < 3
