@@ -1,10 +1,7 @@
 """Two workers give the result of one process, also after `kill -9`; `TF_CONFIG` and Slurm."""
 
 import json
-import os
-import signal
 import socket
-import time
 
 import local_workers
 import numpy as np
@@ -12,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from local_workers import free_ports, tf_config
-from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history
+from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history, kill_when
 
 from experiments import run
 from experiments.options import RunOptions, UsageError, parse
@@ -27,12 +24,6 @@ TINY += ["--epochs=4", "--steps_per_epoch=3", "--eval_every=2"]
 def start(folder, *more):
     words = ["experiments.run", *TINY, "--strategy=multi_worker", f"--output_dir={folder}"]
     return local_workers.start(2, *words, *more)
-
-
-def ended(processes):
-    """Wait for processes. Return the exit code, stdout, and stderr of each process."""
-    outputs = [process.communicate(timeout=300) for process in processes]
-    return [(process.returncode, *output) for process, output in zip(processes, outputs)]
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +57,10 @@ def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
 def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, victim):
     folder = tmp_path / "killed"
     processes = start(folder)
-    deadline = time.monotonic() + 300
-    while not (folder / "checkpoint.npz").is_file() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    os.kill(processes[victim].pid, signal.SIGKILL)
-    code, _, err = ended(processes)[1 - victim]
-    assert code == 1
-    assert "stopped: another worker is gone" in err
-    assert "Traceback" not in err
-    assert not (folder / "result.json").exists(), "killed too late to show anything"
+    kill_when((folder / "checkpoint.npz").is_file, processes[victim], folder)
+    _, err = processes[1 - victim].communicate(timeout=300)
+    assert processes[1 - victim].returncode == 1
+    assert "stopped: another worker is gone" in err and "Traceback" not in err
 
     first, _ = local_workers.finish(start(folder))
     assert "continued after epoch" in first
@@ -85,9 +71,9 @@ def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, vic
 def test_each_worker_names_flags_that_differ(tmp_path):
     words = ["experiments.run", *TINY, "--strategy=multi_worker"]
     words += [f"--output_dir={tmp_path / 'run'}", "--seed=@index"]
-    processes = local_workers.start(2, *words)
-    for code, _, err in ended(processes):
-        assert code == 2
+    for process in local_workers.start(2, *words):
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 2
         assert "error: flags must be the same on all workers" in err
     assert not (tmp_path / "run").exists()
 

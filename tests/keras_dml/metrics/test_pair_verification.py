@@ -191,22 +191,21 @@ def test_the_number_of_pairs_for_a_rate():
     assert verification(rows, labels, [3 / 36]).points[0].measured_false_match_rate == 3 / 36
 
 
-def naive_rates(scores, labels, item_labels, own_rows, threshold):
-    """Compute FPIR, DIR, and the share of known queries with a wrong class, by a loop."""
-    unknown, known = [], []
+def naive_nearest(scores, labels, item_labels, own_rows):
+    """Return scores of unknown queries, scores of known queries, and who is right, by a loop."""
+    unknown, known, right = [], [], []
     for query, of_query in enumerate(scores):
         same = item_labels == labels[query]
         other = max(of_query[~same])
         if own_rows:
             same[query] = False
         if own_rows or not same.any():
-            unknown.append(other >= threshold)
+            unknown.append(other)
         if same.any():
             mate = max(of_query[same])
-            matches = max(mate, other) >= threshold
-            known.append("none" if not matches else "right" if mate > other else "wrong")
-    known = np.array(known)
-    return np.mean(unknown), np.mean(known == "right"), np.mean(known == "wrong")
+            known.append(max(mate, other))
+            right.append(mate > other)
+    return np.array(unknown), np.array(known), np.array(right)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -225,26 +224,17 @@ def test_identification_agrees_with_a_loop_over_the_queries(metric, with_gallery
     whole = slice(0, len(labels)), slice(0, len(gallery))
     scores = PairScores(embeddings, metric, gallery).block(*whole)
     found = identification(embeddings, labels, [0.3, 0.1], metric, **sets)
+    unknown, known, right = naive_nearest(scores, labels, gallery_labels, not with_gallery)
+    assert (found.unknown, found.known) == (len(unknown), len(known))
     sign = 1 if metric == "cosine" else -1
-
-    def rates_at(least):
-        return naive_rates(scores, labels, gallery_labels, not with_gallery, least)
-
     for rate, point in zip((0.3, 0.1), found.points, strict=True):
         least = np.float32(sign * point.threshold)
-        rates = rates_at(least)
-        false, right, wrong = rates
-        assert point.false_positive_identification_rate == false <= rate
-        assert point.detection_and_identification_rate == right
-        assert point.misidentification_rate == wrong
-        assert found.at(point.threshold) == point
-        # The threshold is halfway between two scores at which the rate changes.
-        values, far = np.unique(scores), np.float32(np.inf)
-        lower = next(low for low in values[values < least][::-1] if rates_at(low) != rates)
-        beyond = (high for high in values[values >= least]
-                  if rates_at(np.nextafter(high, far)) != rates)  # fmt: skip
         # Infinite if no query gets a class.
-        assert rates_at(lower)[0] > rate and is_halfway(least, lower, next(beyond, far))
+        assert is_halfway(least, *naive_threshold(unknown, known, rate))
+        assert point.false_positive_identification_rate == np.mean(unknown >= least) <= rate
+        assert point.detection_and_identification_rate == np.mean((known >= least) & right)
+        assert point.misidentification_rate == np.mean((known >= least) & ~right)
+        assert found.at(point.threshold) == point
     everything = found.at(sign * -1e9)
     assert everything.false_positive_identification_rate == 1
     shares = everything.detection_and_identification_rate, everything.misidentification_rate
