@@ -11,9 +11,7 @@ import tiers
 from local_workers import free_ports, tf_config
 from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history, kill_when
 
-from experiments import run
 from experiments.options import RunOptions, UsageError, parse
-from experiments.options.command_line import run_command
 from experiments.training.cluster import Cluster, read_cluster
 from experiments.training.devices import devices
 
@@ -119,17 +117,6 @@ def test_bad_configurations(text, monkeypatch):
     assert '{"cluster": {"worker": ["host0:2222"' in str(raised.value)
 
 
-def refused(tmp_path, capsys, *arguments):
-    """Return the error line of a run."""
-    words = ["run", "--dataset=glyphs", f"--output_dir={tmp_path / 'run'}", *arguments]
-    assert run_command(run.main, words) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-    return err
-
-
 @pytest.mark.parametrize("task", range(3))
 def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
     monkeypatch.setenv("TF_CONFIG", "")  # so that monkeypatch restores the variable
@@ -149,21 +136,20 @@ def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
     assert cluster.addresses[cluster.index] == f"{variables['SLURMD_NODENAME']}:2222"
 
 
-def test_a_run_without_addresses_ends_with_one_line(monkeypatch, tmp_path, capsys):
+def test_a_missing_variable_of_a_slurm_job_is_named(monkeypatch):
     for name in ("TF_CONFIG", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
-    assert "got nothing" in refused(tmp_path, capsys, "--strategy=multi_worker")
     monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu1")
-    assert "SLURM_PROCID" in refused(tmp_path, capsys, "--strategy=multi_worker")
+    with pytest.raises(UsageError, match="SLURM_PROCID"):
+        read_cluster("multi_worker")
 
 
-def test_a_used_port_is_named(monkeypatch, tmp_path, capsys):
+def test_a_used_port_is_named(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("TF_CONFIG", tf_config(0, [port, *free_ports(1)]))
-        message = refused(tmp_path, capsys, "--strategy=multi_worker")
-    assert "TF_CONFIG must name a free port" in message
-    assert str(port) in message
+        with pytest.raises(UsageError, match=f"TF_CONFIG must name a free port .*{port}"):
+            read_cluster("multi_worker")
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
