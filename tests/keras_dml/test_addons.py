@@ -64,26 +64,24 @@ def test_value_and_gradient_of_the_original(case, batch):
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
 
 
-MULTILABEL = addons.npairs_multilabel_loss, addons.NpairsMultilabelLoss()
-
-
-@pytest.mark.parametrize("function", [addons.npairs_loss, addons.NpairsLoss()])
-def test_npairs(function):
-    check("npairs", function, GOLDENS["inputs/small/ids"], GOLDENS["inputs/similarities"])
-
-
-@pytest.mark.parametrize("function", MULTILABEL)
-def test_npairs_of_several_labels(function):
-    check("multilabel", function, GOLDENS["inputs/labels"], GOLDENS["inputs/similarities"])
+@pytest.mark.parametrize(
+    ("name", "loss", "labels"),
+    [
+        ("npairs", addons.NpairsLoss(), "small/ids"),
+        ("multilabel", addons.NpairsMultilabelLoss(), "labels"),
+    ],
+)
+def test_npairs(name, loss, labels):
+    check(name, loss, GOLDENS[f"inputs/{labels}"], GOLDENS["inputs/similarities"])
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own tensors")
-@pytest.mark.parametrize("function", MULTILABEL)
-def test_npairs_of_sparse_labels(function):
+def test_npairs_of_sparse_labels():
     import tensorflow as tf
 
     labels, similarities = GOLDENS["inputs/labels"], GOLDENS["inputs/similarities"]
-    assert function(tf.sparse.from_dense(labels), similarities) == function(labels, similarities)
+    loss = addons.NpairsMultilabelLoss()
+    assert loss(tf.sparse.from_dense(labels), similarities) == loss(labels, similarities)
 
 
 @pytest.mark.parametrize(
