@@ -29,17 +29,6 @@ CLASSES = {
 }
 
 
-def arguments_of(case):
-    arguments = dict(ADDONS_CASES[case][1])
-    if "distance_metric" in arguments:
-        arguments["distance_metric"] = distance_function(
-            arguments["distance_metric"],
-            lambda a, b: ops.matmul(a, ops.transpose(b)),
-            lambda a: ops.cumsum(a, axis=1),
-        )
-    return arguments
-
-
 def check(name, function, labels, predictions):
     value, gradient = value_and_gradient(function, labels, predictions, "float32")
     theirs = GOLDENS[f"{PEER}/{name}/gradient"]
@@ -59,7 +48,14 @@ def check(name, function, labels, predictions):
 @tiers.parametrize("batch", ADDONS_BATCHES, ["small", "no positives"])
 @pytest.mark.parametrize("case", ADDONS_CASES)
 def test_value_and_gradient_of_the_original(case, batch):
-    function, arguments = ADDONS_CASES[case][0], arguments_of(case)
+    function, arguments = ADDONS_CASES[case]
+    if "distance_metric" in arguments:
+        metric = distance_function(
+            arguments["distance_metric"],
+            lambda a, b: ops.matmul(a, ops.transpose(b)),
+            lambda a: ops.cumsum(a, axis=1),
+        )
+        arguments = {**arguments, "distance_metric": metric}
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
 
