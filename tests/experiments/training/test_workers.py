@@ -67,9 +67,7 @@ def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, vic
 
 @tiers.thorough
 def test_each_worker_names_flags_that_differ(tmp_path):
-    words = ["experiments.run", *TINY, "--strategy=multi_worker"]
-    words += [f"--output_dir={tmp_path / 'run'}", "--seed=@index"]
-    for process in local_workers.start(2, *words):
+    for process in start(tmp_path / "run", "--seed=@index"):
         _, err = process.communicate(timeout=300)
         assert process.returncode == 2
         assert "error: flags must be the same on all workers" in err
