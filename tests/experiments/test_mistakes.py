@@ -160,18 +160,6 @@ MISTAKES = {
 }
 
 
-def changed_indexes(index, root):
-    """Copy the settings of an index, changed or cut, and the index with damaged embeddings."""
-    settings = read_checked(index / "settings.json")
-    for name, changes in (("unfinished", {"built": None}), ("moved", {"saved_model": "/no/model"})):
-        shutil.copytree(index, root / name)
-        (root / name / "settings.json").write_text(checked_text(settings | changes))
-    (root / "cut").mkdir()
-    (root / "cut" / "settings.json").write_text((index / "settings.json").read_text()[:40])
-    shutil.copytree(index, root / "damaged")
-    (root / "damaged" / "index" / "embeddings.npy").write_bytes(b"no array")
-
-
 @pytest.fixture(scope="module")
 def places(photos, index, tmp_path_factory):
     """Placeholder -> words, with files in the folder `root`."""
@@ -194,7 +182,15 @@ def places(photos, index, tmp_path_factory):
     maps.name = "_maps"
     maps.save(root / "named.keras")
     (root / "text.jpg").write_text("no image")
-    changed_indexes(index, root)
+    # The settings of the index, changed or cut, and the index with damaged embeddings.
+    settings = read_checked(index / "settings.json")
+    for name, changes in (("unfinished", {"built": None}), ("moved", {"saved_model": "/no/model"})):
+        shutil.copytree(index, root / name)
+        (root / name / "settings.json").write_text(checked_text(settings | changes))
+    (root / "cut").mkdir()
+    (root / "cut" / "settings.json").write_text((index / "settings.json").read_text()[:40])
+    shutil.copytree(index, root / "damaged")
+    (root / "damaged" / "index" / "embeddings.npy").write_bytes(b"no array")
     other = shutil.copytree(index.parent / "model", root / "run" / "saved_model")
     (other / "variables" / "more").touch()
     tiny = " ".join([*TINY, f"--data_dir={photos}"])
