@@ -66,7 +66,6 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
     ("words", "message"),
     [
         (["--nummer=1"], r"--nummer=1.*Did you mean number\? --help"),
-        (["--undefok=nummer", "--nummer=1"], "undefok"),
         (["word"], "start with --.*word"),
         (["a.flags"], "start with --.*Did you mean --flagfile=a.flags"),
         (["--flagfile=helpp"], r"Did you mean help\.flags\?"),
