@@ -183,15 +183,11 @@ def test_weights_with_a_valid_shape(shape):
 
 
 def test_a_variable_works_like_its_value_and_has_a_gradient():
-    loss = losses.ContrastiveLoss()
-    variable = keras.Variable(Z)
-    with tf.GradientTape(persistent=True) as tape:
-        whole = loss(IDS, variable)
-        alone = loss(IDS, variable.value)
-    assert whole == alone
-    gradient = tape.gradient(whole, variable.value)
-    np.testing.assert_array_equal(gradient, tape.gradient(alone, variable.value))
-    assert np.abs(gradient).max() > 0
+    loss, variable = losses.ContrastiveLoss(), keras.Variable(Z)
+    with tf.GradientTape() as tape:
+        value = loss(IDS, variable)
+    assert value == loss(IDS, Z)
+    assert np.abs(tape.gradient(value, variable.value)).max() > 0
 
 
 # A prime, so that the sample includes every kind of wrong value and every function.

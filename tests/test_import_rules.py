@@ -43,17 +43,15 @@ PLACES = {
 }
 
 
+@functools.cache
 def modules():
-    """Yield the path and the name of each module."""
+    """Return the path of each module by its name."""
+    found = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            yield path, ".".join(part for part in parts if part != "__init__")
-
-
-def is_module(name):
-    path = ROOT.joinpath(*name.split("."))
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+            found[".".join(part for part in parts if part != "__init__")] = path
+    return found
 
 
 @functools.cache
@@ -90,7 +88,7 @@ def imports(path, **which):
                 assert not node.level, f"{path} has a relative import"
                 for alias in node.names:
                     inner = f"{node.module}.{alias.name}"
-                    yield inner if is_module(inner) else node.module
+                    yield inner if inner in modules() else node.module
             case ast.Call(
                 func=ast.Attribute(attr="import_module" | "run_module"),
                 args=[ast.Constant(value=str(name)), *_],
@@ -108,58 +106,51 @@ def room(name):
     return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
 
 
-def violations():
-    """Yield (importer, imported module, broken rule) for each violation."""
-    for path, module in modules():
-        for imported in imports(path):
-            for rule, broken in (
-                ("keras_dml knows neither pipelines nor experiments",
-                 within(module, "keras_dml") and imported.startswith(("pipelines", "experiments"))),
-                ("pipelines knows only keras_dml._common",
-                 within(module, "pipelines") and imported.startswith(("keras_dml", "experiments"))
-                 and not within(imported, "keras_dml._common")),
-                ("keras_dml._common knows nothing of Keras",
-                 within(module, "keras_dml._common")
-                 and imported.startswith(("keras", "tensorflow", "jax", "torch"))
-                 and not within(imported, "keras_dml._common")
-                 and module != "keras_dml._common.extras"),  # including functions
-                ("the losses are written with keras.ops",
-                 within(module, "keras_dml.losses") and within(imported, "tensorflow")),
-                *(
-                    (f"{package} belongs into {place}",
-                     within(imported, package)
-                     and not any(within(module, each) for each in place.split(" or ")))
-                    for package, place in PLACES.items()
-                ),
-                ("no room imports a command, no command another",
-                 within(module, "experiments") and within(imported, "experiments")
-                 and imported != "experiments" and imported != module and not room(imported)),
-                ("a room imports the rooms below it",
-                 bool(room(module)) and bool(room(imported))
-                 and room(imported) not in {room(module), "recipes", *ROOMS[room(module)]}),
-            ):  # fmt: skip
-                if broken:
-                    yield module, imported, rule
-
-
 def test_imports_follow_the_rules():
-    found = [f"{who} imports {whom}: {rule}" for who, whom, rule in violations()]
+    found = []
+    for module, path in modules().items():
+        for imported in imports(path):
+            rules = {
+                "keras_dml knows neither pipelines nor experiments":
+                    within(module, "keras_dml")
+                    and imported.startswith(("pipelines", "experiments")),
+                "pipelines knows only keras_dml._common":
+                    within(module, "pipelines")
+                    and imported.startswith(("keras_dml", "experiments"))
+                    and not within(imported, "keras_dml._common"),
+                "keras_dml._common knows nothing of Keras":
+                    within(module, "keras_dml._common")
+                    and imported.startswith(("keras", "tensorflow", "jax", "torch"))
+                    and not within(imported, "keras_dml._common")
+                    and module != "keras_dml._common.extras",  # including functions
+                "the losses are written with keras.ops":
+                    within(module, "keras_dml.losses") and within(imported, "tensorflow"),
+                "no room imports a command, no command another":
+                    within(module, "experiments") and within(imported, "experiments")
+                    and imported != "experiments" and imported != module and not room(imported),
+                "a room imports the rooms below it":
+                    bool(room(module)) and bool(room(imported))
+                    and room(imported) not in {room(module), "recipes", *ROOMS[room(module)]},
+            }  # fmt: skip
+            for package, place in PLACES.items():
+                inside = any(within(module, each) for each in place.split(" or "))
+                rules[f"{package} belongs into {place}"] = within(imported, package) and not inside
+            found += [f"{module}, {imported}: {rule}" for rule, broken in rules.items() if broken]
     assert not found, "\n".join(found)
 
 
 def test_imports_have_no_cycles():
     # Includes imports within functions, which could hide a cycle.
-    ours = {module for _, module in modules()}
     edges = {
-        module: {other for other in imports(path, with_typing=False) if other in ours}
-        for path, module in modules()
+        module: {other for other in imports(path, with_typing=False) if other in modules()}
+        for module, path in modules().items()
     }
     graphlib.TopologicalSorter(edges).prepare()  # raises CycleError with the cycle
 
 
 @pytest.mark.parametrize("package", ["keras_dml", "pipelines"])
 def test_a_chain_of_imports_has_at_most_seven_files(package):
-    ours = {module: path for path, module in modules() if within(module, package)}
+    ours = {module: path for module, path in modules().items() if within(module, package)}
 
     @functools.cache
     def chain(module):
@@ -176,7 +167,7 @@ def test_losses_use_no_other_product_of_embeddings():
     """`_pairwise.arithmetic.matmul` is exact on a GPU that rounds products to TF32."""
     rooms = ("keras_dml.losses", "keras_dml.addons", "keras_dml._pairwise")
     others = {"matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer"}
-    for path, module in modules():
+    for module, path in modules().items():
         inside = module == "keras_dml.models.proxy_head" or any(within(module, r) for r in rooms)
         if not inside or module == "keras_dml._pairwise.arithmetic" or "_fused" in module:
             continue
@@ -204,7 +195,7 @@ ALLOWED = ("os._exit", "._asdict", "._replace", "tree=asked)._tree")
 
 
 def test_only_the_module_private_uses_private_names():
-    paths = [path for path, _ in modules() if path.name != "private.py"]
+    paths = [path for path in modules().values() if path.name != "private.py"]
     found = [use for path in paths for use in private_uses(path)]
     assert [use for use in found if not use.endswith(ALLOWED)] == []
 
@@ -216,8 +207,8 @@ def test_no_class_overrides_or_reads_private_names_of_its_base():
         for one in base.__mro__:
             theirs |= dict.fromkeys(vars(one), one.__name__)
     found = []
-    for path in (path for path, name in modules() if within(name, "keras_dml")):
-        if path.name == "private.py":
+    for name, path in modules().items():
+        if not within(name, "keras_dml") or path.name == "private.py":
             continue
         for owner in ast.walk(tree_of(path)):
             if not isinstance(owner, ast.ClassDef):

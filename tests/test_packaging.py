@@ -3,10 +3,9 @@
 import configparser
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
 
+import processes
 import pytest
 from without import ROOT, run_in, run_without
 
@@ -37,7 +36,7 @@ def test_the_wheel_contains_every_file_of_the_packages(tmp_path):
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     words = ["wheel", "--no-deps", "--no-build-isolation", "-q", "-w", tmp_path, source]
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True, timeout=300)
+    processes.run_python("-m", "pip", *words, timeout=300)
     [wheel] = tmp_path.glob("*.whl")
     assert wheel.name == f"keras_dml-{keras_dml.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -122,8 +121,6 @@ def test_benchmarks_start_our_package(project):
 
 
 def test_help_ends_quietly_if_its_reader_ends():
-    process = subprocess.Popen(
-        [sys.executable, *SCRIPT, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = processes.start(*SCRIPT, "--help")
     process.stdout.close()
-    assert process.stderr.read() == b"" and process.wait() == 0
+    assert process.stderr.read() == "" and process.wait() == 0

@@ -29,17 +29,6 @@ CLASSES = {
 }
 
 
-def arguments_of(case):
-    arguments = dict(ADDONS_CASES[case][1])
-    if "distance_metric" in arguments:
-        arguments["distance_metric"] = distance_function(
-            arguments["distance_metric"],
-            lambda a, b: ops.matmul(a, ops.transpose(b)),
-            lambda a: ops.cumsum(a, axis=1),
-        )
-    return arguments
-
-
 def check(name, function, labels, predictions):
     value, gradient = value_and_gradient(function, labels, predictions, "float32")
     theirs = GOLDENS[f"{PEER}/{name}/gradient"]
@@ -59,31 +48,36 @@ def check(name, function, labels, predictions):
 @tiers.parametrize("batch", ADDONS_BATCHES, ["small", "no positives"])
 @pytest.mark.parametrize("case", ADDONS_CASES)
 def test_value_and_gradient_of_the_original(case, batch):
-    function, arguments = ADDONS_CASES[case][0], arguments_of(case)
+    function, arguments = ADDONS_CASES[case]
+    if "distance_metric" in arguments:
+        metric = distance_function(
+            arguments["distance_metric"],
+            lambda a, b: ops.matmul(a, ops.transpose(b)),
+            lambda a: ops.cumsum(a, axis=1),
+        )
+        arguments = {**arguments, "distance_metric": metric}
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     check(f"{batch}/{case}", CLASSES[function](**arguments), ids, z)
 
 
-MULTILABEL = addons.npairs_multilabel_loss, addons.NpairsMultilabelLoss()
-
-
-@pytest.mark.parametrize("function", [addons.npairs_loss, addons.NpairsLoss()])
-def test_npairs(function):
-    check("npairs", function, GOLDENS["inputs/small/ids"], GOLDENS["inputs/similarities"])
-
-
-@pytest.mark.parametrize("function", MULTILABEL)
-def test_npairs_of_several_labels(function):
-    check("multilabel", function, GOLDENS["inputs/labels"], GOLDENS["inputs/similarities"])
+@pytest.mark.parametrize(
+    ("name", "loss", "labels"),
+    [
+        ("npairs", addons.NpairsLoss(), "small/ids"),
+        ("multilabel", addons.NpairsMultilabelLoss(), "labels"),
+    ],
+)
+def test_npairs(name, loss, labels):
+    check(name, loss, GOLDENS[f"inputs/{labels}"], GOLDENS["inputs/similarities"])
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's own tensors")
-@pytest.mark.parametrize("function", MULTILABEL)
-def test_npairs_of_sparse_labels(function):
+def test_npairs_of_sparse_labels():
     import tensorflow as tf
 
     labels, similarities = GOLDENS["inputs/labels"], GOLDENS["inputs/similarities"]
-    assert function(tf.sparse.from_dense(labels), similarities) == function(labels, similarities)
+    loss = addons.NpairsMultilabelLoss()
+    assert loss(tf.sparse.from_dense(labels), similarities) == loss(labels, similarities)
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,8 @@ def train(strategy, build, *arguments, **named):
     return fitted(model, *data)
 
 
-def of_loss(loss_name, arguments, recipe, model=keras.Model, parts=False):
-    """Build a model with a loss; optionally log its parts."""
+def of_loss(loss_name, arguments, recipe, model=keras.Model):
+    """Build a model with a loss."""
     loss = losses.get(loss_name, **arguments)
     inputs, x = network()
     if loss.kind == "proxies":  # which compare cosines
@@ -146,7 +146,8 @@ def of_loss(loss_name, arguments, recipe, model=keras.Model, parts=False):
     if recipe.startswith("keras_"):  # which clip each replica's part in a `keras.Model`
         model = models.DistributedModel
     model = model(inputs, x, name="net")
-    metrics = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")] if parts else []
+    parts = ("tightness", "contrastive") if loss_name in WITH_PARTS else ()
+    metrics = [LossPart(loss, part) for part in parts]
     model.compile(RECIPES[recipe](model.get_layer("head").kernel.path), loss, metrics=metrics)
     return (model,)
 
@@ -436,12 +437,9 @@ def everything(strategy):
     return {**found, "rankmi_model": train(strategy, rankmi)}
 
 
-def trained(strategy, cases):
-    """Train these cases and return their results by name."""
-    return {
-        case: train(strategy, of_loss, *CASES[case], parts=CASES[case][0] in WITH_PARTS)
-        for case in cases
-    }
+def trained(strategy, cases, *model):
+    """Train these cases, with this class of models, and return their results by name."""
+    return {case: train(strategy, of_loss, *CASES[case], *model) for case in cases}
 
 
 def quick_cases():
@@ -463,9 +461,7 @@ def as_worker(more):
     """Return the results on one of several workers: of the quick cases, or of the others."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     cases = more_cases() if more else quick_cases()
-    found = {
-        case: train(strategy, of_loss, *CASES[case], models.DistributedModel) for case in cases
-    }
+    found = trained(strategy, cases, models.DistributedModel)
     if more:
         return {**found, **trained_otherwise(strategy)}
     return {

@@ -206,26 +206,26 @@ def snca(class_ids, z, temperature=0.05):
     return averaged(parts)
 
 
+def group_scores(members, z):
+    """Return the products of each row with the rows of each group, summed and over n, `[n, K]`."""
+    return np.array([[sum(z[group] @ row) / len(z) for group in members.T] for row in z])
+
+
 @oracle("spce")
 def simplified_pairwise_cross_entropy(labels, z):
     """`labels` has a class id for each image, or a row of 0 and 1 that marks its groups."""
-    labels, n = np.asarray(labels), len(z)
-    if labels.ndim == 1:
-        labels = labels[:, None] == np.unique(labels)
-    groups = [members for members in labels.T.astype(bool) if any(members)]
+    labels = np.asarray(labels)
+    members = labels.astype(bool) if labels.ndim > 1 else labels[:, None] == np.unique(labels)
+    members = members[:, members.any(axis=0)]
     parts = []
-    for i in range(n):
-        scores = [sum(z[members] @ z[i]) / n for members in groups]
-        own = [score for score, members in zip(scores, groups) if members[i]]
-        parts.append((-np.mean(own), logsumexp(scores)) if own else (0.0, 0.0))
+    for row, own in zip(group_scores(members, z), members):
+        parts.append((-row[own].mean(), logsumexp(row)) if own.any() else (0.0, 0.0))
     return np.transpose(parts)
 
 
 def simplified_assignments(class_ids, z):
     """Return p `[n, K]` over the classes in ascending order: the softmax of the scores above."""
-    classes = [np.asarray(class_ids) == k for k in np.unique(class_ids)]
-    scores = [[sum(z[members] @ row) / len(z) for members in classes] for row in z]
-    return softmax(scores, axis=1)
+    return softmax(group_scores(class_ids[:, None] == np.unique(class_ids), z), axis=1)
 
 
 def smallest_eigenvalue(p, z):

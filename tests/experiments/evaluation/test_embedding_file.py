@@ -6,11 +6,10 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 from PIL import Image
@@ -106,9 +105,8 @@ def test_a_killed_process_loses_no_complete_row(tmp_path):
     """After `kill -9`, complete rows stay on disk and a partial batch is recomputed."""
     path = tmp_path / "e.npy"
     np.save(tmp_path / "rows.npy", ROWS)
-    words = [sys.executable, "-c", KILLED, str(path), str(tmp_path / "rows.npy")]
-    done = subprocess.run(words, check=False)
-    assert done.returncode == -signal.SIGKILL
+    process = processes.start("-c", KILLED, path, tmp_path / "rows.npy")
+    assert process.wait() == -signal.SIGKILL
     assert fill(path)[0] == list(range(4, 10))  # the second batch was not recorded as written
     np.testing.assert_array_equal(np.load(path), ROWS)
     # A file that is shorter than its recorded state is not reused.

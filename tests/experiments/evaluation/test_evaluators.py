@@ -25,9 +25,9 @@ from keras_dml import metrics
 from pipelines import ImageTable, Split
 
 
-def table(labels, seed=0, classes=("a", "b")):
+def table(labels, seed=0):
     images = np.random.default_rng(seed).integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
-    return ImageTable(np.array(labels), classes, arrays=images)
+    return ImageTable(np.array(labels), ("a", "b"), arrays=images)
 
 
 @pytest.fixture

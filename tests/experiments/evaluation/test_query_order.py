@@ -19,13 +19,13 @@ from experiments.evaluation.query_order import (
 from experiments.pages.figures import svg
 
 
-def some_answers(seed=0, queries=60, classes=7, k=6):
+def some_answers(seed=0):
+    """Return the six nearest images of 60 queries of seven classes."""
     rng = np.random.default_rng(seed)
-    similarities = -np.sort(-rng.normal(size=(queries, k)).astype("float32"), axis=1)
-    labels = rng.integers(0, classes, queries)
-    found = rng.integers(0, classes, (queries, k))
-    found = np.where(rng.random((queries, k)) < 0.4, labels[:, None], found)
-    return Answers(rng.permutation(queries), labels, found, similarities)
+    similarities = -np.sort(-rng.normal(size=(60, 6)).astype("float32"), axis=1)
+    labels, found = rng.integers(0, 7, 60), rng.integers(0, 7, (60, 6))
+    found = np.where(rng.random((60, 6)) < 0.4, labels[:, None], found)
+    return Answers(rng.permutation(60), labels, found, similarities)
 
 
 def test_margins():

@@ -35,8 +35,8 @@ def spread(monkeypatch):
     return score
 
 
-def embedded(z, labels, ks=(1,), gallery=None):
-    return Embeddings(EmbeddedSet(z, labels), ks, gallery)
+def embedded(z, labels):
+    return Embeddings(EmbeddedSet(z, labels), (1,), None)
 
 
 @pytest.fixture
@@ -49,15 +49,29 @@ def mine(tmp_path):
     return tmp_path / "mine.npz"
 
 
-def test_a_new_score_is_in_the_files_of_an_evaluation(spread, mine, tmp_path, capsys):
+def test_a_new_score_and_the_information_are_in_the_files_of_an_evaluation(
+    spread, mine, tmp_path, capsys
+):
     assert evaluate(f"--embeddings={mine}") == 0
-    table = capsys.readouterr().out
-    assert "Spread" in table and "0.250 m" in table and "0.125 m" in table
-    found = json.loads((tmp_path / "mine-evaluation" / "evaluation.json").read_text())["scores"]
+    printed, folder = capsys.readouterr().out, tmp_path / "mine-evaluation"
+    found = json.loads((folder / "evaluation.json").read_text())["scores"]
+    page = (folder / "evaluation.html").read_text()
+    assert "Spread" in printed and "0.250 m" in printed and "0.125 m" in printed
     assert found["spread/cosine"] == 0.25 and found["spread/l2"] == 0.125
-    page = (tmp_path / "mine-evaluation" / "evaluation.html").read_text()
     assert spread.explanation in page and '<th scope="col">Spread</th>' in page
     assert "<td>0.125 m</td>" in page
+
+    assert "Mutual information, nearest neighbors (nats): " in printed
+    assert "Images of the entropies and of the information: 40" in printed
+    names = [name for name in INFORMATION if not scores.SCORES[name].fitted]
+    with np.load(mine) as saved:
+        z, labels = saved["embeddings"].astype("float32"), saved["labels"]
+    expected = metrics.information(z, labels, names)
+    assert {name: found[name] for name in names} == pytest.approx(expected)
+    assert not [name for name in found if "probe" in name]
+    assert "Entropy index H(Z), all pairs (nats)" in page
+    classes = "Widest classes (entropy within the class, nats): "
+    assert classes in printed and "Widest classes" in page
 
 
 @pytest.mark.slow
@@ -86,24 +100,6 @@ def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, 
     assert "<h2>Spread on the test images</h2>" in report
     for text in (result["table"], (folder / "model_card.md").read_text(), said):
         assert "Spread" in text and "0.250 m" in text
-
-
-def test_scores_of_information_are_in_the_files_of_an_evaluation(mine, tmp_path, capsys):
-    assert evaluate(f"--embeddings={mine}") == 0
-    said = capsys.readouterr().out
-    assert "Mutual information, nearest neighbors (nats): " in said
-    assert "Images of the entropies and of the information: 40" in said
-    folder = tmp_path / "mine-evaluation"
-    found = json.loads((folder / "evaluation.json").read_text())["scores"]
-    names = [name for name in INFORMATION if not scores.SCORES[name].fitted]
-    with np.load(mine) as saved:
-        z, labels = saved["embeddings"].astype("float32"), saved["labels"]
-    expected = metrics.information(z, labels, names)
-    assert {name: found[name] for name in names} == pytest.approx(expected)
-    assert not [name for name in found if "probe" in name]
-    page = (folder / "evaluation.html").read_text()
-    assert "Entropy index H(Z), all pairs (nats)" in page
-    assert "Widest classes (entropy within the class, nats): " in said and "Widest classes" in page
 
 
 @pytest.mark.slow

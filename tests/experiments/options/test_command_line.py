@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import processes
 import pytest
 from without import run_in
 
@@ -163,10 +164,7 @@ LINE = "interrupted: the same command continues\n"
 
 
 def started(*words):
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = processes.start("-c", COMMAND, *words)
     assert process.stdout.readline() == "began\n"
     return process
 

@@ -108,7 +108,6 @@ def test_invalid_folds(fold):
         ([], "256"),
         (["--image_size=160"], "183"),
         (["--image_size=160", "--resize=256"], "256"),
-        (["--resize=300"], "300"),
         (["--image_size=160", "--resize=none"], None),
     ],
 )

@@ -100,14 +100,6 @@ def test_a_loss_name_is_registered_once():
     assert losses.LOSSES["triplet"] is losses.TripletLoss
 
 
-def test_an_argument_of_another_entry_is_refused():
-    for name, given in (("sampler", "--images_per_class=2"), ("optimizer", "--momentum=0.5")):
-        chosen = {"sampler": "random", "optimizer": "adam"}[name]
-        flag = given.partition("=")[0].strip("-")
-        with pytest.raises(UsageError, match=f"{name} must be .*--{flag}.*{chosen}"):
-            getattr(options(f"--{name}={chosen}", given), f"{name}_arguments")
-
-
 def test_an_argument_of_the_recipe_is_dropped_with_its_choice(tmp_path):
     recipe = tmp_path / "a.flags"
     recipe.write_text("--sampler=balanced\n--images_per_class=8\n")

@@ -33,7 +33,6 @@ def options(*words):
 REFUSED = [
     ("--lora_rank=2", "lora_layers must be layers of small_convnet"),
     ("--rematerialize", "backbone must be a transformer"),
-    ("--levels=,", "levels must be different layers of the backbone"),
     ("--levels=stage9_conv2_relu", "levels must be different layers of the backbone"),
     ("--layer_decay=0", r"^layer_decay must be .*0\.0"),
     ("--ema=1", r"^ema must be .*1\.0"),

@@ -1,10 +1,7 @@
 """Two workers give the result of one process, also after `kill -9`; `TF_CONFIG` and Slurm."""
 
 import json
-import os
-import signal
 import socket
-import time
 
 import local_workers
 import numpy as np
@@ -12,11 +9,9 @@ import pytest
 import tensorflow as tf
 import tiers
 from local_workers import free_ports, tf_config
-from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history
+from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history, kill_when
 
-from experiments import run
 from experiments.options import RunOptions, UsageError, parse
-from experiments.options.command_line import run_command
 from experiments.training.cluster import Cluster, read_cluster
 from experiments.training.devices import devices
 
@@ -27,12 +22,6 @@ TINY += ["--epochs=4", "--steps_per_epoch=3", "--eval_every=2"]
 def start(folder, *more):
     words = ["experiments.run", *TINY, "--strategy=multi_worker", f"--output_dir={folder}"]
     return local_workers.start(2, *words, *more)
-
-
-def ended(processes):
-    """Wait for processes. Return the exit code, stdout, and stderr of each process."""
-    outputs = [process.communicate(timeout=300) for process in processes]
-    return [(process.returncode, *output) for process, output in zip(processes, outputs)]
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +55,10 @@ def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
 def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, victim):
     folder = tmp_path / "killed"
     processes = start(folder)
-    deadline = time.monotonic() + 300
-    while not (folder / "checkpoint.npz").is_file() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    os.kill(processes[victim].pid, signal.SIGKILL)
-    code, _, err = ended(processes)[1 - victim]
-    assert code == 1
-    assert "stopped: another worker is gone" in err
-    assert "Traceback" not in err
-    assert not (folder / "result.json").exists(), "killed too late to show anything"
+    kill_when((folder / "checkpoint.npz").is_file, processes[victim], folder)
+    _, err = processes[1 - victim].communicate(timeout=300)
+    assert processes[1 - victim].returncode == 1
+    assert "stopped: another worker is gone" in err and "Traceback" not in err
 
     first, _ = local_workers.finish(start(folder))
     assert "continued after epoch" in first
@@ -83,11 +67,9 @@ def test_a_run_resumes_identically_after_a_worker_is_killed(whole, tmp_path, vic
 
 @tiers.thorough
 def test_each_worker_names_flags_that_differ(tmp_path):
-    words = ["experiments.run", *TINY, "--strategy=multi_worker"]
-    words += [f"--output_dir={tmp_path / 'run'}", "--seed=@index"]
-    processes = local_workers.start(2, *words)
-    for code, _, err in ended(processes):
-        assert code == 2
+    for process in start(tmp_path / "run", "--seed=@index"):
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 2
         assert "error: flags must be the same on all workers" in err
     assert not (tmp_path / "run").exists()
 
@@ -133,17 +115,6 @@ def test_bad_configurations(text, monkeypatch):
     assert '{"cluster": {"worker": ["host0:2222"' in str(raised.value)
 
 
-def refused(tmp_path, capsys, *arguments):
-    """Return the error line of a run."""
-    words = ["run", "--dataset=glyphs", f"--output_dir={tmp_path / 'run'}", *arguments]
-    assert run_command(run.main, words) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-    return err
-
-
 @pytest.mark.parametrize("task", range(3))
 def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
     monkeypatch.setenv("TF_CONFIG", "")  # so that monkeypatch restores the variable
@@ -163,21 +134,20 @@ def test_a_slurm_job_needs_no_tf_config(monkeypatch, task):
     assert cluster.addresses[cluster.index] == f"{variables['SLURMD_NODENAME']}:2222"
 
 
-def test_a_run_without_addresses_ends_with_one_line(monkeypatch, tmp_path, capsys):
+def test_a_missing_variable_of_a_slurm_job_is_named(monkeypatch):
     for name in ("TF_CONFIG", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
-    assert "got nothing" in refused(tmp_path, capsys, "--strategy=multi_worker")
     monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu1")
-    assert "SLURM_PROCID" in refused(tmp_path, capsys, "--strategy=multi_worker")
+    with pytest.raises(UsageError, match="SLURM_PROCID"):
+        read_cluster("multi_worker")
 
 
-def test_a_used_port_is_named(monkeypatch, tmp_path, capsys):
+def test_a_used_port_is_named(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("TF_CONFIG", tf_config(0, [port, *free_ports(1)]))
-        message = refused(tmp_path, capsys, "--strategy=multi_worker")
-    assert "TF_CONFIG must name a free port" in message
-    assert str(port) in message
+        with pytest.raises(UsageError, match=f"TF_CONFIG must name a free port .*{port}"):
+            read_cluster("multi_worker")
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")

@@ -8,9 +8,6 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 from tiny_run import finished_run, history
 
-from experiments.options import RunOptions, parse
-from experiments.training.objectives import objective_of
-
 
 @pytest.mark.parametrize("name", ["ce", "center"])
 def test_the_classifier_concatenates_all_levels(name, tiny, level_names):
@@ -103,52 +100,40 @@ def test_the_attached_classifier_trains_without_a_gradient_to_the_embedding(atta
 IN_TURNS = ["--loss=ce", "--label_smoothing=0", "--objective=alternating"]
 
 
-class Turns:
-    """A linear embedding of 90 rows in 3 classes, trained in turns with its classifier."""
+@pytest.fixture
+def in_turns(tiny):
+    """Function: flags -> a small embedding, and its `fit` for some epochs of one batch."""
 
-    def __init__(self, *words):
-        rng = np.random.default_rng(0)
-        self.x = rng.normal(size=(90, 5)).astype("float32")
-        self.labels = (self.x[:, :2] > 0).sum(axis=1)
-        options = parse(RunOptions, ["run", *IN_TURNS, "--weight_decay=0.01", *words])
-        one = objective_of(options)
-        keras.utils.set_random_seed(0)
-        inputs = keras.Input((5,))
-        self.embedding = keras.Model(inputs, keras.layers.Dense(3, use_bias=False)(inputs))
-        self.model = one.training_model(self.embedding, 3)
-        self.layer = self.model.get_layer("logits")
-        self.model.compile(keras.optimizers.SGD(0.2), **one.compile_arguments(6))
-        self.callbacks = one.callbacks(lambda side: self.embeddings(), self.labels)
+    def build(*words):
+        words = (*IN_TURNS, "--weight_decay=0.01", "--frozen_batch_norm", *words)
+        run = tiny(*words, two_levels=False)
+        callbacks = run.objective.callbacks(lambda side: run.embeddings(), run.class_ids)
+        arguments = {"callbacks": callbacks, "shuffle": False, "verbose": 0}
+        return run, lambda epochs: run.model.fit(run.batches(), epochs=epochs, **arguments).history
 
-    def embeddings(self):
-        return keras.ops.convert_to_numpy(self.embedding(self.x))
-
-    def fit(self, epochs):
-        words = {"batch_size": 90, "epochs": epochs, "callbacks": self.callbacks, "verbose": 0}
-        return self.model.fit(self.x, self.labels, **words).history
+    return build
 
 
-def test_the_profile_never_rises_and_equals_the_loss_at_its_start():
-    turns = Turns()
-    found = turns.fit(6)
+def test_the_profile_never_rises_and_equals_the_loss_at_its_start(in_turns):
+    run, fit = in_turns()
+    assert len(run.model.trainable_variables) == len(run.embedding.trainable_variables)
+    found = fit(6)
     assert np.all(np.diff(found["profile_ce"]) < 0)
     # One step on all rows in an epoch: Keras logs the loss before the step, with the new θ.
     decay = found["profile_ce"][-1] - found["loss"][-1]
-    theta = keras.ops.convert_to_numpy(turns.layer.kernel)
+    theta = run.model.get_layer("logits").kernel.numpy()
     assert decay == pytest.approx(0.005 * (theta**2).sum(), rel=1e-3)
 
 
-def test_the_profile_is_that_of_scikit_learn():
-    turns = Turns()
-    z = turns.embeddings().astype("float64")
-    other = LogisticRegression(C=1 / (0.01 * len(z)), tol=1e-8, max_iter=1000).fit(z, turns.labels)
-    losses = -other.predict_log_proba(z)[np.arange(len(z)), turns.labels]
+def test_the_profile_is_that_of_scikit_learn_and_few_iterations_stop_earlier(in_turns):
+    run, fit = in_turns()
+    z, labels = run.embeddings().astype("float64"), run.class_ids
+    other = LogisticRegression(C=1 / (0.01 * len(z)), tol=1e-8, max_iter=1000).fit(z, labels)
+    losses = -other.predict_log_proba(z)[np.arange(len(z)), labels]
     expected = losses.mean() + 0.005 * (other.coef_**2).sum()
-    assert turns.fit(1)["profile_ce"] == pytest.approx([expected], abs=1e-5)
-
-
-def test_a_turn_of_few_iterations_stops_early():
-    assert Turns("--classifier_steps=1").fit(1)["profile_ce"] > Turns().fit(1)["profile_ce"]
+    assert fit(1)["profile_ce"] == pytest.approx([expected], abs=1e-5)
+    _, fit_few = in_turns("--classifier_steps=1")
+    assert fit_few(1)["profile_ce"][0] > expected + 1e-4
 
 
 @pytest.mark.slow

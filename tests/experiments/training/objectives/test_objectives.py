@@ -28,7 +28,6 @@ REFUSED = [
     ("n_pairs --memory_size=500", "loss must be one of .* with memory_size=.*n_pairs"),
     ("arcface --memory_size=500", "loss must be one of .* with memory_size=.*arcface"),
     ("snca --proxies_centers=2", "loss must be one of .* with proxies_centers=.*snca"),
-    ("snca --proxies_factor=2", "loss must be one of .* with proxies_factor=.*snca"),
     ("supcon --relation=cousins", "relation.*hierarchy.*cousins"),
     ("supcon --relation=hierarchy --relation_min_overlap=0.5", "relation must be shares_label"),
     ("supcon --relation_min_overlap=0.5", "relation_min_overlap must be unset without --relation"),
