@@ -85,7 +85,6 @@ def vectors():
 
 
 KINDS = {
-    "functional": net,
     "any size": lambda: net(None),
     "nested": nested,
     "sequential": lambda: sequence(keras.Input((16, 16, 3))),

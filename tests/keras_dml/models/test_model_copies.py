@@ -222,6 +222,7 @@ def test_a_frozen_batch_norm_of_an_unbuilt_model_keeps_its_statistics(tmp_path):
     frozen = models.with_frozen_statistics(keras.Sequential([keras.layers.BatchNormalization()]))
     frozen.build((None, 4, 4, 3))
     set_statistics(frozen)
+    assert frozen.trainable_variables == frozen.weights[:2]  # scale and offset
     expected, before = embed(frozen, images(4)), frozen.get_weights()
     check(embed(frozen, images(4), training=True), expected)
     for kept, was in zip(frozen.get_weights(), before, strict=True):

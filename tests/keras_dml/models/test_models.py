@@ -1,4 +1,4 @@
-"""Backbones, input scaling, frozen statistics, embedding and classifier models."""
+"""Backbones, input scaling, weights, embedding and classifier models."""
 
 import keras
 import numpy as np
@@ -126,23 +126,6 @@ def test_imagenet_weights_without_a_network(monkeypatch):
         models.build_backbone("mobilenetv2", 96, weights="imagenet")
 
 
-# Frozen statistics
-
-
-def test_fit_updates_scale_and_offset_but_not_frozen_statistics():
-    backbone = models.with_frozen_statistics(tiny_backbone())
-    norms = batch_norms(backbone)
-    before = [norm.get_weights() for norm in norms]
-    model = models.embedding_model(backbone, 3)
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    model.fit(images(n=8), np.zeros((8, 3)), epochs=2, verbose=0)
-    for norm, old in zip(norms, before):
-        new = norm.get_weights()  # scale, offset, mean, variance
-        assert not np.array_equal(new[0], old[0])
-        assert not np.array_equal(new[1], old[1])
-        assert same(new[2:], old[2:])
-
-
 # Embedding models
 
 
@@ -203,8 +186,6 @@ def test_the_classifier_starts_at_zero():
     assert [w.any() for w in model.get_layer("logits").get_weights()] == [False, False]
     logits = model(images(), training=True).numpy()
     np.testing.assert_array_equal(logits, np.zeros((2, 7)))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    assert float(loss(np.array([0, 6]), logits)) == pytest.approx(np.log(7))
 
 
 def sequential_embedding():
@@ -254,10 +235,6 @@ def backbone(name, size=32, **arguments):
     return lambda: models.build_backbone(name, size, **arguments)
 
 
-def unbuilt():
-    return keras.Sequential([keras.layers.Dense(4)])
-
-
 LAYERS = r"levels must be different layers of the backbone.*stage[12]_conv2_relu.* but got \["
 MISTAKES = [
     (lambda: models.InputScaling("ResNet49"), "application must be the name of .*ResNet49"),
@@ -265,7 +242,6 @@ MISTAKES = [
         backbone("resnet49"),
         "backbone must be one of small_convnet, .*got 'resnet49'",
     ),
-    (backbone(None), "backbone must be one of small_convnet, .*resnet50.* but got None"),
     (backbone("mobilenetv2", weights="no.weights.h5"), "weights .*'no.weights.h5' .*No such"),
     (backbone("EfficientNetB7", weights="weights.h5"), "weights must be 'imagenet' or .*.keras"),
     (backbone("small_convnet", weights="noise.weights.h5"), "weights .* fits small_convnet"),
@@ -291,7 +267,10 @@ MISTAKES = [
     (lambda: models.embedding_model(volumes()), r"backbone .* output shape \(None, 4, 5"),
     (lambda: models.embedding_model(several_outputs()), "backbone .* several outputs"),
     (lambda: models.proxy_model(several_outputs(), 3), "embedding must give .* several outputs"),
-    (lambda: models.classifier_model(unbuilt(), 3), "embedding must be a built functional or seq"),
+    (
+        lambda: models.classifier_model(keras.Sequential(), 3),
+        "embedding must be a built functional",
+    ),
 ]
 
 

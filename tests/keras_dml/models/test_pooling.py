@@ -97,15 +97,6 @@ def test_every_pooling_is_saved_and_copied(pooling, tmp_path):
     np.testing.assert_allclose(float32_copy(model)(values), found, atol=0.1)
 
 
-def test_the_exponent_of_gem_is_trained():
-    model = of_maps(maps(), "gem", embedding_size=2)
-    layer = model.get_layer("features")
-    assert float(layer.p.numpy()) == 3.0 and layer.trainable_variables == [layer.p]
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    model.fit(maps((8, 3, 4, C)), np.ones((8, 2)), epochs=2, verbose=0)
-    assert float(layer.p.numpy()) != 3.0
-
-
 def gem_oracle(x, p):
     """Compute value `[n, c]` and gradients `[n, h, w, c]` and `[n, c]` by x and p in logarithms."""
     with np.errstate(divide="ignore"):
