@@ -104,14 +104,6 @@ def two_outputs():
     return keras.Model(base.input, {"embeddings": base.output, "cosines": head(base.output)})
 
 
-def with_frozen_statistics():
-    return embedding(models.FrozenStatisticsBatchNormalization())
-
-
-def in_half_precision():
-    return embedding(policy="mixed_float16")
-
-
 def scaled(model):
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
 
@@ -129,8 +121,8 @@ TRAININGS = {
     "a smaller last batch": (embedding, {"number": 22}),  # batches of 12 and 10
     "proxies": (proxies, {"loss": losses.SoftTripleLoss(), "optimizer": with_faster_proxies}),
     "memory": (embedding, {"loss": losses.SupConLoss(), "around": remembering}),
-    "frozen statistics": (with_frozen_statistics, {}),
-    "mixed precision": (in_half_precision, {"optimizer": scaled}),
+    "frozen statistics": (lambda: embedding(models.FrozenStatisticsBatchNormalization()), {}),
+    "mixed precision": (lambda: embedding(policy="mixed_float16"), {"optimizer": scaled}),
     "two outputs": (two_outputs, {
         "loss": BOTH, "ids": dict.fromkeys(BOTH, IDS), "run_eagerly": True,
         "loss_weights": {"embeddings": 0.5, "cosines": 1.0},

@@ -260,9 +260,6 @@ def wrapping(base, make):
             super().__init__(**kwargs)
             self.inner = make()
 
-        def build(self, shape):
-            self.inner.build(shape)
-
         def call(self, x):
             return self.inner(x)
 
