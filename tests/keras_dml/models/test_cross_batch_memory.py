@@ -33,11 +33,6 @@ def untouched(dimensions=3, **dense):
     return functional((dimensions,), keras.layers.Dense(dimensions, **identity, **dense))
 
 
-def small_net():
-    keras.utils.set_random_seed(3)
-    return functional((6,), keras.layers.Dense(8, "tanh"), keras.layers.Dense(4))
-
-
 def remembering(model, loss, size=8, rate=0.0, parts=False, **arguments):
     arguments = {"start_step": 0, **arguments}
     memory = models.CrossBatchMemory(model, size, **arguments)
@@ -189,7 +184,9 @@ def test_class_ids_beyond_32_bits_stay_distinct():
 def test_it_trains_in_fit_and_recompiling_separates_the_metrics(how):
     if "steps_per_execution" in how and keras.backend.backend() == "torch":
         pytest.skip("Keras takes one step an execution on PyTorch")
-    model = models.CrossBatchMemory(small_net(), 64, start_step=1)
+    keras.utils.set_random_seed(3)
+    net = functional((6,), keras.layers.Dense(8, "tanh"), keras.layers.Dense(4))
+    model = models.CrossBatchMemory(net, 64, start_step=1)
     loss = losses.ContrastiveLoss(normalize=True)
     for _ in range(2):
         both = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
