@@ -11,9 +11,9 @@ SIZE = 35  # an odd map before the second pooling, as at 227
 BLOCKS = ["3a", "3b", "3c", "4a", "4b", "4c", "4d", "4e", "5a", "5b"]
 
 
-def checkpoint(model, seed=0):
+def checkpoint(model):
     """Random arrays with the public file's names and shapes, including batch norms `[1, c]`."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     arrays = {}
     for layer in model.layers:
         parts = {}

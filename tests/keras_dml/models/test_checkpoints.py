@@ -65,15 +65,6 @@ def test_arrays_by_name(tmp_path):
         load_arrays(model, write(tmp_path, found), "grb")
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_state_dict_of_pytorch(zipped, tmp_path):
-    found, model, path = arrays(), tiny(), tmp_path / "tiny.pth"
-    # The public BN-Inception file has the older form, without zip.
-    save(state_dict({**found, "stem.bn.num_batches_tracked": np.array(3)}), path, zipped)
-    load_arrays(model, path)
-    check(model, found)
-
-
 def test_the_error_lists_all_mismatches_and_nothing_changes(tmp_path):
     found, model = arrays(), tiny()
     before = model.get_weights()

@@ -70,14 +70,12 @@ def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
 
 
 def test_with_labels_another_photograph_of_the_product_is_no_negative():
-    with_labels = fitted(dual(), IDS, steps=1)
     model = dual()
     queries, candidates = encoded(model)
     loss = losses.NTXentLoss(temperature=0.2)
     there = loss.between(IDS, queries, IDS, candidates)
     back = loss.between(IDS, candidates, IDS, queries)
-    assert with_labels == pytest.approx(float(there + back) / 2, rel=1e-5)
-    assert with_labels != pytest.approx(fitted(dual(), steps=1), rel=1e-3)
+    assert fitted(model, IDS, steps=1) == pytest.approx(float(there + back) / 2, rel=1e-5)
 
 
 def test_candidates_have_their_own_labels_and_number():
@@ -126,9 +124,7 @@ def test_saved_and_loaded(same, tmp_path):
 
 MISTAKES = {
     "lengths": (
-        lambda: models.DualEncoder(
-            encoder(6, 1), keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(3)])
-        ),
+        lambda: models.DualEncoder(encoder(6, 1), functional((5,), keras.layers.Dense(3))),
         "same length.*4 and 3",
     ),
     "not a model": (lambda: models.DualEncoder(encoder(6, 1), "resnet50"), "candidate_encoder"),

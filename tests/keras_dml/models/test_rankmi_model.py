@@ -9,11 +9,11 @@ import functools
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 import tiers
 from backend import compiled as in_a_graph
 from batches import functional
 from keras import ops
+from oracles import unit
 from scipy import optimize
 
 from keras_dml import models
@@ -29,8 +29,8 @@ POSITIVE = (IDS[:, None] == IDS) & ~np.eye(len(IDS), dtype=bool)
 NEGATIVE = IDS[:, None] != IDS
 
 
-def images(steps, seed=0):
-    rng = np.random.default_rng(seed)
+def images(steps):
+    rng = np.random.default_rng(0)
     noise = rng.normal(size=(steps, len(IDS), 6))
     return noise + 1.2 * np.sin(IDS[:, None] * np.arange(1, 7))
 
@@ -63,10 +63,8 @@ def rankmi(dtype="float64", optimizer=None, statistics_optimizer=None, compiling
 
 
 def fit(model, x, **arguments):
-    flat = x.reshape(-1, x.shape[-1]).astype(model.embedding.inputs[0].dtype)
-    data = tf.data.Dataset.from_tensor_slices((flat, np.tile(IDS, len(x))))
-    data = data.batch(len(IDS), drop_remainder=True)
-    return model.fit(data, shuffle=False, verbose=0, **arguments).history
+    flat, ids = x.reshape(-1, x.shape[-1]), np.tile(IDS, len(x))
+    return model.fit(flat, ids, batch_size=len(IDS), shuffle=False, verbose=0, **arguments).history
 
 
 def statistics(distances, weights, slope=0.1, residual=True):
@@ -80,8 +78,7 @@ def statistics(distances, weights, slope=0.1, residual=True):
 
 
 def distances_of(x, theta):
-    z = x @ theta[0]
-    z = z / np.linalg.norm(z, axis=1, keepdims=True)
+    z = unit(x @ theta[0])
     return np.linalg.norm(z[:, None] - z, axis=2)
 
 
@@ -168,8 +165,7 @@ def test_steps_match_algorithm_1(k, sampling, steps=4):
         replay.step(t, x[t])
     assert int(model.step) == steps
     assert float(model.beta) == pytest.approx(replay.beta, abs=1e-6)
-    ours = model.embedding.get_weights() + model.statistics_network.get_weights()
-    for mine, theirs, start in zip(ours, replay.theta + replay.phi, before):
+    for mine, theirs, start in zip(weights(model), replay.theta + replay.phi, before):
         assert np.abs(theirs - start).max() > 1e-4
         np.testing.assert_allclose(mine, theirs, atol=1e-6)
 
@@ -222,13 +218,8 @@ def test_logs_of_one_step_match_its_pairs():
 
 @pytest.mark.slow
 def test_not_decreasing_counts_distances_at_which_v_increases():
-    class Wave(keras.layers.Layer):
-        def call(self, distances):
-            return keras.ops.cos(np.pi * distances)
-
-    wave = Wave(dtype="float64")
-    wave.build((None, 1))
-    model = rankmi(statistics_network=wave, statistics_optimizer=keras.optimizers.SGD(0.1))
+    wave = functional((1,), lambda distances: ops.cos(np.pi * distances))
+    model = rankmi(statistics_network=wave)
     x = images(1)
     d = distances_of(x[0], linear().get_weights())[POSITIVE | NEGATIVE]
     assert fit(model, x)["not_decreasing"][0] == pytest.approx(np.mean(d > 1), abs=0.03)
@@ -236,10 +227,8 @@ def test_not_decreasing_counts_distances_at_which_v_increases():
 
 @tiers.parametrize("sampling", models.rankmi.SAMPLINGS, ["distance_weighted"])
 def test_no_pairs_within_the_margins_give_zero_loss_and_no_update(sampling):
-    network_near = network("float32", zero_at=0.2)
-    model = rankmi(
-        "float32", statistics_network=network_near, beta=0.2, sampling=sampling, compiling=EAGER
-    )
+    near = network("float32", zero_at=0.2)
+    model = rankmi("float32", statistics_network=near, beta=0.2, sampling=sampling, compiling=EAGER)
     x = np.eye(6, dtype="float32")[None, IDS]  # positives at 0, negatives far
     before = weights(model)
     history = fit(model, x)

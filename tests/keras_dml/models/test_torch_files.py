@@ -141,8 +141,7 @@ def test_a_pickle_leaves_no_attributes_in_the_module(tmp_path):
     # GLOBAL _rebuild_tensor_v2, then BUILD with a dict: pickle sets attributes of the global.
     mark = b"ctorch._utils\n_rebuild_tensor_v2\n}X\x04\x00\x00\x00markK\x01sb."
     path = tmp_path / "mark.pth"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02" + mark)
+    path.write_bytes(zipped_pickle(b"\x80\x02" + mark))
     with pytest.raises(ValueError, match="not a state_dict"):
         read_tensors(path)
     assert not [name for name, value in vars(torch_files).items() if hasattr(value, "mark")]
