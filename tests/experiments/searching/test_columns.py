@@ -68,8 +68,7 @@ def test_conditions_as_text():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("class", "where must be COLUMN=VALUE, with a column of class, folder, brand, a=b"),
-        ("color=red", "with a column of class, folder, brand, a=b, but got color=red"),
+        ("class", "where must be COLUMN=VALUE, .* of class, folder, brand, a=b, but got class"),
         ("x" * 10_000, "x{100}….$"),
         ("class=milky", "no image has class=milky. Did you mean Milk"),
         ("brand=ARLA", "no image has brand=ARLA. Did you mean Arla?"),
@@ -112,7 +111,6 @@ def test_rows_are_stored_by_path_also_for_missing_images(tmp_path, imported):
     [
         ("path,folder\nd.jpg,x\n", "column 'folder', which every index has, but got .*folder"),
         ("path\nd.jpg\n", "column of paths and other columns, .* but got .* with path"),
-        ("path,brand\n", "none of the 0 paths"),
         ("path,brand\nx/y.jpg,x\n", "none of the 1 paths .* first path is x/y.jpg"),
         ("path,brand\nd.jpg,x\n./d.jpg,x\n", "one row for each path, .* several rows for d.jpg"),
         ("path,brand\nd.jpg\n", "columns must have 2 cells in each line, but got 1 in line 2"),

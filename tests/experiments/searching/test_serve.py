@@ -1,6 +1,7 @@
 """The search page's server: answers, errors, and a server process under load."""
 
 import concurrent.futures
+import contextlib
 import io
 import json
 import os
@@ -9,10 +10,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 
+import processes
 import pytest
 import tiers
 from memory import growth, private_kilobytes
@@ -94,15 +95,12 @@ def test_columns(client, index):
         ("where=colour:red", "where must be COLUMN:VALUE, with a column of class, folder, but got"),
         ("where=class:aa", "no image has class=aa. Did you mean a?"),
         ("where=class:" + "x" * 5000, "no image has class=xxx"),
-        *(
-            (f"min_similarity={text}", "min_similarity must be a number from -1 to 1.")
-            for text in ("nan", "1_0", "2", "9" * 5000)
-        ),
+        ("min_similarity=nan", "min_similarity must be a number from -1 to 1."),
+        ("min_similarity=" + "9" * 5000, "min_similarity must be a number from -1 to 1."),
         ("group_similarity=-0.1", "group_similarity must be a number from 0 to 1."),
-        *(
-            (f"k={k}", "k must be a number from 1 to 100")
-            for k in ("0", "101", "-1", "x", "", "1e3", "9" * 5000)
-        ),
+        ("k=0", "k must be a number from 1 to 100"),
+        ("k=101", "k must be a number from 1 to 100"),
+        ("k=" + "9" * 5000, "k must be a number from 1 to 100"),
     ],
 )
 def test_invalid_conditions(client, given, message):
@@ -162,9 +160,9 @@ def test_requests_from_other_sites_are_refused(client):
     assert upload(client, png(1), headers={"Origin": "http://localhost"}).status_code == 200
 
 
-@pytest.mark.parametrize("allowed", [(), ("Photos.example",)], ids=["local", "also by name"])
-def test_only_local_and_allowed_hosts_are_served(index, allowed):
-    client = client_of(index, allowed_hosts=allowed)
+def test_only_local_and_allowed_hosts_are_served(client, index):
+    assert client.get("/", headers={"Host": "photos.example:80"}).status_code == 403
+    client = client_of(index, allowed_hosts=["Photos.example"])
     for name, code in [
         ("elsewhere.org", 403),
         ("127.0.0.1.elsewhere.org:8000", 403),
@@ -173,7 +171,7 @@ def test_only_local_and_allowed_hosts_are_served(index, allowed):
         ("LOCALHOST:8000", 200),
         ("[", 403),
         ("x.photos.example", 403),
-        ("photos.example:80", 200 if allowed else 403),
+        ("photos.example:80", 200),
     ]:
         assert client.get("/", headers={"Host": name}).status_code == code, name
 
@@ -236,39 +234,26 @@ def test_control_characters_in_names_are_escaped(index):
     assert answers_text("cosine", answers).count(SHOWN) == 3
 
 
-@pytest.fixture(scope="module")
-def running(index):
-    """Port of a server in a thread, with a one-second limit for the arrival of a request."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
-        patch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
-        with answering(index) as server:
-            yield server.effective_port
-
-
 @pytest.mark.slow
-def test_incomplete_requests_do_not_block_others_and_time_out(running):
+def test_incomplete_requests_do_not_block_others_and_time_out(index, monkeypatch):
+    monkeypatch.setattr(serve, "_SECONDS_TO_ARRIVE", 1)
+    monkeypatch.setattr(serve, "_SECONDS_BETWEEN_LOOKS", 0.2)
     half = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-    idle = [socket.create_connection(("127.0.0.1", running), timeout=20) for _ in range(150)]
-    for connection in idle:
-        connection.sendall(half)
-    assert send(running, png(1))[0] == 200
-    assert all(_is_closed(each) for each in idle)
-
-
-def _is_closed(connection):
-    try:
-        return connection.recv(1) == b""
-    except ConnectionError:
-        return True
+    with answering(index) as server:
+        port = server.effective_port
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(150)]
+        for connection in idle:
+            connection.sendall(half)
+        assert send(port, png(1))[0] == 200
+        for connection in idle:
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(1) == b""  # closed
 
 
 def started(index, port):
     """Start a server process."""
-    command = [sys.executable, "-m", "experiments.search", f"--index={index}", "--serve"]
-    return subprocess.Popen(
-        [*command, f"--port={port}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    words = ["-m", "experiments.search", f"--index={index}", "--serve", f"--port={port}"]
+    return processes.start(*words)
 
 
 @pytest.fixture

@@ -20,16 +20,6 @@ from experiments.searching.store import StoreError, check_store, made_rows
 from experiments.searching.visual_search import VisualSearch
 
 
-@pytest.fixture
-def made(index):
-    return index.parent
-
-
-def index_to(folder, output, address):
-    given = [f"--saved_model={folder / 'model'}", f"--images={folder / 'photos'}"]
-    return index_command(*given, f"--output={output}", f"--to={address}")
-
-
 def found(capsys, address, *more):
     capsys.readouterr()
     code = run_command(search.main, ["search", f"--index={address}", "--json", *map(str, more)])
@@ -39,15 +29,16 @@ def found(capsys, address, *more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lancedb", "qdrant", WITH_POSTGRES])
-def test_search_and_its_server_read_from_a_store(made, kind, place_of, tmp_path, capsys):
+def test_search_and_its_server_read_from_a_store(index, kind, place_of, tmp_path, capsys):
     address = f"{kind}:{place_of(kind)}#photos"
-    assert index_to(made, tmp_path / "index", address) == 0
+    given = [f"--saved_model={index.parent / 'model'}", f"--images={index.parent / 'photos'}"]
+    assert index_command(*given, f"--output={tmp_path / 'index'}", f"--to={address}") == 0
     assert f"{address}: 5 images: added 5, changed 0, removed 0\n" in capsys.readouterr().out
     query = tmp_path / "query.png"
     picture(3).save(query)
     for conditions in (["--k=5"], ["--where=class=a", "--min_similarity=-1"], ["--where=folder=b"]):
         given = [f"--query={query}", *conditions]
-        assert found(capsys, address, *given) == found(capsys, made / "index", *given)
+        assert found(capsys, address, *given) == found(capsys, index, *given)
     code, said = found(capsys, address, f"--query={query}", "--where=class=x")
     assert code == 2 and "no image has class=x" in said
     pytest.importorskip("flask")
@@ -69,13 +60,13 @@ def test_search_and_its_server_read_from_a_store(made, kind, place_of, tmp_path,
     opened.close()
 
 
-def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkeypatch, capsys):
+def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(index, monkeypatch, capsys):
     def gone(*arguments):
         raise StoreError("the store is gone")
 
     monkeypatch.setattr(FolderGallery, "nearest", gone)
-    query = made / "photos" / "a" / "0.png"
-    code, said = found(capsys, made / "index", f"--query={query}")
+    query = index.parent / "photos" / "a" / "0.png"
+    code, said = found(capsys, index, f"--query={query}")
     assert code == 2 and said.splitlines()[-1] == "error: the store is gone"
 
 
@@ -83,14 +74,15 @@ def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(made, monkey
     ("kind", "parameters"), [("folder", "?scheme=http&endpoint_override=h"), ("store", "")]
 )
 def test_an_address_in_an_index_is_not_opened(
-    made, kind, parameters, tmp_path, monkeypatch, capsys
+    index, kind, parameters, tmp_path, monkeypatch, capsys
 ):
     opened, place = [], f"s3://bucket/photos{parameters}"
     elsewhere = types.SimpleNamespace(exists=lambda: True)
     files = types.SimpleNamespace(opened_folder=lambda place: opened.append(place) or elsewhere)
     monkeypatch.setitem(sys.modules, "experiments.searching.file_systems", files)
-    settings = read_settings(made / "index")
-    index = shutil.copytree(made / "index", tmp_path / "index")
+    query = f"--query={index.parent / 'photos' / 'a' / '0.png'}"
+    settings = read_settings(index)
+    index = shutil.copytree(index, tmp_path / "index")
     write_settings(index, settings | {"images": place})
     if kind == "store":
         index, store = "lancedb:photos.lance", MemoryStore()
@@ -99,7 +91,6 @@ def test_an_address_in_an_index_is_not_opened(
         vectors = np.eye(2, 48, dtype=np.float32)
         store.write(described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
         monkeypatch.setattr("experiments.searching.gallery.open_store", lambda address: store)
-    query = f"--query={made / 'photos' / 'a' / '0.png'}"
     code, said = found(capsys, index, query)
     assert code == 2 and not opened
     # Parameters of the address can mislead.

@@ -1,7 +1,7 @@
 """Third-party vector stores return the stored rows and the same neighbors as `ExactIndex`."""
 
-import contextlib
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def expected(rows, query, k, metric, allowed):
     order = np.argsort(rows.columns["path"])
     paths = [rows.columns["path"][place] for place in order]
     index = ExactIndex(galleries.Items(rows.vectors[order], paths), metric)
-    ids, scores = index.search(query[None], k, None if allowed is None else allowed)
+    ids, scores = index.search(query[None], k, allowed)
     return ids[0].tolist(), scores[0].tolist()
 
 
@@ -90,9 +90,8 @@ def test_an_update_writes_only_changed_rows(opened):
     assert StoreGallery(opened()).columns.values_of("price") == ["1"] * 23
 
 
-@contextlib.contextmanager
 def after_block(number, store, act):
-    """Write blocks of five images, and call `act` after block `number`."""
+    """In the returned context, write blocks of five images, and call `act` after block `number`."""
     upsert, written = store.upsert, []
 
     def watched(block):
@@ -101,10 +100,7 @@ def after_block(number, store, act):
         if len(written) == number:
             act()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(store), "batch", 5)
-        patch.setattr(store, "upsert", watched)
-        yield
+    return mock.patch.multiple(store, batch=5, upsert=watched)
 
 
 def ids_of(store):
