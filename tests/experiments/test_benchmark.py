@@ -22,19 +22,14 @@ def table(capsys, *words):
     return capsys.readouterr().out.splitlines()
 
 
-def loss_row(name, size):
-    times = {"formula": 2.0, "floor": 1.0}
-    if name == "smooth_ap":
-        times = {"fused": 3.0, "floor": 1.0, "peer": 4.0, "XLA": 1.5}
-    yield {"loss": name, "n": size, "MB": 7.0, "device": "CPU", **times}
-
-
 def test_the_table_of_the_losses_has_a_row_for_a_killed_process(monkeypatch, capsys):
+    times = {"snca": {"formula": 2.0}, "smooth_ap": {"fused": 3.0, "peer": 4.0, "XLA": 1.5}}
+
     def rows(function, name, size, dimensions, xla):
         assert (function, dimensions, xla) == (benchmark_losses.measure_loss, 128, False)
         if name == "snca" and size == 8:
             raise RunError("killed, probably because memory ran out")
-        yield from loss_row(name, size)
+        yield {"loss": name, "n": size, "MB": 7.0, "device": "CPU", "floor": 1.0, **times[name]}
 
     monkeypatch.setattr(measuring, "child_rows", rows)
     arguments = ["--losses=snca,smooth_ap", "--sizes=1024,8", "--dimensions=128", "--noxla"]

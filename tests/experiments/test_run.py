@@ -58,14 +58,6 @@ def test_a_finished_run_does_nothing(finished, photos, capsys):
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
-@pytest.mark.slow
-def test_different_flags_in_the_same_folder_are_listed(finished, photos, capsys):
-    arguments = [*TINY, f"--data_dir={photos}", f"--output_dir={finished}", "--seed=7"]
-    assert command(*arguments, "--raw_pixels") == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "--seed=0" in line and "--seed=7" in line
-
-
 def test_flag_files_include_others_and_later_or_local_files_win(tmp_path, monkeypatch):
     def parsed(*words):
         return parse(RunOptions, ["run", *words])

@@ -21,13 +21,6 @@ from keras_dml.models.backbones import build_backbone
 IMAGES = np.random.default_rng(0).uniform(0, 255, (6, 16, 16, 3)).astype(np.float32)
 
 
-def need(name):
-    for package in FORMATS[name].packages:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pytest.importorskip(package, exc_type=ImportError)
-
-
 def model(*more):
     keras.utils.set_random_seed(0)
     backbone = build_backbone("small_convnet", 16, weights=None, filters=(8, 16))
@@ -42,14 +35,21 @@ def decoded(image):
     return tf.ensure_shape(tf.cast(tf.io.decode_png(image, 3), tf.float32), [16, 16, 3])
 
 
+def exported(name, folder, examples=None):
+    """Export a model. Return its embeddings of `IMAGES`, and the function that the export has."""
+    format, source = FORMATS[name], Source(model(), decoded, examples)
+    for package in format.packages:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip(package, exc_type=ImportError)
+    formats.write(name, format, source, folder / format.file)
+    return source.model(IMAGES, training=False).numpy(), format.load(folder / format.file)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_embeddings_equal_the_keras_model(name, tmp_path, capfd, monkeypatch):
-    need(name)
-    format, source = FORMATS[name], Source(model(), decoded)
-    expected = source.model(IMAGES, training=False).numpy()
-    formats.write(name, format, source, tmp_path / format.file)
-    answer = format.load(tmp_path / format.file)
+    format, (expected, answer) = FORMATS[name], exported(name, tmp_path)
     for count in (6, 1):
         np.testing.assert_allclose(answer(IMAGES[:count]), expected[:count], rtol=0, atol=2e-5)
     assert "".join(capfd.readouterr()) == ""
@@ -68,12 +68,8 @@ def test_embeddings_equal_the_keras_model(name, tmp_path, capfd, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.int8])
 def test_int8_embeddings_are_close_to_the_keras_model(name, tmp_path, capfd):
-    need(name)
-    format, examples = FORMATS[name], [image[None] for image in IMAGES]
-    source = Source(model(), decoded, examples)
-    expected = source.model(IMAGES, training=False).numpy()
-    formats.write(name, format, source, tmp_path / format.file)
-    found = format.load(tmp_path / format.file)(IMAGES)
+    expected, answer = exported(name, tmp_path, [image[None] for image in IMAGES])
+    found = answer(IMAGES)
     assert 1e-6 < np.abs(found - expected).max() < 0.25 * np.abs(expected).max()
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1)
     assert (cosines / np.linalg.norm(expected, axis=1) > 0.97).all()

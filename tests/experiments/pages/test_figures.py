@@ -18,23 +18,13 @@ from pipelines import ImageTable
 LINE = [(1, 0.4), (2, 0.5), (3, 0.6), (4, 0.5)]
 
 
-def points(text, color):
-    """Return the points of the longest path in `color`."""
-    paths = re.findall(rf'<path d="([^"]*)"[^>]*stroke: {color}', text)
-    return np.array(
-        max((re.findall(r"[ML] (\S+) (\S+)", path) for path in paths), key=len), dtype=float
-    )
-
-
 def test_curves_show_their_points_and_describe_them():
     text = svg("Recall", Curves({"cosine": LINE, "l2": []}, "R@1, %", levels={"pixels": 0.2}))
-    drawn = points(text, "#3b82d0")
-    assert len(drawn) == 4
+    line = max(re.findall('<path d="([^"]*)"[^>]*stroke: #3b82d0', text), key=len)
+    heights = [float(y) for y in re.findall(r"[ML] \S+ (\S+)", line)]
     # The y axis of SVG points down, so y is a decreasing linear function of the value.
     values = [value for _, value in LINE]
-    slope, offset = np.polyfit(values, drawn[:, 1], 1)
-    assert slope < 0
-    np.testing.assert_allclose(slope * np.array(values) + offset, drawn[:, 1], atol=1e-3)
+    assert np.corrcoef(values, heights)[0, 1] == pytest.approx(-1, abs=1e-10)
     label = ElementTree.fromstring(text).attrib["aria-label"]
     assert label == "Recall: cosine from 0.4 at epoch 1 to 0.5 at epoch 4; pixels 0.2"
     assert ">pixels<" in text and ">l2<" not in text
@@ -86,7 +76,6 @@ def test_each_hyperparameter_has_a_panel():
     assert "6 trials, MAP@R, % from 40.0 to 45.0; best: learning_rate 1e-05, optimizer b" in text
     for word in ("learning_rate", "optimizer", "MAP@R, %"):
         assert f">{word}<" in text
-    assert text == svg("Trials", trials)
 
 
 RNG = np.random.default_rng(0)

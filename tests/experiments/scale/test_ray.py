@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -122,12 +123,8 @@ def test_a_killed_command_continues_and_leaves_no_process(store, folder):
     ],
 )
 def test_no_cluster_at_the_address(address, said, index, tmp_path, monkeypatch, capsys):
-    def refuse(address, **given):
-        assert address == "auto"
-        raise ConnectionError("no cluster")
-
     monkeypatch.setenv("RAY_ADDRESS", address)
-    monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr("ray.init", mock.Mock(side_effect=ConnectionError("no cluster")))
     given = words(index.parent, tmp_path / "out", f"parquet:{tmp_path / 'files'}")
     assert index_command(*given) == 2
     assert said in capsys.readouterr().err

@@ -37,21 +37,14 @@ def place_of(request, tmp_path, monkeypatch):
         if kind == "pgvector":
             return request.getfixturevalue("new_database")()
         if kind == "qdrant":
-            _keep_in_folder(pytest.importorskip("qdrant_client"), tmp_path / "store", monkeypatch)
+            # The client keeps the collections of all servers in a folder.
+            client = pytest.importorskip("qdrant_client").QdrantClient
+            given = {"path": str(tmp_path / "store"), "force_disable_check_same_thread": True}
+            monkeypatch.setattr("qdrant_client.QdrantClient", lambda url, **more: client(**given))
+            # A folder has no payload indexes, and the client warns of them.
+            monkeypatch.setattr(client, "create_payload_index", lambda *arguments: None)
             return "http://there"
         pytest.importorskip("lancedb")
         return str(tmp_path / "it's a store")
 
     return place
-
-
-def _keep_in_folder(qdrant_client, folder, monkeypatch):
-    """Let the client of Qdrant keep the collections of all servers in a folder."""
-    made = qdrant_client.QdrantClient
-    # The stand-in has no payload indexes, and warns of them.
-    monkeypatch.setattr(made, "create_payload_index", lambda *arguments: None)
-    monkeypatch.setattr(
-        qdrant_client,
-        "QdrantClient",
-        lambda url, **more: made(path=str(folder), force_disable_check_same_thread=True),
-    )
