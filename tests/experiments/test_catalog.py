@@ -17,6 +17,7 @@ from tiny_run import (
     command,
     command_of,
     history,
+    small_encoder,
     stopping_after_a_checkpoint,
 )
 
@@ -48,9 +49,7 @@ def data(tmp_path_factory):
 def words(data):
     """The words of a run with two encoders."""
     other = data / "other.keras"
-    scaled = keras.layers.Rescaling(1 / 255)
-    maps = [keras.Input([16, 16, 3]), scaled, keras.layers.Conv2D(5, 3, strides=4)]
-    keras.Sequential(maps).save(other)
+    small_encoder().save(other)
     return [*WORDS, f"--data_dir={data}", f"--candidate_backbone={other}"]
 
 

@@ -4,7 +4,7 @@ import io
 import json
 import shutil
 import sys
-import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -76,9 +76,7 @@ def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(index, monke
 def test_an_address_in_an_index_is_not_opened(
     index, kind, parameters, tmp_path, monkeypatch, capsys
 ):
-    opened, place = [], f"s3://bucket/photos{parameters}"
-    elsewhere = types.SimpleNamespace(exists=lambda: True)
-    files = types.SimpleNamespace(opened_folder=lambda place: opened.append(place) or elsewhere)
+    files, place = mock.Mock(), f"s3://bucket/photos{parameters}"
     monkeypatch.setitem(sys.modules, "experiments.searching.file_systems", files)
     query = f"--query={index.parent / 'photos' / 'a' / '0.png'}"
     settings = read_settings(index)
@@ -92,11 +90,11 @@ def test_an_address_in_an_index_is_not_opened(
         store.write(described, made_rows(["a.png", "b.png"], vectors, {"class": ["", ""]}))
         monkeypatch.setattr("experiments.searching.gallery.open_store", lambda address: store)
     code, said = found(capsys, index, query)
-    assert code == 2 and not opened
+    assert code == 2 and not files.opened_folder.called
     # Parameters of the address can mislead.
     assert "opened only if the command line sets it: --images=s3://bucket/photos\n" in said
     assert found(capsys, index, query, f"--images={place}")["metric"] == "cosine"
-    assert opened == [place]
+    files.opened_folder.assert_called_once_with(place)
 
 
 def test_other_images_or_settings_are_refused():
