@@ -4,13 +4,12 @@ import json
 import shutil
 import sys
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from photo_search import index_command, picture, png, save_color_model, write_photos
 from PIL import Image
-from tiny_run import command_of
+from tiny_run import command_of, small_encoder
 
 from experiments.evaluation import saved_model as image_embedder
 from experiments.searching.images import ImageFolder
@@ -234,9 +233,8 @@ def test_unsupported_files_in_an_object_store_are_counted(tmp_path, caplog):
         (tmp_path / name).touch()
     uri = tmp_path.as_uri()
     assert [file.path for file in ImageFolder(uri).files()] == ["a/1.png"]
-    line = "3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG, or install the package "
-    line += "pillow-heif, which reads HEIC"
-    assert [record.message for record in caplog.records] == [f"{uri}: {line}"]
+    [line] = caplog.messages
+    assert line.startswith(f"{uri}: 3 files are not read: 2 .heic, 1 .cr2; convert them to JPEG")
 
 
 def test_a_prefix_that_is_too_long_and_images_that_cannot_be_embedded(photos, refused):
@@ -265,29 +263,27 @@ def test_a_damaged_index_or_an_index_of_other_images_is_not_changed(
 
 @pytest.mark.slow
 def test_an_image_folder_that_disappears_stops_the_command(
-    tmp_path, output, photos, command, monkeypatch, capsys
+    output, photos, command, monkeypatch, capsys
 ):
     assert command() == 0
-    index, call = output / "index", image_embedder.ImageEmbedder.__call__
-    write_photos(photos, [f"new/{number:02}.png" for number in range(9)])
+    call = image_embedder.ImageEmbedder.__call__
+    names = [*NAMES, *(f"new/{number}.png" for number in range(9))]
+    write_photos(photos, names)
 
     def losing(self, encoded):
-        if not (tmp_path / "saved").exists():
-            shutil.move(photos, tmp_path / "saved")
-            photos.mkdir()  # like the mount point of a lost drive
+        shutil.rmtree(photos)
+        photos.mkdir()  # like the mount point of a lost drive
         return call(self, encoded)
 
-    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", losing)
-    capsys.readouterr()
-    assert command() == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(image_embedder.ImageEmbedder, "__call__", losing)
+        assert command() == 1
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"stopped: the folder of the images is gone: {photos}.")
-    assert sorted(load_index(index).ids) == sorted(NAMES)
-    monkeypatch.setattr(image_embedder.ImageEmbedder, "__call__", call)
-    photos.rmdir()
-    shutil.move(tmp_path / "saved", photos)
+    assert load_index(output / "index").ids.tolist() == NAMES
+    write_photos(photos, names)
     assert command() == 0
-    assert load_index(index).num_items == len(NAMES) + 9
+    assert load_index(output / "index").num_items == len(NAMES) + 9
     assert not (output / "skipped.txt").exists()
 
 
@@ -303,9 +299,7 @@ def test_names_of_skipped_files_are_escaped_and_can_be_read_back(output, photos,
 def test_a_damaged_model_and_a_model_with_another_signature(tmp_path, model, refused):
     damaged = shutil.copytree(model, tmp_path / "damaged")
     write_checksums(damaged)
-    graph = bytearray((damaged / "saved_model.pb").read_bytes())
-    graph[len(graph) // 2] ^= 1
-    (damaged / "saved_model.pb").write_bytes(graph)
+    (damaged / "saved_model.pb").write_bytes(b"damaged")
     outputs = [f"--output={tmp_path / name}" for name in ("one", "two")]
     refused("saved_model.pb has changed since", f"--saved_model={damaged}", outputs[0])
     module, other = tf.Module(), tmp_path / "other"
@@ -335,10 +329,7 @@ def test_paths_outside_the_folder_are_refused(tmp_path, name):
 
 @pytest.mark.slow
 def test_a_backbone_needs_no_training(tmp_path, output, photos, embedded, capsys):
-    backbone = keras.Sequential(
-        [keras.Input((16, 16, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(9, 4, 4)]
-    )
-    backbone.save(tmp_path / "backbone.keras")
+    small_encoder().save(tmp_path / "backbone.keras")
     given = [f"--images={photos}", f"--output_dir={output}"]
     given += [f"--backbone={tmp_path / 'backbone.keras'}", "--image_size=16"]
     assert index_command(*given) == 0

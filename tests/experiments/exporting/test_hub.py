@@ -108,9 +108,7 @@ def test_from_hub_downloads_the_model(run, monkeypatch):
     assert models.from_hub("me/glyphs", revision="v1").output_shape == (None, 6)
     download.assert_called_once_with("me/glyphs", "model.keras", revision="v1")
     download.side_effect = OSError("404 Client Error\nmore lines")
-    with pytest.raises(
-        ArgumentError, match="name must be a repository.*me/nothing.*404 Client Error"
-    ):
+    with pytest.raises(ArgumentError, match="name must be .*me/nothing.*404 Client Error"):
         models.from_hub("me/nothing")
 
 
