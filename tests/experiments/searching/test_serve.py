@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from unittest import mock
 
 import processes
 import pytest
@@ -28,6 +29,8 @@ from experiments.evaluation.saved_model import fingerprint
 from experiments.searching import serve, visual_search
 from experiments.searching.answer import Answer, SearchResult, answers_text
 from experiments.searching.columns import Columns
+from experiments.searching.gallery import FolderGallery
+from experiments.searching.store import StoreError
 from experiments.searching.visual_search import VisualSearch
 
 
@@ -195,6 +198,13 @@ def test_cross_site_requests_of_a_browser_are_refused(client):
 def test_an_invalid_host(index):
     with pytest.raises(ValueError, match="host must be a name or address .* got a b"):
         serve.open_server(VisualSearch(index), "a b", 0)
+
+
+def test_a_store_that_does_not_answer(client, monkeypatch):
+    gone = mock.Mock(side_effect=StoreError("gone"))
+    monkeypatch.setattr(FolderGallery, "nearest", gone)
+    for answer in (client.get("/search?item=1"), upload(client, png(1))):
+        assert answer.status_code == 503 and "The store" in answer.json["error"]
 
 
 @pytest.mark.slow
