@@ -244,7 +244,6 @@ def two_steps(name, data_dirs, folder, *more, own_backbone=False):
     result = json.loads((folder / "result.json").read_text())
     [row] = history(folder)
     assert row["step"] == 2
-    assert np.isfinite(row["train/loss"])
     assert result["recall"]["embedding, cosine"]["1"] == row["test/recall@1/cosine"]
     page = (folder / "report.html").read_text()
     assert (f"{PAPER}, cosine" in page) == bool(scores_of(name))

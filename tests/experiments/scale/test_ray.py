@@ -82,8 +82,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(folder):
 @pytest.mark.parametrize("store", ["parquet", "lancedb"])
 def test_a_killed_command_continues_and_leaves_no_process(store, folder):
     """Killed when Ray starts, when a worker starts, and after 1, 3, and all files."""
-    if store == "lancedb":
-        pytest.importorskip("lancedb")
+    pytest.importorskip({"parquet": "pyarrow", "lancedb": "lancedb"}[store])
     output, address = folder / "out", f"{store}:{folder / 'store'}"
     command_line = words(folder, output, address, "--workers=2")
     moments = [("raylet/raylet", 0), ("_Embedder", 0), (None, 1), (None, 3), (None, 10)]

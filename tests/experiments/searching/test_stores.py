@@ -57,9 +57,7 @@ def test_neighbors_equal_exact_index(opened, metric):
     opened().write(stores.description(metric=metric), rows)
     gallery = StoreGallery(opened())
     assert gallery.paths == sorted(PATHS) and gallery.columns.own_names == ["brand"]
-    queries = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
-    if metric == "cosine":
-        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    queries = stores.rows(PATHS[:5], seed=1, metric=metric).vectors
     for where in ((), (("folder", "b"),), (("class", "c"), ("brand", "it's 1"))):
         mask = gallery.columns.mask(where)
         allowed = mask if mask is None else np.array(gallery.paths)[mask].tolist()
