@@ -221,7 +221,8 @@ def branch(
     if jax.default_backend() == "cpu":
         # There, XLA takes 20 to 190 times as long for a gradient of convolutions in a condition.
         result, after = jax.tree.map(
-            lambda *values: jax.numpy.where(first, *values), *(step(before) for step in steps)
+            lambda one, other: jax.numpy.where(first, one, other),
+            *(step(before) for step in steps),
         )
     else:
         result, after = jax.lax.cond(first, *steps, before)
