@@ -36,7 +36,7 @@ def decoded(image):
 
 
 def exported(name, folder, examples=None):
-    """Export a model. Return its embeddings of `IMAGES`, and the function that the export has."""
+    """Export a model. Return its embeddings of `IMAGES`, and the function of the export."""
     format, source = FORMATS[name], Source(model(), decoded, examples)
     for package in format.packages:
         with warnings.catch_warnings():
