@@ -63,14 +63,6 @@ def naive_neighbors(embeddings, metric, gallery=None):
     ]
 
 
-def naive_recall(embeddings, labels, k, metric, gallery=None, gallery_labels=None):
-    hits = 0
-    of_items = labels if gallery is None else gallery_labels
-    for query, rows in enumerate(naive_neighbors(embeddings, metric, gallery)):
-        hits += any(of_items[row] == labels[query] for row in rows[:k])
-    return hits / len(labels)
-
-
 def recall_at_10(index, embeddings):
     """Return recall by its definition: the share of each row's 10 nearest others in the result."""
     exact, _ = ExactIndex(embeddings, index.metric).search(embeddings, 11)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from retrieval_sets import awkward_set, naive_neighbors, naive_recall
+from retrieval_sets import awkward_set, naive_neighbors
 
 from keras_dml.metrics import (
     class_mean_accuracy,
@@ -13,28 +13,21 @@ from keras_dml.metrics import (
     neighbors,
     precision_at_r,
     recall_at_k,
-    retrieval_task,
 )
-from keras_dml.retrieval import METRICS, ExactIndex
+from keras_dml.retrieval import METRICS
 
 
-@pytest.fixture(params=["chosen", "exact"])
-def index(request, monkeypatch):
-    if request.param == "exact":
-        monkeypatch.setattr(retrieval_task, "make_index", ExactIndex)
-
-
-@pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("with_gallery", [False, True])
 def test_neighbors_and_recall_agree_with_a_naive_loop(metric, with_gallery, monkeypatch):
     """Without a gallery, the query's row is left out, but not its copies."""
     monkeypatch.setattr(neighbors, "_BLOCK", 7)
     queries, labels = awkward_set()
-    sets, most = {}, 79
+    sets, most, labels_of_items = {}, 79, labels
     if with_gallery:
         gallery, gallery_labels = awkward_set(1)
-        sets = {"gallery": gallery[:33], "gallery_labels": gallery_labels[:33]}
+        labels_of_items = gallery_labels[:33]
+        sets = {"gallery": gallery[:33], "gallery_labels": labels_of_items}
         gallery[3:9] = queries[11]
         most = 33
     expected = np.array(naive_neighbors(queries, metric, sets.get("gallery")))
@@ -45,13 +38,12 @@ def test_neighbors_and_recall_agree_with_a_naive_loop(metric, with_gallery, monk
         assert (np.diff(scores) * (1 if metric == "l2" else -1) >= 0).all()
     ks = [8, 1, 2, most]
     found = recall_at_k(queries, labels, ks, metric, **sets)
+    hits = labels_of_items[expected] == labels[:, None]
+    assert found == {k: hits[:, :k].any(axis=1).mean() for k in ks}
     assert list(found) == ks
-    for k in ks:
-        assert found[k] == naive_recall(queries, labels, k, metric, **sets)
     assert found[most] < 1  # queries without an item of their class can only miss
 
 
-@pytest.mark.usefixtures("index")
 def test_a_collapsed_model_scores_only_by_row_order():
     # All are equal: the nearest of row 0 is row 1, of every other row 0.
     labels = np.array([0, 1, 0, 0, 1])
@@ -82,15 +74,6 @@ def test_bad_arguments_of_recall(change, message):
     arguments = {"embeddings": np.eye(5), "labels": np.zeros(5), "ks": [1], **change}
     with pytest.raises(ValueError, match=message):
         recall_at_k(**arguments)
-
-
-@pytest.mark.parametrize("exponent", [-115, 120])
-def test_recall_by_distance_does_not_depend_on_the_scale(exponent):
-    """Squares of numbers below 1e-22 are 0 in float32, and above 1e19 infinite."""
-    embeddings, labels = awkward_set(0)
-    assert recall_at_k(embeddings * 2.0**exponent, labels, [1, 2, 8], "l2") == recall_at_k(
-        embeddings, labels, [1, 2, 8], "l2"
-    )
 
 
 def naive_precision(embeddings, labels, metric, gallery=None, gallery_labels=None):

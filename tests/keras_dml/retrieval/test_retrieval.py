@@ -98,13 +98,6 @@ def test_near_copies_in_clusters_far_from_their_mean(
         np.testing.assert_array_equal(rows, some[expected_some[:, :k]])
 
 
-def bad(values):
-    embeddings = np.zeros((9, 2), np.float32)
-    for row, value in values.items():
-        embeddings[row, 1] = value
-    return embeddings
-
-
 @pytest.mark.parametrize(
     ("embeddings", "metric", "message"),
     [
@@ -114,8 +107,8 @@ def bad(values):
         (np.zeros((0, 3)), "l2", r"at least one row.*\(0, 3\)"),
         (np.full((2, 2), 1e39), "l2", "NaN or infinity in 2 of 2 rows"),
         ([["a", "b"]], "l2", "embeddings must be an array of numbers"),
-        (bad({4: np.nan, 7: -np.inf}), "cosine", r"in 2 of 9 rows \(row numbers 4, 7\)"),
-        (bad(dict.fromkeys(range(1, 9), np.nan)), "l2", r"8 of 9 .*numbers 1, 2, 3, 4, 5, …\)"),
+        ([[0, 1], [0, np.nan], [-np.inf, 0]], "cosine", r"in 2 of 3 rows \(row numbers 1, 2\)"),
+        (np.full((8, 2), np.nan), "l2", r"8 of 8 .*numbers 0, 1, 2, 3, 4, …\)"),
     ],
 )
 def test_invalid_items(embeddings, metric, message):
@@ -135,7 +128,7 @@ def test_invalid_items(embeddings, metric, message):
 )
 def test_invalid_queries(queries, k, message):
     with pytest.raises(ValueError, match=message):
-        ExactIndex(bad({}), "l2").search(queries, k)
+        ExactIndex(np.zeros((9, 2)), "l2").search(queries, k)
 
 
 def tree(items, metric, ids=None):
@@ -254,19 +247,12 @@ def test_recall_of_prefixes_is_measured_and_grows_with_the_candidates():
     assert PrefixIndex(items[:1], length=2).measured_recall == 1.0
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_prefix_index_is_saved_and_served_exactly(metric, tmp_path):
-    items, queries = rows(), rows(6, seed=1)
-    index = PrefixIndex(items, metric, length=2, candidates=8)
+def test_a_prefix_index_is_saved_with_its_parameters(tmp_path):
+    index = PrefixIndex(rows(), length=2, candidates=8)
     index.save(tmp_path / "index")
     loaded = load_index(tmp_path / "index")
     assert (loaded.length, loaded.candidates) == (2, 8)
-    assert_same(loaded, index, queries, 5)
-    exact, exact_scores = ExactIndex(items, metric).search(queries, 5)
-    assert (index.search(queries, 5)[0] != exact).any()
-    served, scores = index.serving_module().search(np.float32(queries), 5)
-    np.testing.assert_array_equal(served, exact)
-    np.testing.assert_allclose(scores, exact_scores, rtol=1e-6, atol=1e-6)
+    assert_same(loaded, index, rows(6, seed=1), 5)
 
 
 @pytest.mark.parametrize(
