@@ -20,9 +20,8 @@ DECAY = 0.3
 def layer_with_variables():
     """Return a model with a nonzero kernel, bias, scale, and offset."""
     rng = np.random.default_rng(0)
-    inputs = keras.Input((3,))
-    x = keras.layers.Dense(4, name="dense")(inputs)
-    model = keras.Model(inputs, keras.layers.BatchNormalization(name="norm")(x))
+    layers = keras.layers.Dense(4, name="dense"), keras.layers.BatchNormalization(name="norm")
+    model = functional((3,), *layers)
     model.set_weights([rng.normal(size=w.shape).astype("float32") for w in model.get_weights()])
     return model
 
