@@ -205,16 +205,10 @@ def test_an_optimizer_tracks_the_same_variables_as_keras(name):
     assert held[0] == held[1]
 
 
-@pytest.fixture(scope="module")
-def golden():
-    with np.load(peer.FILE) as arrays:
-        return dict(arrays)
-
-
 @pytest.mark.any_backend
 @pytest.mark.parametrize("case", peer.CASES)
-def test_the_weights_match_pytorch_with_warm_up_decay_and_a_factor(case, golden):
-    layer = keras.layers.Dense(4)
+def test_the_weights_match_pytorch_with_warm_up_decay_and_a_factor(case):
+    golden, layer = np.load(peer.FILE), keras.layers.Dense(4)
     layer.build((None, 3))
     layer.set_weights([golden["kernel"], golden["bias"]])
     optimizer = optimizers.SGD(

@@ -23,10 +23,8 @@ def network(run_eagerly=True):
 
 
 def fit(model, callbacks, epochs=2, labels=LABELS):
-    history = model.fit(
-        IMAGES, labels, epochs=epochs, batch_size=24, verbose=0, callbacks=callbacks
-    )
-    return history.history
+    how = {"epochs": epochs, "batch_size": 24, "verbose": 0}
+    return model.fit(IMAGES, labels, callbacks=callbacks, **how).history
 
 
 class Batches(keras.utils.PyDataset):

@@ -30,7 +30,7 @@ def test_neighbors_and_recall_agree_with_a_naive_loop(metric, with_gallery, monk
         sets = {"gallery": gallery[:33], "gallery_labels": labels_of_items}
         gallery[3:9] = queries[11]
         most = 33
-    expected = np.array(naive_neighbors(queries, metric, sets.get("gallery")))
+    expected = naive_neighbors(queries, metric, sets.get("gallery"))
     for k in (1, 4, 20, most):
         rows, scores = nearest_neighbors(queries, k, metric, sets.get("gallery"))
         np.testing.assert_array_equal(rows, expected[:, :k])
