@@ -137,12 +137,6 @@ def test_eigenvalues_above_and_below_the_floor(z, last_bias, above):
     loss = losses.PairwiseCrossEntropyLoss(**arguments)
     expected = oracles.mean_loss(oracles.pairwise_cross_entropy, ids, z, lam_floor=FLOOR, p=p)
     assert float(compiled(loss)(ids, z)) == pytest.approx(expected, rel=1e-9)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        shapes = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, z.shape[1]], tf.float64)]
-        call = tf.function(loss.__call__, input_signature=shapes, jit_compile=True)
-        assert float(call(ids, z)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_pairwise_loss_can_exceed_the_smallest_cross_entropy():
