@@ -109,10 +109,9 @@ def test_queries_without_matches():
     assert found.queries_without_match == 3
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_class_mean_accuracy_agrees_with_its_definition(seed):
+def test_class_mean_accuracy_agrees_with_its_definition():
     """Classes of unequal size and length, one missing in training, one missing in the test set."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     centres = generator.normal(size=(6, 4)) * generator.uniform(0.5, 3, size=(6, 1))
     train_labels = generator.choice([0, 1, 2, 4, 7], 60, p=[0.5, 0.2, 0.1, 0.1, 0.1])
     labels = generator.choice([0, 1, 3, 4, 7], 40)
