@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from backend import compiled, parts, value_and_gradient
+from backend import compiled, eager, parts, value_and_gradient
 from keras import ops
 from loss_cases import CASES, each
 
@@ -129,10 +129,6 @@ def xla(function):
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True)
-
-
-def eager(function):
-    return function
 
 
 modes = pytest.mark.parametrize(
