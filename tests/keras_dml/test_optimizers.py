@@ -150,8 +150,7 @@ def test_it_works_inside_a_loss_scale_optimizer():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     infinite = [np.full(v.shape, np.inf, "float32") for v in after]
     (again,) = run(scaled, variables, [infinite])
-    for a, b in zip(again, after):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(again, after)
 
 
 def test_an_invalid_multiplier_and_an_unknown_variable():
@@ -188,8 +187,7 @@ def test_without_an_update_the_weights_stay_unchanged():
     optimizer = optimizers.SGD(0.1, use_ema=True)
     optimizer.build(model.trainable_variables)
     optimizer.finalize_variable_values(model.trainable_variables)
-    for a, b in zip(before, model.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(model.get_weights(), before)
 
 
 @tiers.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"], ["AdamW"])

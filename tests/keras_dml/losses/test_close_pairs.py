@@ -79,8 +79,7 @@ def test_losses_in_float64_of_very_close_pairs(case, apart=1e-6):
     rng = np.random.default_rng(4)
     ids = np.array([0, 0, 1, 1, 2, 2, 2, 0])
     z = 0.3 * oracles.unit(rng.normal(size=(8, 6)))
-    steps = rng.normal(size=(8, 6))
-    steps /= np.linalg.norm(steps, axis=1, keepdims=True)
+    steps = oracles.unit(rng.normal(size=(8, 6)))
     z[1] = z[0] + apart * steps[1]  # a positive
     z[4] = z[2] + apart * steps[4]  # a negative
     loss = losses.get(case.name, **case.arguments, dtype="float64")

@@ -46,8 +46,7 @@ def test_identical_and_near_rows_fall_into_the_narrowest_bins(with_gallery):
     sets = {"gallery": z[1::2], "gallery_labels": labels[1::2]} if with_gallery else {}
     queries, own = (z[::2], labels[::2]) if with_gallery else (z, labels)
     found = distance_histograms(queries, own, bins=bins, **sets)
-    unit = z.astype("float64") / np.linalg.norm(z.astype("float64"), axis=1, keepdims=True)
-    unit = unit.astype("float32").astype("float64")
+    unit = normalize(z.astype("float64")).astype("float32").astype("float64")
     distance = np.linalg.norm(unit[4] - unit[5])
     cells = np.flatnonzero(found.positive)
     assert cells[0] == 0 and found.positive[0] == 3
