@@ -96,12 +96,12 @@ def answering(index):
         server.close()
 
 
-def send(port, data, name="photo.png", k=3, timeout=60):
+def send(port, data, name="photo.png"):
     """Upload an image as a browser does, over a new connection. Return the status and the JSON."""
     head = f'--x\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=timeout)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    connection.request("POST", f"/search?k={k}", head.encode() + data + b"\r\n--x--\r\n", headers)
+    connection.request("POST", "/search?k=3", head.encode() + data + b"\r\n--x--\r\n", headers)
     answer = connection.getresponse()
     found = answer.status, json.loads(answer.read())
     connection.close()

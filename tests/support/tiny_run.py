@@ -107,11 +107,7 @@ def start(*words, **environment):
 
 def finish(process, code=0):
     """Return the output of a process, which must end with this exit code."""
-    try:
-        output, _ = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode == code, output
+    (output,) = processes.finish([process], code=code)
     return output
 
 
