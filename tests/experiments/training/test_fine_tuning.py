@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
+from batches import functional
 from tiny_run import (
     TINY,
     assert_serves_its_embeddings,
@@ -168,9 +169,8 @@ def test_view_seeds_depend_on_seed_view_and_image():
 
 def net(name="conv", filters=4, scale=1 / 255):
     keras.utils.set_random_seed(0)
-    inputs = keras.Input((8, 8, 3))
-    x = keras.layers.Rescaling(scale)(inputs)
-    return keras.Model(inputs, keras.layers.Conv2D(filters, 3, name=name)(x))
+    convolution = keras.layers.Conv2D(filters, 3, name=name)
+    return functional((8, 8, 3), keras.layers.Rescaling(scale), convolution)
 
 
 def test_the_fingerprint_depends_on_weights_and_layers_but_not_on_names():
@@ -219,7 +219,7 @@ def test_freezing_a_subclassed_backbone_freezes_its_layers(waits, subclassed, tm
 
 
 def test_a_backbone_that_was_saved_frozen_needs_a_flag(tmp_path):
-    model = net(name="conv")
+    model = net()
     model.trainable = False
     with pytest.raises(UsageError, match=r"backbone must be trainable.*mine.keras.*--freeze_b"):
         encoders.embedding_model(with_backbone(model, tmp_path))

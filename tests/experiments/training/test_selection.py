@@ -100,7 +100,6 @@ def rows(*scores):
     ("scores", "evaluations"),
     [
         ((), 0),
-        ((0.3, 0.4, 0.5), 0),
         ((0.3, 0.5, 0.4), 1),
         ((0.3, 0.5, 0.5, 0.5), 2),  # an equal score is not a gain
         ((0.5, 0.3, 0.4, 0.45), 3),  # rising, but not above the best
