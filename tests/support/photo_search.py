@@ -9,10 +9,11 @@ import threading
 import numpy as np
 import tensorflow as tf
 from PIL import Image
+from tiny_run import command_of
 
-from experiments import index
-from experiments.options.command_line import run_command
 from pipelines import EvaluationTransform
+
+index_command = command_of("index")
 
 
 class Colors(tf.Module):
@@ -52,11 +53,6 @@ def write_photos(root, names):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         picture(seed).save(root / name)
     return root
-
-
-def index_command(*arguments):
-    """Run experiments.index and return its exit code."""
-    return run_command(index.main, ["index", *map(str, arguments)])
 
 
 def plain_embeddings(made, output):

@@ -33,6 +33,12 @@ TINY = [
     "--recall_at=1,2",
 ]
 
+# Three steps per epoch, so that RankMI stops between its two alternating updates.
+TINY_EPOCHS = [
+    *("--epochs=4", "--steps_per_epoch=3", "--eval_every=2"),
+    *("--jitter=0.2,0.2,0.2,0.1", "--deterministic"),
+]
+
 # For several workers, without photos. 132 test images are not a multiple of the batch size, per
 # worker or in total.
 TINY_GLYPHS = [

@@ -11,7 +11,6 @@ from experiments.evaluation import scores
 from experiments.evaluation.evaluators import widest_classes
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.scores import ROWS, Embeddings, Score
-from experiments.options.command_line import run_command
 from keras_dml import metrics
 
 evaluate = command_of("evaluate")
@@ -85,8 +84,8 @@ def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, 
     recipe = tmp_path / "tiny.flags"
     recipe.write_text("\n".join([*TINY, f"--data_dir={photos}"]))
     output = tmp_path / "out"
-    words = ["compare", f"--recipes={recipe}", "--loss=contrastive", f"--output_dir={output}"]
-    assert run_command(compare.main, words) == 0
+    words = [f"--recipes={recipe}", "--loss=contrastive", f"--output_dir={output}"]
+    assert command_of("compare")(*words) == 0
     said = capsys.readouterr().out
     page = (output / "comparison.html").read_text()
     assert "Spread, cosine" in page and "<h2>Spread over epochs</h2>" in page

@@ -32,7 +32,6 @@ from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
 
 FOLD = "--fold=1/4"
-PATIENT = ["--fold=1/2", "--schedule=constant", "--batch_size=4", "--steps_per_epoch=2"]
 
 
 def options(*words):
@@ -150,7 +149,8 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
     monkeypatch.setattr(refit, "run_module", lambda _, *words, **more: command(*words))
     folder = tmp_path / "run"
     # A learning rate of 0, so no evaluation has a gain after the first.
-    words = [*TINY, *PATIENT, "--learning_rate=0", "--epochs=50", "--patience=2"]
+    words = [*TINY, "--learning_rate=0", "--epochs=50", "--patience=2", "--fold=1/2"]
+    words += ["--schedule=constant", "--batch_size=4", "--steps_per_epoch=2"]
     words += [f"--data_dir={photos}", f"--output_dir={folder}"]
     assert command(*words) == 0
     said = capfd.readouterr().out

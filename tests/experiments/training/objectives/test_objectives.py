@@ -20,6 +20,8 @@ def test_every_loss_has_an_objective(name, objective):
 REFUSED = [
     ("spce --classifier", "loss must be one of .* with classifier=.*spce"),
     ("ice --objective=alternating", "loss must be one of .* with objective=.*ice"),
+    ("arcface --mining=hard", "loss must be one of .* with mining=.*arcface"),
+    ("arcface --relation=hierarchy", "loss must be one of .* with relation=.*arcface"),
     ("snca --dropout=0.5", "loss must be one of .* with dropout=.*snca"),
     ("rankmi --matryoshka=4,8", "loss must be one of .* with matryoshka=.*rankmi"),
     ("rankmi --chunk_size=3", "loss must be one of .* with chunk_size=.*rankmi"),
