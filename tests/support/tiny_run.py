@@ -13,7 +13,7 @@ import processes
 import pytest
 import tensorflow as tf
 
-from experiments.options.command_line import run_command
+from experiments.options import RunOptions, parse, run_command
 from experiments.training.run_files import Manifest
 from experiments.training.run_folder import RunFolder
 
@@ -47,6 +47,11 @@ TINY_GLYPHS = [
     *("--backbone=small_convnet", "--filters=8", "--weights=none", "--frozen_batch_norm"),
     *("--embedding_size=8", "--loss=ce", "--eval_batch_size=7", "--recall_at=1,2"),
 ]
+
+
+def run_options(*words):
+    """Return the options of a run with these flags."""
+    return parse(RunOptions, ["run", *words])
 
 
 def small_encoder(length=6):

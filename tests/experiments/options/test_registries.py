@@ -2,8 +2,9 @@
 
 import pytest
 import tiers
+from tiny_run import run_options as options
 
-from experiments.options import RunOptions, UsageError, parse
+from experiments.options import RunOptions, UsageError
 from experiments.options.help import help_text
 from experiments.options.loss_flags import flags_of_losses, taken_by
 from experiments.options.together import check_together
@@ -23,10 +24,6 @@ REFUSED = [
     (["--patience=2"], "patience must be 0 without --fold=.*2"),
     (["--refit", "--class_split=every_class"], "refit must be false with --class_split=every"),
 ]
-
-
-def options(*words):
-    return parse(RunOptions, ["run", *words])
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED)

@@ -15,9 +15,10 @@ from tiny_run import (
     finished_run,
     history,
 )
+from tiny_run import run_options as options
 from tiny_transformer import tiny_transformer
 
-from experiments.options import RunOptions, UsageError, data, parse
+from experiments.options import UsageError, data
 from experiments.options.command_line import REFUSALS
 from experiments.training import encoders, fit
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
@@ -25,11 +26,6 @@ from experiments.training.fit import Trainability
 from experiments.training.optimizer import backbone_optimizer, optimizer, scheduled
 from keras_dml import models, optimizers
 from pipelines import EvaluationTransform, ImageTable
-
-
-def options(*words):
-    return parse(RunOptions, ["run", *words])
-
 
 REFUSED = [
     ("--lora_rank=2", "lora_layers must be layers of small_convnet"),

@@ -20,11 +20,12 @@ from tiny_run import (
     kill_when,
     start,
 )
+from tiny_run import run_options as options
 
 from experiments.evaluation.evaluators import RetrievalScores
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.evaluation.scores import RECALL_AT_1 as RECALL
-from experiments.options import RunOptions, UsageError, parse
+from experiments.options import UsageError
 from experiments.training import refit, selection
 from experiments.training.plan import check_validated
 from experiments.training.run_files import read_finished
@@ -32,10 +33,6 @@ from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
 
 FOLD = "--fold=1/4"
-
-
-def options(*words):
-    return parse(RunOptions, ["run", *words])
 
 
 @pytest.mark.parametrize(

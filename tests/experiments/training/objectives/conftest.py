@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_run import run_options
 
-from experiments.options import RunOptions, parse
 from experiments.training import encoders
 from experiments.training.objectives import objective_of
 from experiments.training.objectives.base import Objective
@@ -53,7 +53,7 @@ def tiny(level_names):
         small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
         small += ["--embedding_size=5"]
         levels = [f"--levels={','.join(level_names)}"] if two_levels else []
-        options = parse(RunOptions, ["run", *small, *levels, *words])
+        options = run_options(*small, *levels, *words)
         objective = objective_of(options)
         keras.utils.set_random_seed(3)
         backbone, embedding = encoders.embedding_model(options)
@@ -70,4 +70,4 @@ def tiny(level_names):
 @pytest.fixture
 def objective():
     """Function: flags -> `Objective`."""
-    return lambda *words: objective_of(parse(RunOptions, ["run", *words]))
+    return lambda *words: objective_of(run_options(*words))
