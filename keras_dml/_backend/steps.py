@@ -6,6 +6,7 @@ step, in one `keras.StatelessScope` for all variables that the step uses.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar, cast
@@ -221,7 +222,8 @@ def branch(
     if jax.default_backend() == "cpu":
         # There, XLA takes 20 to 190 times as long for a gradient of convolutions in a condition.
         result, after = jax.tree.map(
-            lambda *values: jax.numpy.where(first, *values), *(step(before) for step in steps)
+            functools.partial(jax.lax.select, cast(Any, first)),
+            *(step(before) for step in steps),
         )
     else:
         result, after = jax.lax.cond(first, *steps, before)

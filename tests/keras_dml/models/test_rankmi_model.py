@@ -170,6 +170,20 @@ def test_steps_match_algorithm_1(k, sampling, steps=4):
         np.testing.assert_allclose(mine, theirs, atol=1e-6)
 
 
+@pytest.mark.any_backend
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="one way to choose the phase")
+def test_jax_on_a_gpu_chooses_the_phase_in_a_condition(monkeypatch):
+    x = images(3)
+    trained = []
+    for device in ("cpu", "gpu"):
+        monkeypatch.setattr("jax.default_backend", lambda device=device: device)
+        model = rankmi()
+        fit(model, x)
+        trained.append(weights(model))
+    for one, other in zip(*trained, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-9)
+
+
 def copies(*holders):
     """Return copies of all variables of models and optimizers."""
     return [np.copy(variable) for holder in holders for variable in holder.variables]
