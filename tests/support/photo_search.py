@@ -2,12 +2,12 @@
 
 import contextlib
 import http.client
-import io
 import json
 import threading
 
 import numpy as np
 import tensorflow as tf
+from image_files import encode
 from PIL import Image
 from tiny_run import command_of
 
@@ -42,9 +42,7 @@ def picture(seed, size=(20, 20)):
 
 def png(seed, size=(20, 20)):
     """Return the bytes of `picture`."""
-    file = io.BytesIO()
-    picture(seed, size).save(file, "PNG")
-    return file.getvalue()
+    return encode(picture(seed, size), "PNG")
 
 
 def write_photos(root, names):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from retrieval_sets import clusters
 from tiny_run import TINY, command_of, finished_run, history
 
 from experiments import compare
@@ -41,9 +42,7 @@ def embedded(z, labels):
 @pytest.fixture
 def mine(tmp_path):
     """A file with the embeddings of five classes."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(5), 8)
-    z = 2 * rng.normal(size=(5, 3))[labels] + rng.normal(size=(40, 3))
+    z, labels = clusters(5, 8, 3, scale=2.0)
     np.savez(tmp_path / "mine.npz", embeddings=z, labels=labels)
     return tmp_path / "mine.npz"
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from batches import images
 from tiny_run import run_options
 
 from experiments.training import encoders
@@ -60,9 +61,7 @@ def tiny(level_names):
         model = objective.training_model(embedding, 4)
         optimizer = backbone_optimizer(options, [backbone], 0.01)
         model.compile(optimizer, **objective.compile_arguments(10))
-        rng = np.random.default_rng(0)
-        images = rng.uniform(0, 255, (8, 16, 16, 3)).astype("float32")
-        return Tiny(objective, embedding, model, images, np.repeat(np.arange(4), 2))
+        return Tiny(objective, embedding, model, images(16, 8), np.repeat(np.arange(4), 2))
 
     return build
 
