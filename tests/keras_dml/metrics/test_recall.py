@@ -76,6 +76,15 @@ def test_bad_arguments_of_recall(change, message):
         recall_at_k(**arguments)
 
 
+@pytest.mark.parametrize("exponent", [-115, 120])
+def test_recall_by_distance_does_not_depend_on_the_scale(exponent):
+    """Squares of numbers below 1e-22 are 0 in float32, and above 1e19 infinite."""
+    embeddings, labels = awkward_set(0)
+    assert recall_at_k(embeddings * 2.0**exponent, labels, [1, 2, 8], "l2") == recall_at_k(
+        embeddings, labels, [1, 2, 8], "l2"
+    )
+
+
 def naive_precision(embeddings, labels, metric, gallery=None, gallery_labels=None):
     of_items = labels if gallery is None else gallery_labels
     averages, precisions = [], []
