@@ -1,6 +1,5 @@
 """`experiments.evaluate`: evaluation of models and of third-party embeddings."""
 
-import importlib.util
 import json
 import pathlib
 import re
@@ -12,6 +11,7 @@ import pytest
 import tiers
 from official_layouts import write_groceries
 from photo_search import png
+from retrieval_sets import needs_scann
 from tiny_run import command_of, small_encoder, write_run
 
 import pipelines
@@ -247,7 +247,7 @@ def test_unsuitable_models(model, photos, tmp_path, capsys):
     assert command(f"--model={tmp_path / 'any.keras'}", "--image_size=20", *data) == 0
 
 
-@pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
+@needs_scann
 def test_scores_by_scann_have_certificates(evaluated, capsys):
     words = ["--matryoshka=2,4", "--recall_at=1,3"]
     exact, _ = evaluated(*words)

@@ -23,7 +23,7 @@ def run(backend, *words, **environment):
 # One process each: RankMI, other kinds of training, and the losses, distributed in turn.
 GROUPS = 6
 SPREAD = {
-    "RankMI": ["rankmi"],
+    "RankMI": ["rankmi_model"],
     "others": ["dropout", "proxies", "chunks", "memory"],
     "optimizers": ["sgd", "velocity", "adam", "clipped", "averaged"],
 } | {

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
-from backend import compiled, value_and_gradient
+from backend import compiled, eager, value_and_gradient
 from batches import batch
 
 from keras_dml import losses, mining
@@ -27,13 +27,9 @@ def masks_of_loops(strategy, s, positive, negative):
         elif strategy == "easy":
             p = sorted(p, key=lambda j: -row[j])[:1]
         elif strategy == "semihard":
-            chosen = []
+            nearest_first, n = sorted(n, key=lambda j: -row[j]), []
             for j in p:
-                below = [k for k in n if row[k] < row[j]]
-                chosen += [max(below, key=lambda k: row[k])] if below else n and [
-                    min(n, key=lambda k: row[k])
-                ]  # fmt: skip
-            n = chosen
+                n += ([k for k in nearest_first if row[k] < row[j]] or nearest_first[-1:])[:1]
         elif strategy == "informative":
             p, n = (
                 [j for j in p if any(row[j] < row[k] + 0.1 for k in n)],
@@ -41,10 +37,6 @@ def masks_of_loops(strategy, s, positive, negative):
             )
         left[0, i, p], left[1, i, n] = True, True
     return left
-
-
-def eager(function):
-    return function
 
 
 @pytest.mark.parametrize("normalize", [True, False], ids=["unit", "raw"])

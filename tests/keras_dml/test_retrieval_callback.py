@@ -4,16 +4,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from retrieval_sets import clusters
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.losses import TripletLoss
 from keras_dml.metrics import precision_at_r, recall_at_k
 
-LABELS = np.repeat(np.arange(6), 4)
-CENTRES = np.random.default_rng(0).normal(size=(6, 5))
-IMAGES = (CENTRES[LABELS] + np.random.default_rng(1).normal(size=(24, 5))).astype("float32")
-VALIDATION = (CENTRES[LABELS] + np.random.default_rng(2).normal(size=(24, 5))).astype("float32")
+IMAGES, LABELS = clusters(6, 4, 5, 1)
+VALIDATION, _ = clusters(6, 4, 5, 1, seed=1)
 
 
 def network(run_eagerly=True):
@@ -24,10 +23,8 @@ def network(run_eagerly=True):
 
 
 def fit(model, callbacks, epochs=2, labels=LABELS):
-    history = model.fit(
-        IMAGES, labels, epochs=epochs, batch_size=24, verbose=0, callbacks=callbacks
-    )
-    return history.history
+    how = {"epochs": epochs, "batch_size": 24, "verbose": 0}
+    return model.fit(IMAGES, labels, callbacks=callbacks, **how).history
 
 
 class Batches(keras.utils.PyDataset):

@@ -42,6 +42,10 @@ def parts(loss, class_ids, embeddings):
     return tuple(keras.ops.convert_to_numpy(part) for part in call(class_ids, embeddings))
 
 
+def eager(function):
+    return function
+
+
 def compiled(loss):
     """Compute the loss inside a compiled graph."""
     if keras.backend.backend() == "jax":

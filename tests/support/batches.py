@@ -1,4 +1,4 @@
-"""Batches, images, small models, and a softmax, shared by the tests of losses and models."""
+"""Batches, images, and small models, shared by the tests of losses and models."""
 
 import keras
 import numpy as np
@@ -30,8 +30,3 @@ def functional(shape, *layers, **named):
     for layer in layers:
         x = layer(x)
     return keras.Model(inputs, x, **named)
-
-
-def softmax(scores):
-    masses = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return masses / masses.sum(axis=1, keepdims=True)

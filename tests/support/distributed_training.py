@@ -78,11 +78,8 @@ RECIPES = {
         ema_momentum=0.5,
     ),
 }
-# Loss, its arguments, optimizer recipe: each loss as its oracle declares it, and each of the
-# other recipes.
-CASES = {str(case): (case.name, case.arguments, "plain") for case in NON_DEFAULT} | {
-    recipe: ("multi_similarity", {"beta": 10.0}, recipe) for recipe in RECIPES if recipe != "plain"
-}
+# A `keras.Model` trains on the devices of one TensorFlow process only.
+MODEL = models.DistributedModel if ON_JAX or "TF_CONFIG" in os.environ else keras.Model
 # Losses whose parts are recorded, too.
 WITH_PARTS = ("contrastive", "ce", "quadruplet")
 # Images to embed: no batch size and no number of replicas divides this number.
@@ -130,22 +127,22 @@ def building(strategy):
         yield
 
 
-def train(strategy, build, *arguments, **named):
+def train(strategy, build, **named):
     """Train the model that `build` returns in the strategy's scope, on its data if it has any."""
     with building(strategy):
-        model, *data = build(*arguments, **named)
+        model, *data = build(**named)
     return fitted(model, *data)
 
 
-def of_loss(loss_name, arguments, recipe, model=keras.Model):
+def of_loss(loss_name, arguments, recipe="plain"):
     """Build a model with a loss."""
     loss = losses.get(loss_name, **arguments)
     inputs, x = network()
     if loss.kind == "proxies":  # which compare cosines
         x = keras.layers.Activation("tanh")(x)
-    if recipe.startswith("keras_"):  # which clip each replica's part in a `keras.Model`
-        model = models.DistributedModel
-    model = model(inputs, x, name="net")
+    # These optimizers clip each replica's part in a `keras.Model`.
+    cls = models.DistributedModel if recipe.startswith("keras_") else MODEL
+    model = cls(inputs, x, name="net")
     parts = ("tightness", "contrastive") if loss_name in WITH_PARTS else ()
     metrics = [LossPart(loss, part) for part in parts]
     model.compile(RECIPES[recipe](model.get_layer("head").kernel.path), loss, metrics=metrics)
@@ -253,8 +250,15 @@ def tags():
     return model, batches().map(two_tags)
 
 
-# The training of wrappers and heads.
-OTHERS = {
+# Functions that build: each loss as its oracle declares it, the other recipes, wrappers, and heads.
+CASES = {
+    **{str(case): functools.partial(of_loss, case.name, case.arguments) for case in NON_DEFAULT},
+    **{
+        recipe: functools.partial(of_loss, "multi_similarity", {"beta": 10.0}, recipe)
+        for recipe in RECIPES
+        if recipe != "plain"
+    },
+    "rankmi_model": rankmi,
     "proxies": proxies,
     "memory": memory,
     "chunks": chunks,
@@ -264,6 +268,10 @@ OTHERS = {
     "tags": tags,
     "rankmi_clipped": functools.partial(rankmi, global_clipnorm=0.1),
 }
+QUICK = [*(str(case) for case in NON_DEFAULT if case.quick), "rankmi_model"]
+"""The cases of the quick tests: losses whose oracle is marked as quick, and RankMI's model."""
+MORE = [case for case in CASES if case not in QUICK]
+"""The cases that only the longer checks train."""
 
 
 def train_batch_norm(strategy, synchronized):
@@ -377,9 +385,8 @@ def embedded(strategy):
         model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(inputs))
     pixels = np.broadcast_to(np.arange(IMAGES)[:, None, None, None], (IMAGES, 8, 8, 3))
     table = pipelines.ImageTable.from_arrays(pixels.astype("uint8"), np.arange(IMAGES))
-    sizes = (3, 64)
     transform = pipelines.EvaluationTransform(8)
-    embedders = {size: TableEmbedder(model, transform, size, again=True) for size in sizes}
+    embedders = {size: TableEmbedder(model, transform, size, again=True) for size in (3, 64)}
     for embedder in embedders.values():
         embedder(table)
     again = {size: embedder(table)[:, 0].tolist() for size, embedder in embedders.items()}
@@ -400,9 +407,9 @@ def devices(count):
 def on_logical_devices(count):
     """Train the quick cases on `count` devices; if `count` is 2, on one device, too."""
     many = devices(count)
-    results = {"many": everything(many)}
+    results = {"many": trained(many, QUICK)}
     if count == 2:
-        results["one"] = everything(tf.distribute.get_strategy())
+        results["one"] = trained(tf.distribute.get_strategy(), QUICK)
         results["batch_norm"] = train_batch_norm(many, synchronized=False)
         results["unequal"] = [unequal_rows(many, known) for known in (True, False)]
         for side, strategy in (("one", tf.distribute.get_strategy()), ("many", many)):
@@ -416,8 +423,7 @@ def more_on_logical_devices(count):
     strategies = {"many": many} | ({"one": tf.distribute.get_strategy()} if count == 2 else {})
     results = {
         side: {
-            **trained(strategy, more_cases()),
-            **trained_otherwise(strategy),
+            **trained(strategy, MORE),
             "overflow": overflow(strategy),
             "loop": custom_loop(strategy),
         }
@@ -431,41 +437,18 @@ def more_on_logical_devices(count):
     return results
 
 
-def everything(strategy):
-    """Train the quick cases, by name, and RankMI's model."""
-    found = trained(strategy, quick_cases())
-    return {**found, "rankmi_model": train(strategy, rankmi)}
-
-
-def trained(strategy, cases, *model):
-    """Train these cases, with this class of models, and return their results by name."""
-    return {case: train(strategy, of_loss, *CASES[case], *model) for case in cases}
-
-
-def quick_cases():
-    """Return the cases of the quick tests: losses whose oracle is marked as quick."""
-    return [str(case) for case in NON_DEFAULT if case.quick]
-
-
-def more_cases():
-    """Return the cases that only the longer checks train."""
-    return [case for case in CASES if case not in quick_cases()]
-
-
-def trained_otherwise(strategy):
-    """Train wrappers and heads."""
-    return {name: train(strategy, build) for name, build in OTHERS.items()}
+def trained(strategy, cases):
+    """Train these cases and return their results by name."""
+    return {case: train(strategy, CASES[case]) for case in cases}
 
 
 def as_worker(more):
     """Return the results on one of several workers: of the quick cases, or of the others."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    cases = more_cases() if more else quick_cases()
-    found = trained(strategy, cases, models.DistributedModel)
     if more:
-        return {**found, **trained_otherwise(strategy)}
+        return trained(strategy, MORE)
     return {
-        "cases": {**found, "rankmi_model": train(strategy, rankmi)},
+        "cases": trained(strategy, QUICK),
         "several_steps": train(strategy, rankmi, steps_per_execution=3),
         "batch_norm": train_batch_norm(strategy, synchronized=False),
         "embedded": embedded(strategy),
@@ -475,14 +458,11 @@ def as_worker(more):
 def on_devices_of_jax(cases):
     """Train these cases on one and on several devices; JAX splits the CPU at its start."""
     strategy = tf.distribute.get_strategy()  # on JAX, the process sets the distribution
-    others = {"rankmi": rankmi, **OTHERS}
     found = {case: [] for case in cases}
     for case in cases:
-        build = others.get(case)
-        given = () if build else (*CASES[case], models.DistributedModel)
         for distribution in (None, keras.distribution.DataParallel(auto_shard_dataset=False)):
             keras.distribution.set_distribution(distribution)
-            found[case].append(train(strategy, build or of_loss, *given))
+            found[case].append(train(strategy, CASES[case]))
     return {"devices": len(keras.distribution.list_devices()), "cases": found}
 
 

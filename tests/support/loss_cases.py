@@ -1,6 +1,6 @@
 """Selections of the losses' cases for the shared tests."""
 
-import pytest
+import tiers
 from oracles import CASES
 
 DEFAULTS = [case for case in CASES if not case.arguments]
@@ -12,7 +12,7 @@ NON_DEFAULT = [
 """Cases with arguments, and losses without arguments: the cases to save, load, and fit."""
 
 
-def each(cases=CASES, quick=None, later=(pytest.mark.slow, pytest.mark.thorough)):
+def each(cases=CASES, quick=None, later=tiers.THOROUGH):
     """`pytest.mark.parametrize` over cases, of which only some are quick.
 
     Args:
@@ -21,11 +21,9 @@ def each(cases=CASES, quick=None, later=(pytest.mark.slow, pytest.mark.thorough)
         later: the marks of the other cases.
     """
     first = {case.name: case for case in reversed(cases)}
-    return pytest.mark.parametrize(
-        "case",
-        [
-            pytest.param(case, id=str(case), marks=() if now else later)
-            for case in cases
-            for now in [first[case.name] is case if quick is None else case.name in quick]
-        ],
-    )
+    sooner = [
+        case
+        for case in cases
+        if (first[case.name] is case if quick is None else case.name in quick)
+    ]
+    return tiers.parametrize("case", cases, sooner, later, ids=str)

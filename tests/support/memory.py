@@ -3,8 +3,8 @@
 import numpy as np
 
 
-def private_kilobytes(process="self"):
-    """Return the memory that only this process, or the one with this number, uses."""
+def private_kilobytes(process):
+    """Return the memory that only the process with this number uses."""
     with open(f"/proc/{process}/smaps_rollup") as file:
         lines = [line.split() for line in file if line.startswith(("Private_Clean", "Private_Di"))]
     return sum(int(kilobytes) for _, kilobytes, _ in lines)

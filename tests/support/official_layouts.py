@@ -51,18 +51,16 @@ def write_mat(path, class_ids, path_field, paths, **replaced):
     savemat(path, {"annotations": entries, "class_names": names})
 
 
-def write_cars(
-    root, class_ids=(1, 1, 2, 99, 100), content=b"", path_field="relative_im_path", **replaced
-):
+def write_cars(root, class_ids=(1, 1, 2, 99, 100), path_field="relative_im_path", **replaced):
     """Write Cars-196 as cars_annos.mat and car_ims/, with one image for each class id."""
     paths = [f"car_ims/{image:06}.jpg" for image in range(1, len(class_ids) + 1)]
     for path in paths:
-        write_image(root / path, content)
+        write_image(root / path)
     write_mat(root / "cars_annos.mat", class_ids, path_field, paths, **replaced)
     return root
 
 
-def write_cars_devkit(root, train_ids=(1, 99, 2), test_ids=(100, 1), content=b""):
+def write_cars_devkit(root, train_ids=(1, 99, 2), test_ids=(100, 1)):
     """Write Cars-196 as devkit/, cars_train/, and cars_test/, with one image for each class id."""
     (root / "devkit").mkdir(parents=True, exist_ok=True)
     for side, ids, name in (
@@ -71,7 +69,7 @@ def write_cars_devkit(root, train_ids=(1, 99, 2), test_ids=(100, 1), content=b""
     ):
         paths = [f"{image:05}.jpg" for image in range(1, len(ids) + 1)]
         for path in paths:
-            write_image(root / f"cars_{side}" / path, content)
+            write_image(root / f"cars_{side}" / path)
         write_mat(root / name, ids, "fname", paths)
     write_mat(root / "devkit" / "cars_meta.mat", [1], "fname", ["-"])
     return root

@@ -2,17 +2,18 @@
 
 import contextlib
 import http.client
-import io
 import json
 import threading
 
 import numpy as np
 import tensorflow as tf
+from image_files import encode
 from PIL import Image
+from tiny_run import command_of
 
-from experiments import index
-from experiments.options.command_line import run_command
 from pipelines import EvaluationTransform
+
+index_command = command_of("index")
 
 
 class Colors(tf.Module):
@@ -41,9 +42,7 @@ def picture(seed, size=(20, 20)):
 
 def png(seed, size=(20, 20)):
     """Return the bytes of `picture`."""
-    file = io.BytesIO()
-    picture(seed, size).save(file, "PNG")
-    return file.getvalue()
+    return encode(picture(seed, size), "PNG")
 
 
 def write_photos(root, names):
@@ -52,11 +51,6 @@ def write_photos(root, names):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         picture(seed).save(root / name)
     return root
-
-
-def index_command(*arguments):
-    """Run experiments.index and return its exit code."""
-    return run_command(index.main, ["index", *map(str, arguments)])
 
 
 def plain_embeddings(made, output):
@@ -96,12 +90,12 @@ def answering(index):
         server.close()
 
 
-def send(port, data, name="photo.png", k=3, timeout=60):
+def send(port, data, name="photo.png"):
     """Upload an image as a browser does, over a new connection. Return the status and the JSON."""
     head = f'--x\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=timeout)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    connection.request("POST", f"/search?k={k}", head.encode() + data + b"\r\n--x--\r\n", headers)
+    connection.request("POST", "/search?k=3", head.encode() + data + b"\r\n--x--\r\n", headers)
     answer = connection.getresponse()
     found = answer.status, json.loads(answer.read())
     connection.close()

@@ -22,15 +22,15 @@ def start(*words, stderr=subprocess.PIPE, **environment):
     )
 
 
-def finish(processes, timeout=300):
-    """Return the stdout of each process; all must succeed within a time limit in seconds."""
+def finish(processes, timeout=300, code=0):
+    """Return the stdout of each process; all must end with `code` within a limit in seconds."""
     try:
         ended = [process.communicate(timeout=timeout) for process in processes]
     finally:
         for process in processes:
             process.kill()
     for process, (out, err) in zip(processes, ended):
-        assert process.returncode == 0, f"{out[-3000:]}\n{err[-3000:]}"
+        assert process.returncode == code, f"{out[-3000:]}\n{(err or '')[-3000:]}"
     return [out for out, _ in ended]
 
 

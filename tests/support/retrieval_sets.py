@@ -1,9 +1,10 @@
-"""Retrieval by loops, sets of embeddings for it, and the mark of the tests that need ScaNN."""
+"""Retrieval by its definition, sets of embeddings for it, and the mark for tests with ScaNN."""
 
 import importlib.util
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 from keras_dml.retrieval import ExactIndex
 
@@ -36,39 +37,27 @@ def clusters(classes, size, dimensions, scale, seed=0):
     return centers[labels] + rng.normal(size=(len(labels), dimensions)), labels
 
 
-def naive_search(items, queries, metric, rows=None):
-    """Return for each query (row, score) of all items, or of `rows`, the best first, in float64.
+def naive_search(items, queries, metric):
+    """Return the rows and scores of all items for each query, the best first, in float64.
 
-    The order is by score as float32, then by row.
+    The order is by score as float32, then by row. The metric can also be "dot".
     """
-    items, result = np.asarray(items, np.float64), []
-    for query in np.asarray(queries, np.float64):
-        if metric == "l2":
-            scores = np.sqrt(((query - items) ** 2).sum(axis=1))
-        else:
-            lengths = np.sqrt((query**2).sum() * (items**2).sum(axis=1))
-            scores = (query * items).sum(axis=1) / np.where(lengths, lengths, 1)
-        scores = scores.astype(np.float32)
-        order = np.argsort(scores if metric == "l2" else -scores, kind="stable")
-        result.append([(row, scores[row]) for row in order if rows is None or row in rows])
-    return result
+    items, queries = np.asarray(items, np.float64), np.asarray(queries, np.float64)
+    scores = cdist(queries, items) if metric == "l2" else (queries[:, None] * items).sum(axis=2)
+    if metric == "cosine":
+        lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(items, axis=1)
+        scores /= np.where(lengths, lengths, 1)
+    scores = scores.astype(np.float32)
+    order = np.argsort(scores if metric == "l2" else -scores, axis=1, kind="stable")
+    return order, np.take_along_axis(scores, order, 1)
 
 
 def naive_neighbors(embeddings, metric, gallery=None):
     """Return all other rows, or all gallery rows, the nearest first."""
-    found = naive_search(embeddings if gallery is None else gallery, embeddings, metric)
-    return [
-        [row for row, _ in order if gallery is not None or row != query]
-        for query, order in enumerate(found)
-    ]
-
-
-def naive_recall(embeddings, labels, k, metric, gallery=None, gallery_labels=None):
-    hits = 0
-    of_items = labels if gallery is None else gallery_labels
-    for query, rows in enumerate(naive_neighbors(embeddings, metric, gallery)):
-        hits += any(of_items[row] == labels[query] for row in rows[:k])
-    return hits / len(labels)
+    order, _ = naive_search(embeddings if gallery is None else gallery, embeddings, metric)
+    if gallery is not None:
+        return order
+    return order[order != np.arange(len(order))[:, None]].reshape(len(order), -1)
 
 
 def recall_at_10(index, embeddings):

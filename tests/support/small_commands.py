@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kills import Command
 from official_layouts import write_cub
 from photo_search import save_color_model
-from tiny_run import TINY
+from tiny_run import TINY, TINY_EPOCHS
 
 from experiments.exporting.formats import FORMATS
 
@@ -49,8 +49,7 @@ def small_commands(photos, run, folder):
         folder: an empty folder.
     """
     model = f"--saved_model={save_color_model(folder / 'model')}"
-    training = [*TINY, f"--data_dir={photos}", "--deterministic", "--epochs=4"]
-    training += ["--steps_per_epoch=3", "--eval_every=2", "--jitter=0.2,0.2,0.2,0.1"]
+    training = [*TINY, f"--data_dir={photos}", *TINY_EPOCHS]
     recipes = []
     for loss in ("contrastive", "supcon"):
         recipes.append(folder / f"tiny_{loss}.flags")

@@ -6,12 +6,13 @@ size, rotation, background, light, and noise vary between photos.
 """
 
 import numpy as np
+from scipy import ndimage
 
 SIDE = 32
 
 
 def catalog(number, seed):
-    """Return the parameters of `num_classes` things: a dict of arrays with a row for each class."""
+    """Return the parameters of `number` things: a dict of arrays with a row for each class."""
     rng = np.random.default_rng([seed, 1])
     harmonics = np.arange(2, 7)
     return {
@@ -20,7 +21,7 @@ def catalog(number, seed):
         "frequency": rng.uniform(3, 16, number),
         "angle": rng.uniform(0, np.pi, number),
         "checks": rng.integers(0, 2, number),
-        "colours": rng.uniform(0, 1, (number, 2, 3)),
+        "colors": rng.uniform(0, 1, (number, 2, 3)),
     }
 
 
@@ -68,8 +69,8 @@ def _photograph(things, number, rng, other_colors, plain=False):
         texture = texture * np.sin(frequency * v)
     texture = 0.5 + 0.5 * np.tanh(3 * texture)[..., None]
     # Two colors that always contrast.
-    colours, own = things["colours"][number], rng.uniform(0, 1, (2, 3))
-    first, second = (1 - other_colors) * colours + other_colors * own
+    colors, own = things["colors"][number], rng.uniform(0, 1, (2, 3))
+    first, second = (1 - other_colors) * colors + other_colors * own
     second = np.where(np.abs(first - second).max() < 0.4, 1 - first, second)
     thing = texture * first + (1 - texture) * second
     picture = np.where(inside[..., None], thing, 1.0 if plain else _background(rng))
@@ -81,8 +82,4 @@ def _photograph(things, number, rng, other_colors, plain=False):
 
 def _background(rng):
     """Return a few soft spots of color."""
-    small = rng.uniform(0, 1, (5, 5, 3))
-    at = np.linspace(0, 3.999, SIDE)
-    low, part = at.astype(int), (at % 1)[:, None]
-    rows = small[low] * (1 - part[..., None]) + small[low + 1] * part[..., None]
-    return rows[:, low] * (1 - part) + rows[:, low + 1] * part
+    return ndimage.zoom(rng.uniform(0, 1, (5, 5, 3)), (SIDE / 5, SIDE / 5, 1), order=1)

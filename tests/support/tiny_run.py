@@ -13,7 +13,7 @@ import processes
 import pytest
 import tensorflow as tf
 
-from experiments.options.command_line import run_command
+from experiments.options import RunOptions, parse, run_command
 from experiments.training.run_files import Manifest
 from experiments.training.run_folder import RunFolder
 
@@ -33,6 +33,12 @@ TINY = [
     "--recall_at=1,2",
 ]
 
+# Three steps per epoch, so that RankMI stops between its two alternating updates.
+TINY_EPOCHS = [
+    *("--epochs=4", "--steps_per_epoch=3", "--eval_every=2"),
+    *("--jitter=0.2,0.2,0.2,0.1", "--deterministic"),
+]
+
 # For several workers, without photos. 132 test images are not a multiple of the batch size, per
 # worker or in total.
 TINY_GLYPHS = [
@@ -41,6 +47,11 @@ TINY_GLYPHS = [
     *("--backbone=small_convnet", "--filters=8", "--weights=none", "--frozen_batch_norm"),
     *("--embedding_size=8", "--loss=ce", "--eval_batch_size=7", "--recall_at=1,2"),
 ]
+
+
+def run_options(*words):
+    """Return the options of a run with these flags."""
+    return parse(RunOptions, ["run", *words])
 
 
 def small_encoder(length=6):
@@ -107,11 +118,7 @@ def start(*words, **environment):
 
 def finish(process, code=0):
     """Return the output of a process, which must end with this exit code."""
-    try:
-        output, _ = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode == code, output
+    (output,) = processes.finish([process], code=code)
     return output
 
 

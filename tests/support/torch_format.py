@@ -103,12 +103,6 @@ def _modules():
     torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
     for kind in KINDS.values():
         setattr(torch, kind, type(kind, (), {"__module__": "torch"}))
-
-    def _rebuild_tensor_v2():
-        raise NotImplementedError
-
-    _rebuild_tensor_v2.__module__ = utils.__name__
-    _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
-    utils._rebuild_tensor_v2 = _rebuild_tensor_v2
-    torch._utils = utils
+    name = "_rebuild_tensor_v2"
+    setattr(utils, name, type(name, (), {"__module__": "torch._utils"}))
     return {"torch": torch, "torch._utils": utils}

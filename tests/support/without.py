@@ -1,11 +1,11 @@
 """Run Python programs in processes that cannot import some packages."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+from processes import ROOT
+
 # As sitecustomize.py on the child's path, this code runs before all other imports.
 BLOCKER = """
 from importlib.machinery import PathFinder

@@ -12,7 +12,7 @@ import numpy as np
 import processes
 import pytest
 import tensorflow as tf
-from PIL import Image
+from photo_search import write_photos
 
 from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.held_folder import held, held_beside, try_lock
@@ -116,10 +116,7 @@ def test_a_killed_process_loses_no_complete_row(tmp_path):
 
 @pytest.mark.parametrize("keep_folder", [True, False])
 def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder, tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for name in ("a.png", "b.png"):
-        Image.new("RGB", (4, 4)).save(folder / name)
+    folder = write_photos(tmp_path / "photos", ["a.png", "b.png"])
     table = ImageTable.from_paths(sorted(map(str, folder.iterdir())), [0, 1])
 
     def batches(table, description, first_row):

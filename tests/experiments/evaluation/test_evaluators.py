@@ -1,11 +1,11 @@
 """Evaluators: their scores after an epoch and their findings at the end."""
 
-import importlib.util
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+from retrieval_sets import needs_scann
 
 from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
@@ -92,7 +92,7 @@ def test_scores_equal_metrics_evaluate_with_and_without_a_gallery():
         assert findings.lines[0][0] == "NMI"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
+@needs_scann
 def test_scores_by_scann_have_certificates_after_each_epoch_and_at_the_end():
     rng = np.random.default_rng(0)
     data = Split(table([0, 1]), table([0, 1] * 3), catalog=table([1, 0], seed=2))

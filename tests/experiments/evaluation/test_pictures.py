@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from image_files import encode
 from photo_search import picture, png
 from PIL import Image
 from synthetic_photographs import catalog, photographs
@@ -30,12 +31,10 @@ def test_small_pictures_keep_their_pixels_and_large_ones_are_resized(tmp_path):
 
 
 def test_transparency_becomes_white_and_16_bits_keep_the_high_byte():
-    file = io.BytesIO()
-    Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(file, "PNG")
-    assert (np.asarray(opened(file)) == 255).all()
-    file = io.BytesIO()
-    Image.fromarray(np.full((4, 4), 100 * 256 + 9, np.uint16)).save(file, "PNG")
-    assert (np.asarray(opened(file)) == 100).all()
+    transparent = encode(Image.new("RGBA", (4, 4), (255, 0, 0, 0)), "PNG")
+    assert (np.asarray(opened(io.BytesIO(transparent))) == 255).all()
+    deep = encode(Image.fromarray(np.full((4, 4), 100 * 256 + 9, np.uint16)), "PNG")
+    assert (np.asarray(opened(io.BytesIO(deep))) == 100).all()
 
 
 def test_invalid_pictures():
@@ -47,19 +46,17 @@ def test_invalid_pictures():
     with pytest.raises(ValueError, match="an image of more than 399 pixels"):
         checked_picture(png(0), max_pixels=399)
     assert checked_picture(png(0), max_pixels=400) == png(0)
-    bomb = io.BytesIO()
-    Image.new("1", (14_000, 14_000)).save(bomb, "PNG")  # 24 KB
+    bomb = encode(Image.new("1", (14_000, 14_000)), "PNG")  # 24 KB
     with pytest.raises(ValueError, match="an image of more than"):
-        checked_picture(bomb.getvalue())
+        checked_picture(bomb)
 
 
 def test_only_the_first_frame_of_an_animated_gif_is_decoded():
-    still, moving = io.BytesIO(), io.BytesIO()
     frames = [picture(seed).quantize(16) for seed in range(3)]
-    frames[0].save(still, "GIF")
-    assert checked_picture(still.getvalue()) == still.getvalue()
-    frames[0].save(moving, "GIF", save_all=True, append_images=frames[1:])
-    first = Image.open(io.BytesIO(checked_picture(moving.getvalue())))
+    still = encode(frames[0], "GIF")
+    assert checked_picture(still) == still
+    moving = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    first = Image.open(io.BytesIO(checked_picture(moving)))
     assert first.format == "PNG"
     np.testing.assert_array_equal(first, frames[0].convert("RGB"))
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from retrieval_sets import clusters
 from tiny_run import TINY, command_of, finished_run, history
 
 from experiments import compare
@@ -11,7 +12,6 @@ from experiments.evaluation import scores
 from experiments.evaluation.evaluators import widest_classes
 from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.evaluation.scores import ROWS, Embeddings, Score
-from experiments.options.command_line import run_command
 from keras_dml import metrics
 
 evaluate = command_of("evaluate")
@@ -42,9 +42,7 @@ def embedded(z, labels):
 @pytest.fixture
 def mine(tmp_path):
     """A file with the embeddings of five classes."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(5), 8)
-    z = 2 * rng.normal(size=(5, 3))[labels] + rng.normal(size=(40, 3))
+    z, labels = clusters(5, 8, 3, scale=2.0)
     np.savez(tmp_path / "mine.npz", embeddings=z, labels=labels)
     return tmp_path / "mine.npz"
 
@@ -85,8 +83,8 @@ def test_a_new_score_is_in_the_files_of_a_run(spread, photos, tmp_path, capsys, 
     recipe = tmp_path / "tiny.flags"
     recipe.write_text("\n".join([*TINY, f"--data_dir={photos}"]))
     output = tmp_path / "out"
-    words = ["compare", f"--recipes={recipe}", "--loss=contrastive", f"--output_dir={output}"]
-    assert run_command(compare.main, words) == 0
+    words = [f"--recipes={recipe}", "--loss=contrastive", f"--output_dir={output}"]
+    assert command_of("compare")(*words) == 0
     said = capsys.readouterr().out
     page = (output / "comparison.html").read_text()
     assert "Spread, cosine" in page and "<h2>Spread over epochs</h2>" in page

@@ -5,15 +5,16 @@ import re
 import pytest
 from official_layouts import write_groceries, write_inshop
 from photo_search import png, write_photos
+from tiny_run import run_options
 
-from experiments.options import RunOptions, UsageError, parse
+from experiments.options import UsageError
 from experiments.options import data as described
 
 
 def data(dataset, folder, *more, known_bad=None):
     """Return the dataset of a command line, and the lines of its bad images."""
-    words = ["run", f"--dataset={dataset}", f"--data_dir={folder}", *more]
-    return described.data(parse(RunOptions, words), known_bad)
+    options = run_options(f"--dataset={dataset}", f"--data_dir={folder}", *more)
+    return described.data(options, known_bad)
 
 
 def names(lines):
@@ -99,7 +100,7 @@ def test_a_few_files_that_are_not_images_are_left_out_of_a_folder(tmp_path, caps
 @pytest.mark.parametrize("fold", ["1", "0/2", "3/2", "1/1", "1/0", "a/b", "-1/2", "1/2/3", "²/3"])
 def test_invalid_folds(fold):
     with pytest.raises(UsageError, match=f"fold must be K/N.* got {fold}"):
-        parse(RunOptions, ["run", f"--fold={fold}"])
+        run_options(f"--fold={fold}")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_invalid_folds(fold):
     ],
 )
 def test_the_resize_of_a_recipe_follows_the_image_size_of_the_command_line(words, resize):
-    assert parse(RunOptions, ["run", "--flagfile=folder.flags", *words]).resize == resize
+    assert run_options("--flagfile=folder.flags", *words).resize == resize
 
 
 @pytest.mark.parametrize(
@@ -125,4 +126,4 @@ def test_the_resize_of_a_recipe_follows_the_image_size_of_the_command_line(words
     ],
 )
 def test_a_crop_that_removes_much_is_announced(words, expected):
-    assert re.search(expected, described.crop_line(parse(RunOptions, ["run", *words.split()])))
+    assert re.search(expected, described.crop_line(run_options(*words.split())))

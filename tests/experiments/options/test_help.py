@@ -17,7 +17,6 @@ from experiments.options import (
     declarations,
     help_text,
     parse,
-    run_command,
 )
 from experiments.options.visible import visible
 from experiments.recipes import RecipeError
@@ -83,11 +82,12 @@ def test_a_command_prints_its_help(name, word, capsys):
 
 
 def test_the_benchmark_prints_the_help_of_one_or_all_benchmarks(capsys):
-    assert run_command(benchmark.main, ["benchmark", "--help"]) == 0
+    command = command_of("benchmark")
+    assert command("--help") == 0
     printed = capsys.readouterr().out
     for name, (options, _) in benchmark.BENCHMARKS.items():
         assert help_text(options) in printed
-        assert run_command(benchmark.main, ["benchmark", name, "--help"]) == 0
+        assert command(name, "--help") == 0
         assert capsys.readouterr().out == f"{help_text(options)}\n"
 
 

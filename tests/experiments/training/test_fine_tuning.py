@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tiers
+from batches import functional
 from tiny_run import (
     TINY,
     assert_serves_its_embeddings,
@@ -14,9 +15,10 @@ from tiny_run import (
     finished_run,
     history,
 )
+from tiny_run import run_options as options
 from tiny_transformer import tiny_transformer
 
-from experiments.options import RunOptions, UsageError, data, parse
+from experiments.options import UsageError, data
 from experiments.options.command_line import REFUSALS
 from experiments.training import encoders, fit
 from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
@@ -24,11 +26,6 @@ from experiments.training.fit import Trainability
 from experiments.training.optimizer import backbone_optimizer, optimizer, scheduled
 from keras_dml import models, optimizers
 from pipelines import EvaluationTransform, ImageTable
-
-
-def options(*words):
-    return parse(RunOptions, ["run", *words])
-
 
 REFUSED = [
     ("--lora_rank=2", "lora_layers must be layers of small_convnet"),
@@ -168,9 +165,8 @@ def test_view_seeds_depend_on_seed_view_and_image():
 
 def net(name="conv", filters=4, scale=1 / 255):
     keras.utils.set_random_seed(0)
-    inputs = keras.Input((8, 8, 3))
-    x = keras.layers.Rescaling(scale)(inputs)
-    return keras.Model(inputs, keras.layers.Conv2D(filters, 3, name=name)(x))
+    convolution = keras.layers.Conv2D(filters, 3, name=name)
+    return functional((8, 8, 3), keras.layers.Rescaling(scale), convolution)
 
 
 def test_the_fingerprint_depends_on_weights_and_layers_but_not_on_names():
@@ -219,7 +215,7 @@ def test_freezing_a_subclassed_backbone_freezes_its_layers(waits, subclassed, tm
 
 
 def test_a_backbone_that_was_saved_frozen_needs_a_flag(tmp_path):
-    model = net(name="conv")
+    model = net()
     model.trainable = False
     with pytest.raises(UsageError, match=r"backbone must be trainable.*mine.keras.*--freeze_b"):
         encoders.embedding_model(with_backbone(model, tmp_path))

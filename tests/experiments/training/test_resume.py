@@ -9,6 +9,7 @@ import pytest
 import tiers
 from tiny_run import (
     TINY,
+    TINY_EPOCHS,
     assert_same_runs,
     assert_serves_its_embeddings,
     command,
@@ -22,15 +23,7 @@ from tiny_transformer import tiny_transformer
 
 from keras_dml import models
 
-ARGUMENTS = [
-    *TINY,
-    "--epochs=4",
-    "--steps_per_epoch=3",
-    "--eval_every=2",
-    "--jitter=0.2,0.2,0.2,0.1",
-    "--deterministic",
-]
-# Three steps per epoch, so that RankMI stops between its two alternating updates.
+ARGUMENTS = [*TINY, *TINY_EPOCHS]
 LOSSES = {
     "ce": [
         *("--loss=ce", "--dropout=0.5", "--optimizer=sgd"),

@@ -20,11 +20,12 @@ from tiny_run import (
     kill_when,
     start,
 )
+from tiny_run import run_options as options
 
 from experiments.evaluation.evaluators import RetrievalScores
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.evaluation.scores import RECALL_AT_1 as RECALL
-from experiments.options import RunOptions, UsageError, parse
+from experiments.options import UsageError
 from experiments.training import refit, selection
 from experiments.training.plan import check_validated
 from experiments.training.run_files import read_finished
@@ -32,11 +33,6 @@ from experiments.training.run_folder import RunFolder
 from pipelines import ImageTable, Split
 
 FOLD = "--fold=1/4"
-PATIENT = ["--fold=1/2", "--schedule=constant", "--batch_size=4", "--steps_per_epoch=2"]
-
-
-def options(*words):
-    return parse(RunOptions, ["run", *words])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +96,6 @@ def rows(*scores):
     ("scores", "evaluations"),
     [
         ((), 0),
-        ((0.3, 0.4, 0.5), 0),
         ((0.3, 0.5, 0.4), 1),
         ((0.3, 0.5, 0.5, 0.5), 2),  # an equal score is not a gain
         ((0.5, 0.3, 0.4, 0.45), 3),  # rising, but not above the best
@@ -151,7 +146,8 @@ def test_a_run_stops_early_and_stays_stopped(photos, tmp_path, capfd, monkeypatc
     monkeypatch.setattr(refit, "run_module", lambda _, *words, **more: command(*words))
     folder = tmp_path / "run"
     # A learning rate of 0, so no evaluation has a gain after the first.
-    words = [*TINY, *PATIENT, "--learning_rate=0", "--epochs=50", "--patience=2"]
+    words = [*TINY, "--learning_rate=0", "--epochs=50", "--patience=2", "--fold=1/2"]
+    words += ["--schedule=constant", "--batch_size=4", "--steps_per_epoch=2"]
     words += [f"--data_dir={photos}", f"--output_dir={folder}"]
     assert command(*words) == 0
     said = capfd.readouterr().out

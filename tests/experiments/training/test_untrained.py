@@ -36,18 +36,14 @@ def baseline(folder):
     return json.loads((folder / "result.json").read_text())["baselines"][NAME]
 
 
-def by_hand(photos, weights):
-    """Return scores of the backbone's average-pooled maps for the test classes."""
+def test_every_output_has_the_scores(photos, weights, tmp_path, capsys):
+    folder = finished_run(tmp_path / "run", photos, weights, "--raw_pixels")
+    # Average-pooled maps of the backbone for the test classes.
     backbone = models.build_backbone("small_convnet", 16, weights.partition("=")[2])
     table = load_dataset("folder", data_dir=str(photos)).test
     batches = evaluation_batches(table, EvaluationTransform(image_size=16), 8)
-    maps = np.concatenate([backbone(batch) for batch in batches])
-    return metrics.evaluate(maps.mean(axis=(1, 2)), table.labels, [1, 2], clustering=False)
-
-
-def test_every_output_has_the_scores(photos, weights, tmp_path, capsys):
-    folder = finished_run(tmp_path / "run", photos, weights, "--raw_pixels")
-    expected = by_hand(photos, weights)
+    z = np.concatenate([backbone(batch) for batch in batches]).mean(axis=(1, 2))
+    expected = metrics.evaluate(z, table.labels, [1, 2], clustering=False)
     found = baseline(folder)
     assert found["cosine"]["recall@1"] < 1
     for metric in ("cosine", "l2"):

@@ -24,8 +24,8 @@ SPACE = (
 )
 
 
-def opened(folder, storage=None, space=SPACE, folds=2, seed=0, name="one"):
-    return Search(folder, storage, name, {"folds": [f"--folds={folds}"]}, space, seed)
+def opened(folder, storage=None, folds=2, own=None):
+    return Search(folder, storage, "one", {"folds": [f"--folds={folds}"]}, SPACE, 0, own)
 
 
 def value(trial):
@@ -55,9 +55,7 @@ def test_values_are_within_bounds_and_the_best_trial_is_found(tmp_path):
 
 def test_the_first_trial_has_the_values_of_the_recipe(tmp_path):
     own = {"learning_rate": 1e-4, "optimizer": "sgd"}
-    search = Search(tmp_path / "one", None, "one", {"folds": ["--folds=2"]}, SPACE, 0, own)
-    search.do(3, value)
-    first, *others = search.trials()
+    first, *others = done(tmp_path, 3, own=own).trials()
     assert {name: first.values[name] for name in own} == own
     assert set(first.values) == {parameter.name for parameter in SPACE}
     assert all(other.values["learning_rate"] != 1e-4 for other in others)

@@ -3,22 +3,16 @@
 import functools
 import json
 
-import distributed_training
 import local_workers
 import numpy as np
 import processes
 import pytest
 import tiers
+from distributed_training import IMAGES, MORE, QUICK, REFUSED
 from processes import run_python
 
 # The gate runs the tests that need processes with several devices.
 pytestmark = pytest.mark.slow
-
-QUICK = [*distributed_training.quick_cases(), "rankmi_model"]
-LONGER = [*distributed_training.more_cases(), "proxies", "memory", "chunks", "dropout"]
-LONGER += ["dual", "dual_memory", "tags", "rankmi_clipped"]
-# The gate runs the quick cases; the thorough checks run all.
-MORE = [pytest.param(case, marks=pytest.mark.thorough) for case in LONGER]
 
 
 @functools.cache
@@ -59,7 +53,8 @@ def difference(a, b):
     return processes.difference(a["weights"], b["weights"])
 
 
-@pytest.mark.parametrize("case", [*QUICK, *MORE])
+# The gate runs the quick cases; the thorough checks run all.
+@tiers.parametrize("case", [*QUICK, *MORE], QUICK)
 @tiers.parametrize("where", [2, 4, "workers"], [2, "workers"])
 def test_weights_and_logs_equal_one_device(case, where):
     found, expected = trained(case, where), trained(case, 1)
@@ -104,7 +99,7 @@ def test_a_custom_loop_needs_no_scaling(devices):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", distributed_training.REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_cases_on_replicas_are_one_line(name):
     argument = "jit_compile" if "jit" in name else "gradient_accumulation_steps"
     value = True if "jit" in name else 2
@@ -126,7 +121,7 @@ def test_unequal_replicas_raise_a_clear_error():
 def test_every_image_is_embedded_once_for_any_batch_size(find):
     for found in find():
         for embeddings in found["embedded"].values():
-            assert embeddings == list(range(distributed_training.IMAGES))
+            assert embeddings == list(range(IMAGES))
 
 
 @devices_and_workers

@@ -206,7 +206,6 @@ def test_the_name_of_the_model_does_not_matter(name, tmp_path, capfd):
     ("names", "message"),
     [
         ({"embedding": "a b"}, "letters, digits.* but got 'a b'"),
-        ({"embedding": "_conv"}, "begin with a letter or digit, but got '_conv'"),
         ({"backbone": "_inner"}, "begin with a letter or digit, but got '_inner'"),
         ({"first": "_first"}, "begin with a letter or digit, but got '_first'"),
     ],

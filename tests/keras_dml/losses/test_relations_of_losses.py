@@ -87,19 +87,6 @@ def test_a_relation_matches_the_loops(case, name):
     np.testing.assert_allclose(gradient, expected, atol=2e-5)
 
 
-def expected_between(case, labels, queries, candidate_labels, candidates, kinds):
-    """Return the mean loss of the queries by the loops over one set with both."""
-    both = np.concatenate([queries, candidates])
-    objects = np.concatenate(
-        [
-            label_objects(labels, *kinds, of_set="queries"),
-            label_objects(candidate_labels, *kinds, of_set="candidates"),
-        ]
-    )
-    total = np.sum(case.oracle(objects, both, **case.arguments))
-    return total / len(queries if case.name in OVER_ALL_ANCHORS else both)
-
-
 TWO_SETS = [case for case in CASES if not case.arguments.get("query_in_database")]
 
 
@@ -109,7 +96,12 @@ def test_two_sets_match_the_loops(case, name):
     of_queries, of_candidates = labels[[0, 1, 3, 2, 6]], labels[[0, 1, 3, 4]]
     queries, candidates = Z[:5], Z[3:] + 0.5
     value = make(case, relation=relation).between(of_queries, queries, of_candidates, candidates)
-    expected = expected_between(case, of_queries, queries, of_candidates, candidates, kinds)
+    # The loops over one set with both.
+    both = np.concatenate([queries, candidates])
+    objects = label_objects(of_queries, *kinds, of_set="queries")
+    others = label_objects(of_candidates, *kinds, of_set="candidates")
+    total = np.sum(case.oracle(np.concatenate([objects, others]), both, **case.arguments))
+    expected = total / len(queries if case.name in OVER_ALL_ANCHORS else both)
     assert float(value) == pytest.approx(expected, abs=1e-9)
 
 

@@ -26,6 +26,7 @@ def fitted(ids, batch_size, epochs=1, metrics=(), **how):
 
 @pytest.mark.parametrize("ids", [[0, 1, 0, 0, 2, 2, 1, 3], [2**31 - 1, 2**31 - 2] * 4])
 @tiers.parametrize("batch_size", [3, 8], [3])
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_the_mean_over_anchors_and_batches_matches_a_loop(ids, batch_size):
     expected = [
         sum(other == anchor for other in batch) - 1
@@ -33,18 +34,15 @@ def test_the_mean_over_anchors_and_batches_matches_a_loop(ids, batch_size):
         for batch in [ids[start : start + batch_size]]
         for anchor in batch
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        found = fitted(np.array(ids, "int32"), batch_size, epochs=2)
+    found = fitted(np.array(ids, "int32"), batch_size, epochs=2)
     np.testing.assert_allclose(found, [np.mean(expected)] * 2, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_placeholder_class_ids_at_build_time_do_not_warn():
     """On PyTorch, Keras calls metrics with ones in place of class ids to find their shapes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        part = LossPart(MultiSimilarityLoss(), "tightness")
-        assert fitted(np.array([0, 1, 0, 0, 2, 2, 1, 3]), 4, metrics=[part]) == [1.0]
+    part = LossPart(MultiSimilarityLoss(), "tightness")
+    assert fitted(np.array([0, 1, 0, 0, 2, 2, 1, 3]), 4, metrics=[part]) == [1.0]
 
 
 @pytest.mark.slow

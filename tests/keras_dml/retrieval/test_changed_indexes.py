@@ -1,5 +1,8 @@
 """Indexes whose items are replaced, removed, and added, also while other threads search."""
 
+import concurrent.futures
+import contextlib
+import itertools
 import json
 import threading
 import time
@@ -104,12 +107,10 @@ def test_a_refused_change_leaves_the_index_unchanged(kind):
     for one, call, message in (
         (index, lambda: index.remove(["n3", "x", "y"]), "but got 2 that no item has: 'x', 'y'"),
         (index, lambda: index.remove([3]), r"must be ids of items, strings, but got \[3\]"),
-        (numbered, lambda: numbered.remove([2**40, -1]), f"2 that no item has: {2**40}, -1"),
         (index, lambda: index.upsert(["n3", "n3"], rows[:2]), "more than once, 'n3'"),
         (index, lambda: index.upsert(["n3"], rows[:1, :2]), "rows of 6 dimensions"),
         (index, lambda: index.upsert(["n3"], np.full((1, D), np.nan)), "NaN or infinity in 1 of"),
         (index, lambda: index.upsert([7], rows[:1]), "dtype int64 after <U3"),
-        (index, lambda: index.embeddings_of(["z"]), "1 that no item has: 'z'"),
         (numbered, lambda: numbered.add(rows[:1], [99]), "ids must be None for an index without"),
         (index, lambda: index.add(rows[:1]), "ids must be set for an index with ids"),
         (index, lambda: index.add(rows[:1], [1]), "dtype int64 after <U3"),
@@ -195,30 +196,27 @@ def test_eight_threads_search_while_a_ninth_changes_the_index(kind, monkeypatch)
 
     answers = [twin.search(queries, k), *(twin.search(queries, k) for _ in changes(twin))]
     assert len({ids.tobytes() for ids, _ in answers}) > 10
-    begun, ended, wrong, counts, done = 1, 0, [], [0] * 8, threading.Event()
+    begun, ended, done = 1, 0, threading.Event()
 
-    def search(place):
-        while not done.is_set():
+    def search():
+        for count in itertools.count():
+            if done.is_set():
+                return count
             low = ended
             ids, scores = index.search(queries, k)
             possible = answers[low : begun + 1]
-            counts[place] += 1
-            if not any(np.array_equal(ids, i) and np.array_equal(scores, s) for i, s in possible):
-                wrong.append((low, begun, ids, scores))
+            assert any(np.array_equal(ids, i) and np.array_equal(scores, s) for i, s in possible)
 
-    threads = [threading.Thread(target=search, args=(place,)) for place in range(8)]
-    for thread in threads:
-        thread.start()
-    for _ in changes(index):
-        ended += 1
-        begun += 1
-    index.rebalance()
-    done.set()
-    for thread in threads:
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        searches = [pool.submit(search) for _ in range(8)]
+        for _ in changes(index):
+            ended += 1
+            begun += 1
+        index.rebalance()
+        done.set()
+    # No thread was locked out by the changes.
+    assert min(each.result() for each in searches) > 0
     assert_same(index, twin, queries, k)
-    assert wrong == []
-    assert min(counts) > 0  # no thread was locked out by the changes
 
 
 @needs_scann
@@ -248,10 +246,7 @@ def test_search_and_change_while_a_tree_trains(monkeypatch, fails):
     assert_same(index, exact, rows, 50)
     assert index._tree is tree and not future.done()
     go_on.set()
-    if fails:
-        with pytest.raises(MemoryError, match="no room"):
-            future.result(30)
-    else:
+    with pytest.raises(MemoryError, match="no room") if fails else contextlib.nullcontext():
         future.result(30)
     assert (index._tree is tree) == fails
     assert_same(index, exact, rows, 50)

@@ -96,7 +96,6 @@ def test_folders_without_an_index(tmp_path):
     folder = tmp_path / "index"
     for name, change, message in (
         ("embeddings.npy", lambda data: data[:-4], "embeddings.npy has changed since"),
-        ("embeddings.npy", None, "embeddings.npy is missing"),
         ("ids.npy", None, "ids.npy is missing"),
         ("index.json", lambda data: data[:9], "JSONDecodeError"),
         ("index.json", lambda _: b"[" * 100_000, "RecursionError"),

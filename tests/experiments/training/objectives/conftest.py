@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from batches import images
+from tiny_run import run_options
 
-from experiments.options import RunOptions, parse
 from experiments.training import encoders
 from experiments.training.objectives import objective_of
 from experiments.training.objectives.base import Objective
@@ -53,16 +54,14 @@ def tiny(level_names):
         small = ["--backbone=small_convnet", "--filters=4,6", "--weights=none", "--image_size=16"]
         small += ["--embedding_size=5"]
         levels = [f"--levels={','.join(level_names)}"] if two_levels else []
-        options = parse(RunOptions, ["run", *small, *levels, *words])
+        options = run_options(*small, *levels, *words)
         objective = objective_of(options)
         keras.utils.set_random_seed(3)
         backbone, embedding = encoders.embedding_model(options)
         model = objective.training_model(embedding, 4)
         optimizer = backbone_optimizer(options, [backbone], 0.01)
         model.compile(optimizer, **objective.compile_arguments(10))
-        rng = np.random.default_rng(0)
-        images = rng.uniform(0, 255, (8, 16, 16, 3)).astype("float32")
-        return Tiny(objective, embedding, model, images, np.repeat(np.arange(4), 2))
+        return Tiny(objective, embedding, model, images(16, 8), np.repeat(np.arange(4), 2))
 
     return build
 
@@ -70,4 +69,4 @@ def tiny(level_names):
 @pytest.fixture
 def objective():
     """Function: flags -> `Objective`."""
-    return lambda *words: objective_of(parse(RunOptions, ["run", *words]))
+    return lambda *words: objective_of(run_options(*words))
