@@ -232,7 +232,8 @@ def two_steps(name, data_dirs, folder, *more, own_backbone=False):
         pytest.importorskip("keras_hub")
         preset("dinov2", folder.parent / "preset")
         small = [f"--backbone=hub:{folder.parent / 'preset'}", "--batch_size=8"]
-        small.append("--images_per_class=2")
+        # Embeddings of single colors are so close that bfloat16 changes their order.
+        small += ["--images_per_class=2", "--nomixed_precision"]
     if options.levels is not None and not own_backbone:
         small.append("--levels=stage1_conv2_relu,stage2_conv2_relu,stage3_conv2_relu")
     if options.cache_features:
