@@ -110,7 +110,8 @@ def test_it_agrees_with_a_loop_over_the_pairs(metric, number, monkeypatch):
 def test_intervals_are_the_central_95_percent_of_drawings_of_the_classes(monkeypatch):
     monkeypatch.setattr(pair_scores, "_BLOCK", 7)
     rng = np.random.default_rng(3)
-    rows, labels = rng.normal(size=(40, 4)), rng.integers(0, 6, 40)
+    labels = rng.integers(0, 6, 40)
+    rows = rng.normal(size=(6, 4))[labels] + rng.normal(size=(40, 4))
     found = verification(rows, labels, [0.05], replicates=60, seed=5)
     (point,) = found.points
     resampled = []
