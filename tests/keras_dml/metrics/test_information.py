@@ -235,6 +235,25 @@ def test_intervals_of_a_score_that_is_not_finite_are_nan():
     assert np.isnan(found["entropy_within/l2"]).all() and np.isfinite(found["class_entropy"]).all()
 
 
+def test_a_resampling_changes_the_score_by_its_derivatives_by_the_weights_of_classes():
+    z, labels = (rows[:-3] for rows in clusters(5, 6, 3, 1.0))
+    sizes = enumerate(np.bincount(labels))
+    logs = np.log(cdist(z, z) + np.eye(27))  # 0 on the diagonal
+    means = [logs[np.ix_(labels == c, labels == c)].sum() / n / (n - 1) for c, n in sizes]
+
+    def value(weights):
+        of_pairs = weights[labels, None] * weights[labels] * (1 - np.eye(27))
+        within = np.average(np.array(means)[labels], weights=weights[labels])
+        return 3 * (np.average(logs, weights=of_pairs) - within)
+
+    slopes = [(value(1 + 1e-5 * row) - value(1 - 1e-5 * row)) / 2e-5 for row in np.eye(5)]
+    drawn = np.random.default_rng([0, 3]).multinomial(5, np.full(5, 0.2))
+    expected = value(np.ones(5)) + drawn @ slopes * 27 / drawn[labels].sum()
+    name = "information_generative/l2"
+    found = information_intervals(z, labels, [name], replicates=1)[name]
+    assert found == pytest.approx((expected, expected), abs=1e-6)
+
+
 def test_influence_of_a_row_is_the_derivative_by_its_weight():
     z, labels = clusters(5, 6, 3, 1.0)
     unit = z / np.linalg.norm(z, axis=1, keepdims=True)
