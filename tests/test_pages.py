@@ -29,7 +29,7 @@ def blocks(path, language):
 def documents():
     """Return the pages with Python, without pages whose only block is part of another page.
 
-    Other tests run the tutorials and the theory, and compare what they print.
+    Other tests run the tutorials and the theory, and compare their output.
     """
     guides = [path for path in GUIDES if path.parent.name != "tutorials" and path != THEORY]
     found = {path: blocks(path, "python") for path in [ROOT / "README.md", *guides]}

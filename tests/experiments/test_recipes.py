@@ -295,6 +295,8 @@ def test_recipes_list_the_printed_scores():
     # As printed in the papers.
     l2 = [0.808, 0.912, 0.957, 0.981]
     assert rows["sop", "l2"] == dict(zip([f"recall@{k}" for k in (1, 10, 100, 1000)], l2))
+    cosine = [0.906, 0.980, 0.986, 0.989, 0.991, 0.992]
+    assert list(rows["inshop", "cosine"].values()) == cosine
     with_l2 = {name for name, row in rows if row == "l2"}
     assert len(rows) == 17 and with_l2 == {"cub", "cars", "sop", "inshop"}
     assert clusterings == {"cub_rankmi": 0.713, "cars_rankmi": 0.694, "sop_rankmi": 0.905}

@@ -190,6 +190,8 @@ def test_the_number_of_pairs_for_a_rate():
     # 12 rows of 2 classes: 36 negative pairs.
     rows, labels = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12) % 2
     assert verification(rows, labels, [3 / 36]).points[0].measured_false_match_rate == 3 / 36
+    with pytest.raises(ValueError, match="It needs 37 pairs"):
+        verification(rows, labels, [3 / 36.5])
 
 
 def naive_nearest(scores, labels, item_labels, own_rows):
