@@ -287,10 +287,24 @@ def lifted_structure(class_ids, z, margin=1.0, normalize=True):
     return averaged_over_pairs(terms)
 
 
-@oracle("n_pairs", {"normalize": True})
-def n_pairs(class_ids, z, normalize=False):
+@oracle("n_pairs", {"normalize": True}, {"positives": "one"})
+def n_pairs(class_ids, z, normalize=False, positives="all"):
     f = unit(z) if normalize else z
     parts = []
+    if positives == "one":
+        first, second = {}, {}
+        for i, class_id in enumerate(class_ids):
+            if class_id not in first:
+                first[class_id] = i
+            elif class_id not in second:
+                second[class_id] = i
+        for i, class_id in enumerate(class_ids):
+            if first[class_id] != i or class_id not in second or len(second) < 2:
+                parts.append(None)
+                continue
+            to_positives = [f[i] @ f[j] for j in second.values()]
+            parts.append((-f[i] @ f[second[class_id]], logsumexp(to_positives)))
+        return averaged(parts)
     for i, row in enumerate(f @ f.T):
         same = class_ids == class_ids[i]
         both = (-row[same].mean(), logsumexp(row))
