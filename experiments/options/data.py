@@ -224,6 +224,7 @@ def training_transform(options: AugmentationOptions) -> pipelines.TrainTransform
             image_size=options.training_size or options.image_size,
             resize=_resize(options.resize),
             crop=options.crop,
+            crop_from=options.crop_from,
             area=cast(_Pair, numbers("crop_area", options.crop_area, 2)),
             aspect=cast(_Pair, numbers("crop_aspect", options.crop_aspect, 2)),
             flip=options.flip,

@@ -216,6 +216,8 @@ class AugmentationOptions(ImageSizeOptions):
             faster. Default: image_size.
         crop: Crop of a training image. area: random area and aspect. fixed: training_size pixels at
             a random place. none: the center.
+        crop_from: Pixels of an area crop. original: the stored image, resampled once. resized: the
+            resized image, as in the papers.
         crop_area: Lowest and highest fraction of the image in an area crop.
         crop_aspect: Lowest and highest ratio of width to height of an area crop.
         flip: Mirror half of the training images.
@@ -226,6 +228,7 @@ class AugmentationOptions(ImageSizeOptions):
 
     training_size: int | None = option(None, lower_bound=8, not_with=("cache_features",))
     crop: str = option("area", choices=words("pipelines.images.transforms.CROPS"))
+    crop_from: str = option("original", choices=words("pipelines.images.transforms.CROP_SOURCES"))
     crop_area: tuple[str, ...] = option(("0.16", "1"))
     crop_aspect: tuple[str, ...] = option(("0.75", "1.3333"))
     flip: bool = option(True)

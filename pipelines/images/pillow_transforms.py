@@ -25,10 +25,11 @@ def augment(transform: TrainTransform, source: PillowSource, seed: ArrayLike) ->
     generator = np.random.default_rng(np.asarray(seed))
     image = _upright(source, transform.max_pixels)
     resized = _resized_size(image, transform.resize or transform.image_size)
+    resizes_first = transform.crops_resized_image
+    if resizes_first or any(transform.jitter):
+        image = _resample(image, resized, (0, 0, *resized), resized)
     if any(transform.jitter):
-        image = _jittered(
-            _resample(image, resized, (0, 0, *resized), resized), transform, generator
-        )
+        image = _jittered(image, transform, generator)
     side = transform.image_size
     if transform.crop == "area":
         window = _area_window(resized, transform, generator)
@@ -37,6 +38,11 @@ def augment(transform: TrainTransform, source: PillowSource, seed: ArrayLike) ->
         window = (y, x, side, side)
     else:
         window = _central_window(resized, side)
+    if resizes_first:
+        # Cut the window out first, because the filter must not reach the pixels around it.
+        y, x, *resized = window
+        image = image.crop((x, y, x + resized[1], y + resized[0]))
+        window = (0, 0, *resized)
     output = _resample(image, resized, window, (side, side))
     if transform.flip and generator.random() < 0.5:
         output = ImageOps.mirror(output)

@@ -91,16 +91,26 @@ def augment(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Te
     """Return `transform(source, seed)`, see `TrainTransform`."""
     image = decode.open_image(source, transform.max_pixels)
     resized, window, flip_number, jitter_numbers = draw(transform, image.size, seed)
-    read = resample_for_training if transform.crop == "area" else resample
-    if any(transform.jitter):
-        whole = read(image, resized, (tf.zeros([2]), tf.cast(resized, tf.float32)), resized)
+    resizes_first = transform.crops_resized_image
+    read = resample_for_training if transform.crop == "area" and not resizes_first else resample
+    if resizes_first or any(transform.jitter):
+        whole = read(image, resized, _whole_window(resized), resized)
         jittered = jitter_colors(whole, jitter_numbers, transform.jitter)
         image = decode.PixelImage(tf.cast(tf.round(jittered), tf.uint8))
+    if resizes_first:
+        # Cut the window out first, because the filter must not reach the pixels around it.
+        image = decode.PixelImage(image.crop(tf.cast(tf.concat(window, 0), tf.int32)))
+        resized = image.size
+        window = _whole_window(resized)
     output = plain = read(image, resized, window, transform.image_size)
     if transform.flip:
         is_mirrored = tf.squeeze(flip_number < 0.5)
         output = tf.cond(is_mirrored, lambda: tf.reverse(plain, [1]), lambda: plain)
     return tf.ensure_shape(output, [transform.image_size, transform.image_size, 3])
+
+
+def _whole_window(size: tf.Tensor) -> Window:
+    return tf.zeros([2]), tf.cast(size, tf.float32)
 
 
 @_shared

@@ -3,7 +3,8 @@
 Recipes say: resize the image, crop it, resize the crop. These transforms choose the window of the
 crop in the resized image, map it back to the stored pixels, and resample only this part, once. For
 fixed and center crops, which have the size of the output, the result equals the whole image resized
-and then cropped, up to rounding. With color jitter, the whole image is resized first, because
+and then cropped, up to rounding. An area crop shows more detail than a crop of the resized image,
+unless it has `crop_from="resized"`. With color jitter, the whole image is resized first, because
 contrast depends on its mean.
 
 A call needs TensorFlow (see `tensorflow_transforms`), whose area crops use a faster resampling (see
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 CROPS = ("area", "fixed", "none")
 """The crops of a training image."""
 
+CROP_SOURCES = ("original", "resized")
+"""The images from which an area crop takes its pixels."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainTransform:
@@ -46,6 +50,12 @@ class TrainTransform:
       the largest central crop in `aspect`. It is resized to `image_size` squared.
     - `"fixed"`: `image_size` squared at a random position of the resized image.
     - `"none"`: The central `image_size` squared.
+
+    The pixels of an area crop come from the stored image (`crop_from="original"`), resampled once,
+    or from the resized image (`crop_from="resized"`), as papers describe it: resize, crop, and
+    enlarge the crop, both antialiased. The resized image has whole levels, as in torchvision's
+    transforms of Pillow images. `"original"` shows more detail and takes less time. Other crops
+    have the size of the output, so both are equal.
 
     Jitter is the same as torchvision's `ColorJitter`: factors for brightness, contrast, and
     saturation, uniform in [max(0, 1 - x), 1 + x], and a hue shift, uniform in [-hue, hue] (of the
@@ -63,6 +73,7 @@ class TrainTransform:
         resize: Size before the crop: None (`image_size`), the length of the shortest side (keeps
             the aspect ratio), or the exact (height, width).
         crop: "area", "fixed", or "none".
+        crop_from: The pixels of an area crop, "original" or "resized".
         area: Lowest and highest fraction of the resized image in an area crop.
         aspect: Lowest and highest width/height of an area crop.
         flip: Whether to mirror half of the images left to right.
@@ -76,6 +87,7 @@ class TrainTransform:
     image_size: int
     resize: int | tuple[int, int] | None = None
     crop: str = "area"
+    crop_from: str = "original"
     area: tuple[float, float] = (0.16, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
@@ -85,6 +97,7 @@ class TrainTransform:
 
     def __post_init__(self) -> None:
         check_choice("crop", self.crop, CROPS)
+        check_choice("crop_from", self.crop_from, CROP_SOURCES)
         object.__setattr__(self, "flip", check_bool("flip", self.flip))
         _check_sizes(self, crop_is_fixed=self.crop != "area")
         _check_range(self, "area", at_most=1.0)
@@ -94,6 +107,11 @@ class TrainTransform:
             wanted = "four strengths from 0 (brightness, contrast, saturation, hue), hue up to 0.5"
             raise argument_error("jitter", wanted, self.jitter)
         object.__setattr__(self, "jitter", jitter)
+
+    @property
+    def crops_resized_image(self) -> bool:
+        """Whether the image is resized, then cropped, and the crop is resized."""
+        return self.crop == "area" and self.crop_from == "resized"
 
     def __call__(self, source: Source, seed: tf.Tensor) -> tf.Tensor:
         """Augment one image.

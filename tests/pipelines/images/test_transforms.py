@@ -1,5 +1,6 @@
 """Transforms of images against plain sums and torchvision's definitions."""
 
+import dataclasses
 import io
 import math
 
@@ -126,6 +127,44 @@ def test_jitter_sees_the_whole_resized_image(crop):
     assert flips == {True, False}
 
 
+@pytest.mark.parametrize("jitter", [(0, 0, 0, 0), (0.3, 0.5, 0.3, 0.1)])
+def test_crops_of_the_resized_image_have_its_detail(jitter):
+    """Equal to torchvision's Resize, ColorJitter, and RandomResizedCrop of a Pillow image.
+
+    The picture has lines of one stored pixel, which the resize removes and a crop of the stored
+    image shows.
+    """
+    pixels = noise(120, 160)
+    pixels[:, ::2] //= 4
+    photo = encoded(pixels, "PNG")
+    small = np.asarray(Image.fromarray(pixels).resize((40, 30), Image.Resampling.BILINEAR))
+    transform = TrainTransform(24, 30, "area", "resized", (0.2, 0.6), flip=False, jitter=jitter)
+    for seed in range(4):
+        _, window, _, numbers = draw(transform, tf.constant([120, 160]), [seed, 0])
+        y, x, height, width = (int(side) for side in tf.concat(window, 0))
+        colors = small
+        if any(jitter):
+            colors = torchvision_model.jittered(small, numbers.numpy().tolist(), jitter)
+        cut = Image.fromarray(np.round(colors).astype("uint8")).crop((x, y, x + width, y + height))
+        expected = np.asarray(cut.resize((24, 24), Image.Resampling.BILINEAR), float)
+        for source in (photo, pixels):
+            np.testing.assert_allclose(transform(source, [seed, 0]), expected, atol=3.0)
+        if not any(jitter):
+            original = dataclasses.replace(transform, crop_from="original")(photo, [seed, 0])
+            assert np.std(original) > 1.2 * np.std(expected)
+
+
+def test_pillow_crops_the_resized_image():
+    pixels = noise(120, 160)
+    whole = Image.fromarray(pixels).resize((40, 30), Image.Resampling.BILINEAR)
+    # Only crops of 20 x 15 pixels fit.
+    transform = TrainTransform(24, 30, "area", "resized", (0.25, 0.25), (4 / 3, 4 / 3), flip=False)
+    crops = [whole.crop((x, y, x + 20, y + 15)) for x in range(21) for y in range(16)]
+    expected = {np.asarray(crop.resize((24, 24), 2)).tobytes() for crop in crops}
+    for seed in range(4):
+        assert transform.with_pillow(pixels, [seed, 0]).astype("uint8").tobytes() in expected
+
+
 @pytest.mark.parametrize(
     "arguments,message",
     [
@@ -134,6 +173,7 @@ def test_jitter_sees_the_whole_resized_image(crop):
         ({"crop": "fixed", "resize": 31}, "resize must be at least image_size"),
         ({"crop": "none", "resize": (64, 31)}, "resize must be at least image_size"),
         ({"crop": "random"}, "crop must be one of .* but got 'random'"),
+        ({"crop_from": "whole"}, "crop_from must be one of .* but got 'whole'"),
         ({"area": (0.0, 1.0)}, "area must be .*<= 1, but got "),
         ({"area": (0.5, 1.1)}, "area must be"),
         ({"aspect": (2.0, 1.0)}, "aspect must be .* but got "),
