@@ -580,11 +580,12 @@ class TrainingOptions(Options):
     chunk_statistics: bool = option(False, needs="chunk_size")
     steps_per_epoch: int | None = option(None, lower_bound=1)
     strategy: str = option(
-        "one",
-        text="Devices: one, mirrored, auto, or multi_worker.\n"
-        "mirrored: all devices of this machine. auto: mirrored with a GPU, otherwise one. "
-        "multi_worker: all devices of the machines of TF_CONFIG or of a Slurm job.",
-        choices=("one", "auto", "mirrored", "multi_worker"),
+        "auto",
+        text="Devices: auto, one, mirrored, or multi_worker.\n"
+        "auto: the largest number of GPUs that divides the batch, otherwise one device. mirrored: "
+        "all devices of this machine. multi_worker: all devices of the machines of TF_CONFIG or of "
+        "a Slurm job.",
+        choices=("auto", "one", "mirrored", "multi_worker"),
         common=True,
     )
     logical_devices: int = option(1, lower_bound=1, needs="strategy=mirrored")

@@ -1,6 +1,7 @@
 """Set seed, determinism, precision, and strategy."""
 
 import os
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -62,14 +63,17 @@ def _jax(options: RunOptions) -> None:
 
     if options.logical_devices > 1:
         jax.config.update("jax_num_cpu_devices", options.logical_devices)
-    on_cpu = jax.default_backend() == "cpu"
     _set_policy(options, "mixed_bfloat16")
-    if options.strategy == "mirrored" or (options.strategy == "auto" and not on_cpu):
-        found = jax.local_devices()
-        _check_shared(options, len(found))
-        keras.distribution.set_distribution(
-            keras.distribution.DataParallel(auto_shard_dataset=False)
-        )
+    found = keras.distribution.list_devices()
+    if options.strategy == "auto":
+        on_cpu = jax.default_backend() == "cpu"
+        found = [] if on_cpu else _dividing(found, options.batch_size)
+    if options.strategy == "one" or not found:
+        return
+    _check_shared(options, len(found))
+    keras.distribution.set_distribution(
+        keras.distribution.DataParallel(devices=found, auto_shard_dataset=False)
+    )
 
 
 def _torch(options: RunOptions) -> None:
@@ -95,13 +99,34 @@ def _tensorflow(options: RunOptions) -> tf.distribute.Strategy:
     _set_policy(options, "mixed_float16" if gpus else "mixed_bfloat16")
     if options.strategy == "multi_worker":
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    elif options.strategy == "mirrored" or (options.strategy == "auto" and gpus):
-        found = tf.config.list_logical_devices("GPU" if gpus else "CPU")
-        strategy = tf.distribute.MirroredStrategy([device.name for device in found])
     else:
-        return tf.distribute.get_strategy()
+        shared = _shared(options, gpus)
+        if not shared:
+            return tf.distribute.get_strategy()
+        strategy = tf.distribute.MirroredStrategy([device.name for device in shared])
     _check_shared(options, strategy.num_replicas_in_sync)
     return strategy
+
+
+def _shared(options: RunOptions, gpus: list[Any]) -> list[Any]:
+    """Return the devices of a `MirroredStrategy`, or an empty list for one device."""
+    if options.strategy == "mirrored":
+        return tf.config.list_logical_devices("GPU" if gpus else "CPU")
+    if options.strategy == "auto":
+        return _dividing(tf.config.list_logical_devices("GPU"), options.batch_size)
+    return []
+
+
+def _dividing(gpus: list[Any], batch_size: int) -> list[Any]:
+    """Return the largest number of GPUs that divides the batch, or none if it is 1."""
+    if len(gpus) < 2:
+        return []
+    number = max(each for each in range(1, len(gpus) + 1) if batch_size % each == 0)
+    print(
+        f"training on {number} of {len(gpus)} GPUs, which share a batch of {batch_size} images "
+        "(--strategy=one: one GPU)"
+    )
+    return gpus[:number] if number > 1 else []
 
 
 def _set_policy(options: RunOptions, half: str) -> None:

@@ -170,8 +170,11 @@ NEEDED = {
 
 
 def test_only_recipes_of_papers_choose_the_epoch_by_test_images():
-    """The CUB recipes that replace only the loss also choose the epoch by test images."""
-    of_papers = {name for name in NAMES if scores_of(name)}
+    """The CUB recipes that replace only the loss also choose the epoch by test images.
+
+    The rows of ICE's Table 3 all keep the last epoch.
+    """
+    of_papers = {name for name in NAMES if scores_of(name) and "_ice" not in name}
     choosing = {name for name in NAMES if parsed(name).keep == "best_test"}
     assert choosing == of_papers | {f"cub_{loss}" for loss in PAIRS}
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from types import SimpleNamespace
 
 import local_workers
 import numpy as np
@@ -153,3 +154,27 @@ def test_a_used_port_is_named(monkeypatch):
 def test_auto_is_one_device_without_a_gpu():
     options = parse(RunOptions, ["run", "--strategy=auto", "--batch_size=3"])
     assert devices(options) is tf.distribute.get_strategy()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch_size", "used"), [(2, 6, 2), (8, 60, 6), (4, 7, 1), (1, 6, 1)]
+)
+def test_auto_takes_the_most_gpus_that_divide_the_batch(
+    gpus, batch_size, used, monkeypatch, capsys
+):
+    """The list of GPUs is faked, and the strategy receives the names of the GPUs."""
+    found = [SimpleNamespace(name=f"/device:GPU:{number}") for number in range(gpus)]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: found)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: found)
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda *_: None)
+    taken = []
+
+    def mirrored(names):
+        taken.extend(names)
+        return SimpleNamespace(num_replicas_in_sync=len(names))
+
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", mirrored)
+    devices(parse(RunOptions, ["run", f"--batch_size={batch_size}"]))
+    assert taken == [each.name for each in found[:used] if used > 1]
+    said = capsys.readouterr().out
+    assert (f"training on {used} of {gpus} GPUs" in said) == (gpus > 1)
