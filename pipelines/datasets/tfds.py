@@ -26,6 +26,7 @@ PREFIX = "tfds:"
 _TRAIN, _TESTS = "train", ("test", "validation")
 _IMAGES_AT_A_TIME = 1024
 _BAR_FROM = 20_000  # images
+_TIMEOUT = 5  # seconds
 
 
 def tfds_split(
@@ -39,8 +40,11 @@ def tfds_split(
     """Load an image classification dataset of tensorflow-datasets. Download it if it is missing.
 
     By default, the result has the dataset's splits: `train`, and `test` (or `validation` without a
-    `test`). If the training classes contain all test classes, the result has `same_classes`.
-    If they contain none, each side numbers its classes.
+    `test`). If the training classes contain all test classes, the result has `same_classes`, and a
+    warning names `train_classes`. If they contain none, each side numbers its classes.
+
+    An example can have several images and class labels. Then the image is the feature `image`, and
+    the label is the feature `label`, or else the label with the most classes.
 
     With `train_classes` or another `split`, the images of `train`, `validation`, and `test` are
     pooled and split by class, in the order of the class numbers. Other splits are ignored, because
@@ -84,6 +88,15 @@ def tfds_split(
     trained, tested = np.unique(train.labels), np.unique(test.labels)
     known = np.isin(tested, trained)
     if known.all():
+        LOGGER.warning(
+            "%s%s: its %s split has the classes of its %s split. To test on unseen classes, set "
+            "train_classes, for example train_classes=%d",
+            PREFIX,
+            name,
+            own_test,
+            _TRAIN,
+            (len(trained) + 1) // 2,
+        )
         return Split(train, test, same_classes=True)
     if known.any():
         raise ArgumentError(
@@ -154,8 +167,15 @@ class _Dataset:
             if type(kind) is of_tfds.Image and kind.np_dtype == np.uint8
         ]
         labels = [key for key, kind in kinds.items() if isinstance(kind, of_tfds.ClassLabel)]
-        if len(labels) > 1 and "label" in labels:
-            labels = ["label"]
+        # Others are masks or views of the image, and coarser classes of it.
+        if "image" in images:
+            images = ["image"]
+        if len(labels) > 1:
+            labels = [
+                "label"
+                if "label" in labels
+                else max(labels, key=lambda each: kinds[each].num_classes)
+            ]
         if len(images) != 1 or len(labels) != 1:
             found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in kinds.items())
             raise ArgumentError(
@@ -166,27 +186,39 @@ class _Dataset:
 
     def _prepare(self) -> None:
         folder = self.builder.data_dir
-        LOGGER.warning(
-            "%s is not in %s: downloading it (without a network, this fails after minutes)",
-            self._name,
-            folder,
-        )
+        self._check_network()
+        LOGGER.warning("%s is not in %s: downloading it", self._name, folder)
         retries = logging.getLogger("urllib3.connectionpool")
         level = retries.level
         retries.setLevel(logging.ERROR)  # one error instead of a warning for each retry
         try:
             self.builder.download_and_prepare()
         except Exception as error:  # from the code of the dataset, its archives, or the network
-            name = "/".join(filter(None, (self._base, self._config)))
-            raise ArgumentError(
-                f"dataset {self._name} is not in {folder} and could not be prepared: "
-                f'{_one_line(error)}. On a machine with a network, run  python -c "import '
-                f"tensorflow_datasets as tfds; tfds.builder('{name}', "
-                f"data_dir='tfds').download_and_prepare()\"  and copy the content of tfds to "
-                f"{self._root}"
-            ) from error
+            raise self._not_prepared(error) from error
         finally:
             retries.setLevel(level)
+
+    def _check_network(self) -> None:
+        """Raise an error without a connection, which tensorflow-datasets retries for minutes."""
+        import requests  # tensorflow-datasets requires it
+
+        for url in list(self.builder.url_infos or ())[:1]:
+            try:
+                requests.head(url, timeout=_TIMEOUT)
+            except requests.ConnectionError as error:
+                raise self._not_prepared(error) from error
+            except requests.RequestException:
+                pass  # such as a refused HEAD request, or another protocol
+
+    def _not_prepared(self, error: Exception) -> ArgumentError:
+        name = "/".join(filter(None, (self._base, self._config)))
+        return ArgumentError(
+            f"dataset {self._name} is not in {self.builder.data_dir} and could not be prepared: "
+            f'{_one_line(error)}. On a machine with a network, run  python -c "import '
+            f"tensorflow_datasets as tfds; tfds.builder('{name}', "
+            f"data_dir='tfds').download_and_prepare()\"  and copy the content of tfds to "
+            f"{self._root}"
+        )
 
     def table(self, splits: Sequence[str]) -> ImageTable:
         """Read the images with labels of some splits."""

@@ -2,6 +2,7 @@ import io
 import logging
 import re
 import shutil
+import socket
 from typing import ClassVar
 
 import numpy as np
@@ -158,3 +159,51 @@ def test_bad_input(name, arguments, message, data_dir, caplog):
         tfds_split(name, data_dir, **arguments)
     assert "\n" not in str(caught.value)
     assert "Retrying" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "label"),
+    [
+        ("stanford_online_products", "image", "class_id"),
+        ("caltech_birds2011", "image", "label"),
+        ("cars196", "image", "label"),
+    ],
+)
+def test_image_and_label_of_datasets_with_several(name, image, label, tmp_path, monkeypatch):
+    """Without the data, the table receives the features of the installed builder."""
+    read = []
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "is_prepared", lambda _: True)
+
+    def as_dataset(builder, *, split, decoders, shuffle_files):
+        read.append(set(decoders.extract_features(builder.info.features)))
+        raise OSError("no data")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "as_dataset", as_dataset)
+    splits = tfds.core.SplitDict(
+        [
+            tfds.core.SplitInfo(name=each, shard_lengths=[1], num_bytes=1)
+            for each in ("train", "test")
+        ]
+    )
+    monkeypatch.setattr(tfds.core.DatasetInfo, "splits", splits)
+    with pytest.raises(ArgumentError, match="no data"):
+        tfds_split(name, tmp_path)
+    assert read == [{image, label}]
+
+
+def test_shared_classes_are_pointed_out(data_dir, caplog):
+    assert tfds_split("tiny_noise:shared", data_dir).same_classes
+    assert "tiny_noise:shared: its test split has the classes of its train split" in caplog.text
+    assert "train_classes=2" in caplog.text
+
+
+def test_a_missing_network_is_noticed_at_once(tmp_path, monkeypatch):
+    """The address of the dataset refuses connections. tensorflow-datasets would retry."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/data"
+    monkeypatch.setattr(TinyNoise, "url_infos", {address: None})
+    monkeypatch.setattr(
+        TinyNoise, "download_and_prepare", lambda _: pytest.fail("tried to download")
+    )
+    with pytest.raises(ArgumentError, match="could not be prepared: no connection to 127.0.0.1"):
+        tfds_split("tiny_noise:whole", tmp_path, train_classes=2)
