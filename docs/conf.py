@@ -2,10 +2,15 @@
 
 import re
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 project = "keras_dml"
 author = "the authors of keras_dml"
 project_copyright = author
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+html_math_renderer = "mathml"
+myst_enable_extensions = ["dollarmath"]
 
 # Docstrings and pages write code in single backticks, as in Markdown.
 default_role = "literal"
@@ -36,8 +41,20 @@ html_theme_options = {
 
 
 def setup(app):
-    """Connect the conversion of docstrings."""
+    """Connect the conversion of docstrings and of formulas."""
+    app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=1)
+
+
+def _visit_math(translator, node):
+    """Write MathML, which browsers typeset without a script."""
+    is_block = isinstance(node, nodes.math_block)
+    mathml = tex2mathml(node.astext(), as_block=is_block)
+    # As in LaTeX, a thin space between a function and an argument without parentheses.
+    argument = r"(&ApplyFunction;</mo>)(?!\s*<mo[^>]*>[(\[])"
+    mathml = re.sub(argument, r'\1<mspace width="0.17em"></mspace>', mathml)
+    translator.body.append(f'<div class="formula">{mathml}</div>' if is_block else mathml)
+    raise nodes.SkipNode
 
 
 def _as_restructured_text(app, what, name, obj, options, lines):
