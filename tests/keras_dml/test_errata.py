@@ -56,3 +56,15 @@ def test_e19_the_bound_of_rankmi_needs_five_classes():
     u, k = np.exp(np.linspace(-30, 30, 10001)), 5
     left = u * np.log(k * u / (u + k - 1)) - (1 - 1 / k) * (u - 1)
     assert (left >= u * np.log(u) - (u + 1) * np.log((u + 1) / 2) - 1e-9 * u).all()
+
+
+def test_e15_many_negatives_bound_the_ratio_of_two_positives():
+    """Two positives of an anchor at similarity 1 and −1, and 178 negatives at one similarity."""
+
+    def weight(positive, negative):
+        """Return the weight 1 - p of a positive (Eq. 9)."""
+        return 1.0 - np.exp(positive) / (np.exp(positive) + 178 * np.exp(negative))
+
+    for negative, bound in ((-1.0, (np.e**2 + 178) / 179), (0.0, 1.013)):
+        ratio = weight(-1.0, negative) / weight(1.0, negative)
+        assert ratio == pytest.approx(bound, abs=5e-4)
