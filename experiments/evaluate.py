@@ -37,6 +37,7 @@ def main(argv: list[str]) -> None:
     from experiments.evaluation.evaluators import related_classes
     from experiments.evaluation.held_folder import held
     from experiments.evaluation.labeled_embeddings import check_matches, embeddings_from_file
+    from experiments.evaluation.loss_parts import check_loss_parts
     from experiments.evaluation.model_embeddings import embed
     from experiments.evaluation.result import REPORT
     from experiments.options.data import recall_at
@@ -56,6 +57,7 @@ def main(argv: list[str]) -> None:
     gallery = labels.get("gallery")
     ks = recall_at(options, len(labels["queries"]), None if gallery is None else len(gallery))
     check_matches(labels["queries"], gallery)
+    check_loss_parts(options.loss_parts, len(labels["queries"]))
     classes = related_classes(options, images)
     if kind == "embeddings":
         prefixes = _prefixes(options, embedded)

@@ -25,6 +25,7 @@ _OF_A_FILE = {
     "matryoshka",
     "clustering",
     "information",
+    "loss_parts",
     "neighbors",
     "output_dir",
 } | {field.name for field in dataclasses.fields(Options)}
@@ -51,6 +52,8 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
         split: Images of the dataset. A model that was trained on it has seen the classes of train
             and all.
         clustering: Compute NMI and AMI, which need k-means.
+        loss_parts: Losses over embeddings whose tightness and contrastive part to print, such as
+            center,contrastive,snca,multi_similarity,pce,spce.
         output_dir: Folder of the results. Default: NAME-evaluation next to the file or model, or
             evaluation in the folder of a run.
     """
@@ -78,6 +81,7 @@ default of --dataset is a folder of class folders. The same command resumes afte
     candidate_model: str | None = option(None, group=_HOW, needs="model")
     split: str = option("test", group=_HOW, choices=("test", "train", "all"))
     clustering: bool = option(True, group=_HOW)
+    loss_parts: tuple[str, ...] = option((), group=_HOW)
     output_dir: str | None = option(None, group=_HOW)
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from experiments.evaluation import evaluators, labeled_embeddings
 from experiments.evaluation.evaluate_options import EvaluateOptions
+from experiments.evaluation.loss_parts import loss_parts_findings
 from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings, Result
 from experiments.evaluation.scores import Embeddings, score_table
@@ -42,6 +43,7 @@ def result_of(
         [
             evaluators.retrieval_findings(scored, catalog, prefixes, options.clustering, classes),
             evaluators.information_findings(scored, options.information),
+            loss_parts_findings(queries, options.loss_parts),
         ]
     )
     zeros, warnings = labeled_embeddings.zero_rows(embedded)

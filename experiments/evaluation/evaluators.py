@@ -329,7 +329,7 @@ class ClassifierAccuracy(ClosedSetAccuracy):
 
 
 class ClassMeanAccuracy(ClosedSetAccuracy):
-    """The accuracy of the nearest class mean of the training images.
+    """The accuracy of the class whose mean has the largest inner product with an image.
 
     Reference: Boudiaf et al. 2020, appendix B.
     """

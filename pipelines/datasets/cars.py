@@ -12,7 +12,12 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
-from pipelines.datasets.files import checked_data_dir, missing_file_error, warn_of_other_counts
+from pipelines.datasets.files import (
+    checked_data_dir,
+    folder_with,
+    missing_file_error,
+    warn_of_other_counts,
+)
 from pipelines.split import Unsplit
 from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
@@ -48,10 +53,8 @@ def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> 
             invalid entry (the message names both), the files disagree, or listed images are
             missing.
     """
-    root = checked_data_dir(data_dir, EXPECTED)
-    inner = os.path.join(root, "stanford_cars")
-    if not _is_there(root) and _is_there(inner):
-        root = inner
+    given = checked_data_dir(data_dir, EXPECTED)
+    root = folder_with([_LIST, "devkit", _TRAIN_LIST], given, ["stanford_cars"])
     if os.path.exists(os.path.join(root, _LIST)):
         names = os.path.join(root, _LIST)
         lists = [(names, "relative_im_path", root)]
@@ -73,10 +76,6 @@ def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> 
     )
     warn_of_other_counts(root, table, "Cars-196", NUM_IMAGES, NUM_CLASSES)
     return Unsplit(table, class_ids=class_ids, last_train_class=LAST_TRAIN_CLASS)
-
-
-def _is_there(root: str) -> bool:
-    return any(os.path.exists(os.path.join(root, name)) for name in (_LIST, "devkit", _TRAIN_LIST))
 
 
 def _annotations(root: str, name: str) -> str:

@@ -57,12 +57,20 @@ def dataset_root(
     """
     given = checked_data_dir(data_dir, expected)
     inner = [archive_folders] if isinstance(archive_folders, str) else archive_folders
-    roots = [given, *(os.path.join(given, folder) for folder in inner)]
-    root = next((one for one in roots if os.path.exists(os.path.join(one, needed[0]))), roots[-1])
+    root = folder_with(needed[:1], given, inner)
     for name in needed:
         if not os.path.exists(os.path.join(root, name)):
             raise missing_file_error(data_dir, name, expected)
     return root
+
+
+def folder_with(names: Sequence[str], parent: str, children: Sequence[str]) -> str:
+    """Return the first of a folder and its `children` that has one of the names, or the folder."""
+    roots = [parent, *(os.path.join(parent, child) for child in children)]
+    for root in roots:
+        if any(os.path.exists(os.path.join(root, name)) for name in names):
+            return root
+    return parent
 
 
 def missing_file_error(data_dir: object, name: str, expected: str) -> ArgumentError:

@@ -8,6 +8,7 @@ from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import (
     checked_data_dir,
+    folder_with,
     missing_file_error,
     warn_of_other_counts,
 )
@@ -23,6 +24,7 @@ EXPECTED = (
     "its authors at mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html."
 )
 _LIST = "list_eval_partition.txt"
+_FOLDERS = ("In-shop Clothes Retrieval Benchmark", "inshop")
 
 
 def load(data_dir: str | os.PathLike[str] | None) -> Split:
@@ -34,7 +36,8 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
     warning.
 
     Args:
-        data_dir: Folder with the list and `img`, unpacked or as downloaded (`Eval`, `Img`).
+        data_dir: Folder with the list and `img`, unpacked or as downloaded (`Eval`, `Img`), or a
+            folder that contains it as `In-shop Clothes Retrieval Benchmark` or `inshop`.
 
     Returns:
         `Split` with the queries as `test`, and with a `gallery`.
@@ -44,7 +47,8 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
             file and line), the number of lines is not the announced one, one of the three sets is
             empty, an item is in training and test, or listed images are missing.
     """
-    root = checked_data_dir(data_dir, EXPECTED)
+    given = checked_data_dir(data_dir, EXPECTED)
+    root = folder_with([_LIST, "Eval"], given, _FOLDERS)
     path = _either(root, _LIST, os.path.join("Eval", _LIST))
     images = os.path.dirname(_either(root, "img", os.path.join("Img", "img")))
     columns = {"image_name": str, "item_id": str, "evaluation_status": _status}

@@ -85,6 +85,25 @@ def test_third_party_embeddings(evaluated, capsys):
     assert page.count("<svg") == 1 and "<h2>Retrieval" not in page
 
 
+def test_parts_of_losses(evaluated, tmp_path, capsys):
+    """The contrastive row of the paper's Table 2, and losses that do not take embeddings."""
+    result, page = evaluated("--loss_parts=contrastive,snca")
+    assert "snca: tightness " in capsys.readouterr().out
+    assert "contrastive" in page
+    distances = np.linalg.norm(EMBEDDINGS[:, None] - EMBEDDINGS, axis=-1)
+    same = LABELS[:, None] == LABELS
+    expected = {
+        "tightness": (np.square(distances) * same).sum() / len(LABELS),
+        "contrastive": (np.square(np.maximum(1.0 - distances, 0.0)) * ~same).sum() / len(LABELS),
+    }
+    assert result["loss_parts"]["contrastive"] == pytest.approx(expected, rel=1e-5)
+    file = f"--embeddings={tmp_path / 'mine.npz'}"
+    assert command(file, "--loss_parts=ce") == 2
+    assert "loss_parts must be losses over embeddings" in capsys.readouterr().err
+    assert command(file, "--loss_parts=no_loss") == 2
+    assert "loss_parts must be one of" in capsys.readouterr().err
+
+
 def test_a_gallery_without_a_class_missing_pictures_and_rows_of_zeros(evaluated, capsys):
     queries = EMBEDDINGS[:20].astype("float64")
     gallery = {"gallery": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}

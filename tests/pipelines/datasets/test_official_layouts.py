@@ -122,6 +122,8 @@ def test_an_incomplete_copy_gives_a_warning_with_both_counts(name, tmp_path, cap
         ("cub", "CUB_200_2011"),
         ("cars", "stanford_cars"),
         ("sop", "Stanford_Online_Products"),
+        ("inshop", "In-shop Clothes Retrieval Benchmark"),
+        ("inshop", "inshop"),
         ("groceries", "dataset"),
         ("groceries", "GroceryStoreDataset/dataset"),
         ("groceries", "GroceryStoreDataset-master/dataset"),
