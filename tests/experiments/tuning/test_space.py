@@ -114,7 +114,8 @@ def test_ice_and_its_baselines_have_printed_scores():
     assert found == {"sop_ice, scale=16": {"R@1": 71.0, "R@10": 85.6, "R@100": 93.8}}
     words = ["scale=1,80", "images_per_class=2,5", "batch_size=180,100", "embedding_size=64,512"]
     assert all(len(printed_scores([ice], read_grid([word]))) == 2 for word in words)
-    baselines = ("ce", "triplet", "lifted_structure", "n_pairs", "proxy_nca")
+    baselines = ("untrained", "ce", "triplet", "lifted_structure", "n_pairs", "proxy_nca")
+    baselines += ("ranked_list", "ranked_list_lmh")
     names = [f"{dataset}_bn_{loss}" for dataset in ("cub", "cars", "sop") for loss in baselines]
     found = printed_scores([find_recipe(f"{name}.flags") for name in names], read_grid([]))
     assert found.keys() == set(names)
