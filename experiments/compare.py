@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments.options import RunOptions, given_for_run, option, parse, run_command
@@ -46,6 +46,15 @@ def main(argv: list[str]) -> None:
     recipes, output = flag_files(options.recipes), pathlib.Path(options.output_dir)
     forwarded = given_for_run(options)
 
+    from experiments.evaluation.held_folder import held
+
+    with held(output, "output_dir"):
+        _compare(recipes, output, forwarded)
+
+
+def _compare(
+    recipes: Sequence[pathlib.Path], output: pathlib.Path, forwarded: Sequence[str]
+) -> None:
     # These imports take seconds. A mistyped flag is reported before them.
     from experiments.evaluation.result import REPORT
     from experiments.evaluation.tables import write_table

@@ -94,33 +94,36 @@ def main(argv: list[str]) -> None:
         raise UsageError(f"grid must not be given with search, but got {' '.join(options.grid)}.")
     searches = _searches(options, recipes, forwarded)
 
-    from experiments.evaluation.held_folder import waiting_for
+    from experiments.evaluation.held_folder import held_by_equal_commands, waiting_for
     from experiments.training.run_files import note_other_images, read_finished
     from experiments.tuning.study_results import write_results
 
     for search in searches:
         search.check()
-    # Open all storages before the first run, so that an invalid one costs nothing.
-    opened = [(search, search.open()) for search in searches]
-    output.mkdir(parents=True, exist_ok=True)
-    for search, trials in opened:
-        search.do(trials)
-    found = {search.recipe.stem: search for search in searches}
-    seeds = [*range(options.seed, options.seed + options.seeds)]
-    # Seed by seed, so that an interrupted study has results of every recipe.
-    jobs = [
-        _job(recipe, setting, seed, output, forwarded, found)
-        for seed, recipe, setting in itertools.product(seeds, recipes, settings)
-    ]
-    _run(jobs)
-    results: dict[str, list[Mapping[str, Any]]] = {job.line: [] for job in jobs}
-    for job in jobs:
-        results[job.line].append(read_finished(job.folder)[0])
-    note_other_images({f"{job.line}, seed {job.seed}": job.folder for job in jobs})
-    printed = printed_table(results, printed_scores(recipes, settings))
-    with waiting_for(output / ".study.lock"):
-        text = write_results(output, results, found, seeds, forwarded, printed, bool(options.grid))
-    print(f"\n{text}\npictures: {output / 'study.html'}")
+    # Several processes with the same command share the work.
+    with held_by_equal_commands(output, [*forwarded, *options.search, str(options.folds)]):
+        # Open all storages before the first run, so that an invalid one costs nothing.
+        opened = [(search, search.open()) for search in searches]
+        for search, trials in opened:
+            search.do(trials)
+        found = {search.recipe.stem: search for search in searches}
+        seeds = [*range(options.seed, options.seed + options.seeds)]
+        # Seed by seed, so that an interrupted study has results of every recipe.
+        jobs = [
+            _job(recipe, setting, seed, output, forwarded, found)
+            for seed, recipe, setting in itertools.product(seeds, recipes, settings)
+        ]
+        _run(jobs)
+        results: dict[str, list[Mapping[str, Any]]] = {job.line: [] for job in jobs}
+        for job in jobs:
+            results[job.line].append(read_finished(job.folder)[0])
+        note_other_images({f"{job.line}, seed {job.seed}": job.folder for job in jobs})
+        printed = printed_table(results, printed_scores(recipes, settings))
+        with waiting_for(output / ".study.lock"):
+            text = write_results(
+                output, results, found, seeds, forwarded, printed, bool(options.grid)
+            )
+        print(f"\n{text}\npictures: {output / 'study.html'}")
 
 
 def _searches(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import itertools
 import os
 import pathlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import filelock
 
@@ -80,6 +82,41 @@ def held_beside(folder: pathlib.Path, argument: str, shown: str = "") -> Iterato
     with _locked(path, f"{argument} {shown or repr(str(folder))}") as lock:
         # filelock acquires a file again that another process has deleted.
         lock.callback(path.unlink, missing_ok=True)
+        yield
+
+
+@contextlib.contextmanager
+def held_by_equal_commands(folder: pathlib.Path, words: Sequence[str]) -> Iterator[None]:
+    """Create a folder, and share it within a with statement with commands of the same flags.
+
+    Args:
+        folder: The folder, `output_dir` of the command.
+        words: The flags that must be equal.
+
+    Raises:
+        UsageError: A process with other flags has the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+    with contextlib.ExitStack() as kept:
+        with waiting_for(folder / f".commands{_LOCK}"):
+            for path in folder.glob(f".command-*{_LOCK}"):
+                lock = try_lock(path)
+                if lock is not None:
+                    lock.close()
+                    path.unlink(missing_ok=True)  # of a process that has ended
+                elif not path.name.startswith(f".command-{flags}"):
+                    raise UsageError(
+                        f"output_dir {str(folder)!r} is in use by another running process with "
+                        "other flags"
+                    )
+            for number in itertools.count():
+                path = folder / f".command-{flags}-{number}{_LOCK}"
+                lock = try_lock(path)
+                if lock is not None:
+                    break
+            kept.enter_context(lock)
+            kept.callback(path.unlink, missing_ok=True)
         yield
 
 

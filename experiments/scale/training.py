@@ -118,6 +118,7 @@ def _train(config: dict[str, Any]) -> str:
     try:
         return train(options, read_cluster("multi_worker"), write_run_pages)
     except REFUSALS as error:
+        _log_only_to_files()
         raise UsageError(one_line(error)) from error
 
 
@@ -129,4 +130,16 @@ class _StopOnMistake(UserCallback):
         for error in worker_exceptions.values():
             cause = getattr(error, "_base_exc", error)
             if isinstance(cause, UsageError | RunError):
+                _log_only_to_files()
                 raise cause
+
+
+def _log_only_to_files() -> None:
+    """Keep Ray's tracebacks of a mistake off the terminal, where the command prints one line.
+
+    Ray's files in the folder of its session still have them.
+    """
+    for name in ["", *logging.root.manager.loggerDict]:
+        for handler in logging.getLogger(name).handlers:
+            if not isinstance(handler, logging.FileHandler):
+                handler.setLevel(logging.CRITICAL + 1)

@@ -1,17 +1,24 @@
 """The processes that train together: `TF_CONFIG` or a Slurm job."""
 
+import contextlib
 import dataclasses
 import json
+import logging
 import os
 import re
 import socket
+import threading
+from collections.abc import Iterator
 
 from experiments.options.errors import UsageError
+
+_LOGGER = logging.getLogger("experiments")
 
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
 _SLURM_PORT = 2222
+_PATIENCE = 60.0  # seconds without contact until a line names the other workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +76,55 @@ def read_cluster(strategy: str) -> Cluster:
             f"different index on each worker: {_EXAMPLE}"
         )
     _check_free(own, text)
+    _bypass_proxy(addresses)
     return Cluster(index, tuple(addresses))
+
+
+def _bypass_proxy(addresses: list[str]) -> None:
+    """Exclude the workers from a proxy, to which gRPC would send their connections."""
+    hosts = dict.fromkeys(address.rpartition(":")[0].strip("[]") for address in addresses)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        known = [host for host in os.environ.get(name, "").split(",") if host]
+        # gRPC reads only the second variable if it is set.
+        if known or name == "no_proxy":
+            os.environ[name] = ",".join(dict.fromkeys([*known, *hosts]))
+
+
+@contextlib.contextmanager
+def naming_missing_workers(cluster: Cluster, patience: float = _PATIENCE) -> Iterator[None]:
+    """Print which workers are waited for while a with statement takes long.
+
+    Args:
+        cluster: The cluster that this process joins within the with statement.
+        patience: Seconds until the line is printed, and again after each further such time.
+    """
+    joined = threading.Event()
+
+    def watch() -> None:
+        others = [each for place, each in enumerate(cluster.addresses) if place != cluster.index]
+        while not joined.wait(patience):
+            missing = [address for address in others if not _answers(address)]
+            _LOGGER.warning(
+                "waiting for %s%s",
+                ", ".join(missing or others),
+                "" if missing else ", which can be reached but have not joined",
+            )
+
+    if cluster.size > 1:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        joined.set()
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _slurm_config() -> str:

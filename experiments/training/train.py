@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from experiments.evaluation.result import REPORT
 from experiments.options import RunOptions, mute, resolved
-from experiments.training.cluster import Cluster
+from experiments.training.cluster import Cluster, naming_missing_workers
 from experiments.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     if for_loss:
         given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
         print(f"to loss {options.loss}: {given}", flush=True)
-    workers = Workers(devices(options), cluster)
+    with naming_missing_workers(cluster):
+        workers = Workers(devices(options), cluster)
     run = plan_run(options, folder, workers)
     training = Training(run, workers)
     for name, encoder in training.encoders.items():

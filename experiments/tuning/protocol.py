@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import pathlib
 import shutil
@@ -29,6 +30,7 @@ from experiments.options import (
 )
 from experiments.options.child import run_module
 from experiments.options.together import check_together
+from experiments.training.made_of import record_of
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
 from experiments.training.run_files import BEST, CHECKPOINT, DIVERGED, read_finished
@@ -131,10 +133,16 @@ class RecipeSearch:
         """
         from experiments.tuning.search import FLAGS, Search, study_flags  # imports Optuna
 
+        images = record_of(self.one_fold())
         identity = {
             FLAGS: study_flags(resolved(self.options).splitlines()),
             "space": [f"--search={parameter.text}" for parameter in self.space],
             "folds": [f"--folds={self.folds}"],
+            "images": [
+                f"{side}: {found['images']} images, "
+                f"{hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:8]}"
+                for side, found in images.items()
+            ],
         }
         return Search(
             self.folder,

@@ -107,15 +107,15 @@ class Search:
         if stored is None and not self._trials():
             self._study.set_user_attr(_IDENTITY, identity)
             return
-        if stored == identity:
-            return
+        if stored and all(identity.get(key) == lines for key, lines in stored.items()):
+            return  # a search of an earlier version lacks a key
         there = [line for lines in (stored or {}).values() for line in lines]
         here = [line for lines in identity.values() for line in lines]
         shown = differences(there, here) if stored else "not of experiments.study"
         raise UsageError(
             f"{self._argument} must be new, or have a study {self._study.study_name} with these "
             f"flags, but got {self._shown} ({shown}). "
-            "Set another --output_dir or --storage, or the same flags."
+            "Set another --output_dir or --storage, or the same flags and images."
         )
 
     def do(self, total: int, run: Callable[[Trial], float]) -> None:

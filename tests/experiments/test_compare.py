@@ -8,6 +8,7 @@ import tiny_run
 from tiny_run import TINY, command_of
 
 from experiments import compare
+from experiments.evaluation.held_folder import held
 from experiments.options import child
 
 command = command_of("compare")
@@ -42,6 +43,12 @@ def test_table_page_and_best_recipe_of_finished_runs(photos, tmp_path, capfd):
     for name in recalls:
         assert f'<a href="{name}/report.html">{name}</a>' in page
         assert page.count(f"</span>{name}</figcaption>") == 4  # one row per query
+
+
+def test_a_second_comparison_of_one_folder_says_so(tmp_path, capsys):
+    with held(tmp_path / "out", "output_dir"):
+        assert command("--recipes=cub.flags", f"--output_dir={tmp_path / 'out'}") == 2
+    assert "in use by another running process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ended", "code"), [(2, 2), (1, 1), (-9, 1)])

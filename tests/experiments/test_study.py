@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 from tiny_run import command_of
 
 from experiments import study
-from experiments.evaluation.held_folder import try_lock
+from experiments.evaluation.held_folder import held_by_equal_commands, try_lock
 from experiments.evaluation.intervals import differences, mean_interval
 from experiments.options import RunError
 from experiments.tuning import protocol  # imported before names are patched
@@ -88,6 +89,27 @@ def test_two_processes_in_one_folder_share_the_runs(recipes, monkeypatch, capsys
     assert output / "good" / "seed-0" not in before and len(before) == 3
     assert started[3][1] == output / "good" / "seed-0" and len(started) == 4
     assert capsys.readouterr().out.count("waiting for another process: good, seed 0\n") == 1
+
+
+def test_a_second_study_shares_the_folder_only_with_the_same_flags(recipes, monkeypatch, capsys):
+    words, started, output = recipes
+    first, codes = study.run_recipe, []
+
+    def run(recipe, folder, forwarded):
+        first(recipe, folder, forwarded)
+        if len(started) == 1:
+            # A second process begins. It finds the folder of this run locked, but not the others.
+            codes.append(command(*words, "--seeds=2", "--epochs=3"))
+            with held_by_equal_commands(output, ["--epochs=2", "4"]):
+                codes.append(0)
+
+    monkeypatch.setattr(study, "run_recipe", run)
+    assert command(*words, "--seeds=2", "--epochs=2") == 0
+    assert codes == [2, 0]
+    assert "is in use by another running process with other flags" in capsys.readouterr().err
+    assert {forwarded[0] for *_, forwarded in started} == {"--epochs=2"}
+    # The first study has ended.
+    assert command(*words, "--seeds=2", "--epochs=3") == 0
 
 
 def test_a_grid_is_in_its_order_next_to_the_printed_scores(recipes, tmp_path, capsys):
@@ -186,3 +208,26 @@ def test_diverged_trainings_have_no_score(recipes, monkeypatch, capsys):
     said = "".join(capsys.readouterr())
     assert said.count("the training broke") == 2
     assert "with which good trains, but got margin=0.1:1. Every training broke" in said
+
+
+def test_trials_of_other_images_are_refused(recipes, photos, tmp_path, monkeypatch, capsys):
+    """The folder of photographs has one more, as after a repeated command on changed data."""
+    pytest.importorskip("optuna")
+    data = tmp_path / "photos"
+    shutil.copytree(photos, data)
+    monkeypatch.setattr(
+        protocol, "read_finished", lambda _: ({"scores": {"map@r/cosine": 0.5}}, [])
+    )
+    words = [*recipes[0], "--dataset=folder", f"--data_dir={data}", "--loss=contrastive"]
+    words += ["--search=margin=0.1:1", "--folds=2", "--trials=1"]
+
+    def stop(jobs):
+        raise RunError("enough")
+
+    monkeypatch.setattr(study, "_run", stop)  # without the runs on the test classes
+    assert command(*words) == 1
+    photo = sorted(data.rglob("*.jpg"))[0]
+    shutil.copy(photo, photo.with_name("another.jpg"))
+    assert command(*words) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"there test: 12 images, .*now test: 13 images", said)

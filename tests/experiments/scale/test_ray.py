@@ -179,4 +179,5 @@ def test_a_mistake_stops_the_workers_with_one_line_and_no_retry(tmp_path):
     said = finish(start_run(tmp_path / "run", "--batch_size=25"), code=2)
     last = said.splitlines()[-1]  # after the lines of Ray
     assert last.startswith("error: batch_size must be a multiple of the 2 devices")
+    assert "Traceback" not in said
     assert not (tmp_path / "run").exists()

@@ -1,7 +1,9 @@
 """Two workers give the result of one process, also after `kill -9`; `TF_CONFIG` and Slurm."""
 
 import json
+import os
 import socket
+import time
 from types import SimpleNamespace
 
 import local_workers
@@ -13,7 +15,7 @@ from local_workers import free_ports, tf_config
 from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history, kill_when
 
 from experiments.options import RunOptions, UsageError, parse
-from experiments.training.cluster import Cluster, read_cluster
+from experiments.training.cluster import Cluster, naming_missing_workers, read_cluster
 from experiments.training.devices import devices
 
 TINY = [*TINY_GLYPHS, "--dropout=0.5", "--optimizer=adam", "--deterministic"]
@@ -140,6 +142,32 @@ def test_a_missing_variable_of_a_slurm_job_is_named(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NODELIST", "gpu1")
     with pytest.raises(UsageError, match="SLURM_PROCID"):
         read_cluster("multi_worker")
+
+
+def test_workers_are_not_reached_through_a_proxy(monkeypatch):
+    """gRPC sends every connection to `http_proxy` that `no_proxy` does not exclude."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "intranet")
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+    own, other = free_ports(2)
+    workers = [f"127.0.0.1:{own}", f"host1:{other}", f"[::1]:{other}"]
+    task = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": workers}, "task": task}))
+    read_cluster("multi_worker")
+    assert os.environ["no_proxy"] == "intranet,127.0.0.1,host1,::1"
+    assert "no_grpc_proxy" not in os.environ
+
+
+def test_a_missing_worker_is_named(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there, missing = server.getsockname()[1], free_ports(1)[0]
+        addresses = ["host0:1", f"127.0.0.1:{there}", f"127.0.0.1:{missing}"]
+        with naming_missing_workers(Cluster(0, tuple(addresses)), patience=0.05):
+            for _ in range(100):
+                if caplog.records:
+                    break
+                time.sleep(0.05)
+    assert caplog.records[0].getMessage() == f"waiting for 127.0.0.1:{missing}"
 
 
 def test_a_used_port_is_named(monkeypatch):
