@@ -87,7 +87,8 @@ class TrainTransform:
     image_size: int
     resize: int | tuple[int, int] | None = None
     crop: str = "area"
-    crop_from: str = "original"
+    # A keyword, because the arguments after it were positional before it existed.
+    crop_from: str = dataclasses.field(default="original", kw_only=True)
     area: tuple[float, float] = (0.16, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True

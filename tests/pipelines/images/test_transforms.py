@@ -138,7 +138,9 @@ def test_crops_of_the_resized_image_have_its_detail(jitter):
     pixels[:, ::2] //= 4
     photo = encoded(pixels, "PNG")
     small = np.asarray(Image.fromarray(pixels).resize((40, 30), Image.Resampling.BILINEAR))
-    transform = TrainTransform(24, 30, "area", "resized", (0.2, 0.6), flip=False, jitter=jitter)
+    transform = TrainTransform(
+        24, 30, "area", (0.2, 0.6), crop_from="resized", flip=False, jitter=jitter
+    )
     for seed in range(4):
         _, window, _, numbers = draw(transform, tf.constant([120, 160]), [seed, 0])
         y, x, height, width = (int(side) for side in tf.concat(window, 0))
@@ -158,7 +160,9 @@ def test_pillow_crops_the_resized_image():
     pixels = noise(120, 160)
     whole = Image.fromarray(pixels).resize((40, 30), Image.Resampling.BILINEAR)
     # Only crops of 20 x 15 pixels fit.
-    transform = TrainTransform(24, 30, "area", "resized", (0.25, 0.25), (4 / 3, 4 / 3), flip=False)
+    transform = TrainTransform(
+        24, 30, "area", (0.25, 0.25), (4 / 3, 4 / 3), flip=False, crop_from="resized"
+    )
     crops = [whole.crop((x, y, x + 20, y + 15)) for x in range(21) for y in range(16)]
     expected = {np.asarray(crop.resize((24, 24), 2)).tobytes() for crop in crops}
     for seed in range(4):
