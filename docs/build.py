@@ -82,6 +82,7 @@ def main() -> int:
     _write("index", index.read_text("utf-8") + _toctree(["start", *SECTIONS], ":hidden:"))
     for path in SOURCE.rglob("*.md"):
         path.write_text(_with_links_of_the_site(path), "utf-8")
+        path.write_text(_typeset(path.read_text("utf-8")), "utf-8")
     from sphinx.cmd import build
 
     return build.main(
@@ -110,6 +111,15 @@ def _with_links_of_the_site(path: pathlib.Path) -> str:
     for name, page in {**REPOSITORY, "README.md": "index"}.items():
         text = re.sub(rf"\]\([./]*{re.escape(name)}", f"]({up}{page}.md", text)
     return text
+
+
+def _typeset(page: str) -> str:
+    """Return a page with the LaTeX of the formulas in code spans."""
+    from formulas import with_formulas
+
+    parts = re.split(r"(^```.*?^```$)", page, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [with_formulas(part, "${}$") for part in parts[::2]]
+    return "".join(parts)
 
 
 def _write_reference() -> None:
