@@ -1,7 +1,8 @@
 """Build the site from `docs/pages` and the docstrings: `python docs/build.py` (extra `docs`).
 
-Writes `site/`. A warning fails the build. Pages load no fonts, scripts, or pictures from other
-hosts. Generated pages: the files of the repository's root, one page for each loss, and all flags.
+Writes `site/`, or `FOLDER/site/` with an argument FOLDER. A warning fails the build. Pages load no
+fonts, scripts, or pictures from other hosts. Generated pages: the files of the repository's root,
+one page for each loss, and all flags.
 """
 
 import ast
@@ -201,4 +202,6 @@ def _subclasses(parent: type) -> list[type]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        SOURCE, SITE = (pathlib.Path(sys.argv[1], name).resolve() for name in ("pages", "site"))
     sys.exit(main())

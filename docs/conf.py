@@ -1,6 +1,7 @@
 """Sphinx's settings. `python docs/build.py` builds the site."""
 
 import itertools
+import pathlib
 import re
 
 from docutils import nodes
@@ -28,9 +29,14 @@ napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_use_rtype = False
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
+# Blocks of `text` are outputs.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+highlight_language = "none"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "keras_dml"
+html_favicon = "static/favicon.svg"
+html_search_scorer = str(pathlib.Path(__file__).parent / "search_scores.js")
 html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["static"]
@@ -49,6 +55,12 @@ def setup(app):
     """Connect the conversion of docstrings and of formulas."""
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=1)
+    app.connect("autodoc-skip-member", _skip_field)
+
+
+def _skip_field(app, what, name, obj, skip, options):
+    """Skip fields of named tuples, which the section `Attributes:` describes."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
 
 
 def _visit_math(translator, node):
