@@ -1,7 +1,8 @@
 """Build the site from `docs/pages` and the docstrings: `python docs/build.py` (extra `docs`).
 
-Writes `site/`. A warning fails the build. Pages load no fonts, scripts, or pictures from other
-hosts. Generated pages: the files of the repository's root, one page for each loss, and all flags.
+Writes `site/`, or `FOLDER/site/` with an argument FOLDER. A warning fails the build. Pages load no
+fonts, scripts, or pictures from other hosts. Generated pages: the files of the repository's root,
+one page for each loss, and all flags.
 """
 
 import ast
@@ -82,6 +83,7 @@ def main() -> int:
     _write("index", index.read_text("utf-8") + _toctree(["start", *SECTIONS], ":hidden:"))
     for path in SOURCE.rglob("*.md"):
         path.write_text(_with_links_of_the_site(path), "utf-8")
+        path.write_text(_typeset(path.read_text("utf-8")), "utf-8")
     from sphinx.cmd import build
 
     return build.main(
@@ -110,6 +112,15 @@ def _with_links_of_the_site(path: pathlib.Path) -> str:
     for name, page in {**REPOSITORY, "README.md": "index"}.items():
         text = re.sub(rf"\]\([./]*{re.escape(name)}", f"]({up}{page}.md", text)
     return text
+
+
+def _typeset(page: str) -> str:
+    """Return a page with the LaTeX of the formulas in code spans."""
+    from formulas import with_formulas
+
+    parts = re.split(r"(^```.*?^```$)", page, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [with_formulas(part, "${}$") for part in parts[::2]]
+    return "".join(parts)
 
 
 def _write_reference() -> None:
@@ -191,4 +202,6 @@ def _subclasses(parent: type) -> list[type]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        SOURCE, SITE = (pathlib.Path(sys.argv[1], name).resolve() for name in ("pages", "site"))
     sys.exit(main())

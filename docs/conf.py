@@ -1,9 +1,13 @@
 """Sphinx's settings. `python docs/build.py` builds the site."""
 
+import itertools
+import pathlib
 import re
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from docutils.utils.math.unichar2tex import uni2tex_table
+from formulas import SYMBOL, is_formula, latex, with_formulas
 
 project = "keras_dml"
 author = "the authors of keras_dml"
@@ -19,13 +23,20 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True
+# One entry for arguments that share a description, such as `reduction, name, dtype: As in ...`.
+napoleon_use_param = False
+napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_use_rtype = False
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
+# Blocks of `text` are outputs.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+highlight_language = "none"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "keras_dml"
+html_favicon = "static/favicon.svg"
+html_search_scorer = str(pathlib.Path(__file__).parent / "search_scores.js")
 html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["static"]
@@ -44,12 +55,18 @@ def setup(app):
     """Connect the conversion of docstrings and of formulas."""
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=1)
+    app.connect("autodoc-skip-member", _skip_field)
+
+
+def _skip_field(app, what, name, obj, skip, options):
+    """Skip fields of named tuples, which the section `Attributes:` describes."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
 
 
 def _visit_math(translator, node):
     """Write MathML, which browsers typeset without a script."""
     is_block = isinstance(node, nodes.math_block)
-    mathml = tex2mathml(node.astext(), as_block=is_block)
+    mathml = tex2mathml(node.astext().translate(uni2tex_table), as_block=is_block)
     # As in LaTeX, a thin space between a function and an argument without parentheses.
     argument = r"(&ApplyFunction;</mo>)(?!\s*<mo[^>]*>[(\[])"
     mathml = re.sub(argument, r'\1<mspace width="0.17em"></mspace>', mathml)
@@ -58,19 +75,25 @@ def _visit_math(translator, node):
 
 
 def _as_restructured_text(app, what, name, obj, options, lines):
-    """Convert a docstring's Markdown: indented code, and code in single backticks."""
-    converted, section, code = [], "", None
+    """Convert a docstring's Markdown: formulas, indented code, and code in single backticks."""
+    converted, section, code, displayed = [], "", None, False
+    lines[:] = with_formulas("\n".join(lines), ":math:`{}`").split("\n")
     for number, line in enumerate(lines):
         if line and not line.startswith(" "):
             section, code = line if re.fullmatch(r"[A-Z][\w ]*:", line) else "", None
         elif code is None and not section and line.startswith("    ") and not lines[number - 1]:
             code = ""
-            converted += [".. code-block:: text", ""]  # most are formulas
-        if code is not None:
+            block = itertools.takewhile(lambda each: each[:1] in ("", " "), lines[number:])
+            displayed = all(is_formula(each) for each in block if each)
+            converted += [] if displayed else [".. code-block:: text", ""]
+        if code is not None and displayed:
+            converted += [f".. math:: {latex(line.strip())}", ""] if line else []
+        elif code is not None:
             converted.append(code + line if line else "")
         elif line == "Examples:":
             first = next(filter(str.strip, lines[number + 1 :]), "")
             converted.append(line)
+            displayed = False
             if not first.lstrip().startswith(">>>"):
                 code = "    "
                 converted += ["    .. code-block:: python", ""]
@@ -78,6 +101,12 @@ def _as_restructured_text(app, what, name, obj, options, lines):
             converted.append(line)
         else:
             parts = re.split(r"(`[^`]+`)", line)
-            parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+            parts[::2] = [_as_plain_text(part) for part in parts[::2]]
             converted.append("".join(parts))
     lines[:] = converted
+
+
+def _as_plain_text(text):
+    """Escape text, and typeset symbols with an index, such as `T_i`."""
+    text = re.sub(r"([|*])", r"\\\1", text)
+    return re.sub(SYMBOL, lambda symbol: rf"\ :math:`{latex(symbol[0])}`\ ", text)

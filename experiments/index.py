@@ -52,7 +52,8 @@ def main(argv: list[str]) -> None:
             paths = [file.path for file in files]
             known = import_csv(output, options.columns, images.place, paths)
         embedded = _embedded(options, saved_model, images, files)
-        index_folder.write_skipped(output / index_folder.SKIPPED, embedded.bad)
+        skipped = images.left_out | embedded.bad
+        index_folder.write_skipped(output / index_folder.SKIPPED, skipped)
         if options.engine == "local":
             lines = update_index(options, settings, embedded)
             seconds = time.monotonic() - start
@@ -61,9 +62,10 @@ def main(argv: list[str]) -> None:
             index_folder.write_settings(output, settings | {"store": str(target)})
         for line in known:
             print(visible(line))
-        if embedded.bad:
-            skipped = output / index_folder.SKIPPED
-            print(f"skipped {len(embedded.bad):,} files that cannot be embedded: {skipped}")
+        if skipped:
+            files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
+            where = output / index_folder.SKIPPED
+            print(f"skipped {files} that cannot be embedded: {where}")
         if options.engine == "local":
             print(index_folder.how_to_search(output))
         if target is not None:

@@ -165,11 +165,9 @@ def _answers(
     """Return each query with its answer."""
     from experiments.searching.store import StoreError
 
-    k = options.k or min(DEFAULT_K, search.num_items)
-    if k > search.num_items:
-        raise UsageError(
-            f"k must be at most the number of images, {search.num_items}, but got {k}."
-        )
+    k = min(options.k or DEFAULT_K, search.num_items)
+    if options.k is not None and k < options.k:
+        print(f"note: k is {k}, the number of images, not {options.k}", file=sys.stderr)
     answers = []
     for name in map(os.path.expanduser, options.query):
         try:

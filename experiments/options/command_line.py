@@ -68,6 +68,13 @@ def run_command(
         argv: The command line, beginning with the command's name. Default: of this process.
         goes_on: What the same command does after an interruption, in words.
     """
+    if sys.flags.optimize > 1:
+        print(
+            "error: Python must keep docstrings, which the flags are read from, but got -OO or "
+            "PYTHONOPTIMIZE=2. Run it without.",
+            file=sys.stderr,
+        )
+        return 2
     # Hide TensorFlow's messages at import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     notes = logging.StreamHandler()

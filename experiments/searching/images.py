@@ -35,6 +35,7 @@ class ImageFolder:
     Attributes:
         place: The path or address.
         name: The name of the folder.
+        left_out: Reasons why listed images are left out, by path from the folder.
 
     Raises:
         MissingExtraError: Arrow is not installed, and `place` is an address.
@@ -43,6 +44,7 @@ class ImageFolder:
     def __init__(self, place: str | os.PathLike[str]) -> None:
         self.place = os.fspath(place)
         self.name = os.path.basename(self.place.rstrip("/"))
+        self.left_out: dict[str, str] = {}
         self._remote = None
         if "://" in self.place:
             from experiments.searching.file_systems import opened_folder
@@ -64,6 +66,7 @@ class ImageFolder:
             UsageError: The folder is missing, unreadable, or without images.
         """
         unread: collections.Counter[str] = collections.Counter()
+        left_out: dict[str, str] = {}
         if self._remote:
             listed = list(self._remote.files((*folder.EXTENSIONS, *folder.UNREAD)))
             unread.update(folder.unread_endings(path for path, *_ in listed))
@@ -73,11 +76,15 @@ class ImageFolder:
         elif self.exists():
             found = [
                 _image_file(self.place, os.path.join(path, name))
-                for path, names in folder.walk_images(self.place, unread)
+                for path, names in folder.walk_images(self.place, unread, left_out)
                 for name in names
             ]
         else:
             raise UsageError(f"images must be a folder, but got {self.place}.")
+        folder.warn_of_left_out(self.place, left_out)
+        self.left_out = {
+            os.path.relpath(path, self.place): reason for path, reason in left_out.items()
+        }
         if found and unread:
             LOGGER.warning("%s: %s", self.place, folder.unread_line(unread))
         if not found:

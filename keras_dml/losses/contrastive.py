@@ -21,7 +21,7 @@ class ContrastiveLoss(PairLoss):
     - contrastive `C_i = Σ_{j∈N_i} max(0, m − D_ij)^p`
 
     A negative that coincides with its anchor contributes m^p and has a zero gradient. An anchor
-    without positives has T_i = 0, and an anchor without negatives has C_i = 0.
+    without positives has `T_i = 0`, and an anchor without negatives has `C_i = 0`.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])

@@ -24,11 +24,11 @@ class FastAPLoss(PairLoss):
     cumulative sums. Then, over the anchors that have positives (the others have the value 0, and
     the kept ones are multiplied by n / n_kept, counted over the global batch),
 
-    `loss_i = 1 − AP_i`, `AP_i = (1/|P_i|) Σ_l h⁺_l H⁺_l / H_l` (0 where H_l = 0).
+    `loss_i = 1 − AP_i`, `AP_i = (1/|P_i|) Σ_l h⁺_l H⁺_l / H_l` (0 where `H_l = 0`).
 
     The parts come from the log bound of average precision. With M = n − 1 other images and
     expectations over the bins of the positives, `p_l = h⁺_l / |P_i|`, Jensen's inequality gives
-    `−log AP_i ≤ −E log P(D ≤ d, R⁺) + E log P(D ≤ d)`. The factor P(R⁺) = |P_i|/M that the
+    `−log AP_i ≤ −E log P(D ≤ d, R⁺) + E log P(D ≤ d)`. The factor `P(R⁺) = |P_i|/M` that the
     paper's second line drops is kept here inside the joint probability. Then
 
     - tightness `T_i = −Σ_l p_l log(H⁺_l / M)`, the bound's first term, of positives only

@@ -34,8 +34,8 @@ class SimplifiedPairwiseCrossEntropyLoss(EmbeddingLoss):
     - contrastive `C_i = log Σ_k exp(z_i · m_k)`, k over the classes in the batch (an absent class
       would add exp(0) = 1)
 
-    T_i + C_i is thus plain cross-entropy with the weights θ_k = m_k. Gradients flow through z_i and
-    through m_k. Embeddings are not normalized.
+    `T_i + C_i` is thus plain cross-entropy with the weights `θ_k = m_k`. Gradients flow through z_i
+    and through m_k. Embeddings are not normalized.
 
     Use long embeddings or a feature batch norm. The class sums are divided by n, so the scores of
     unit vectors are at most 1/K in a batch of K equal classes. The loss of perfectly separated unit
@@ -122,12 +122,12 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     - contrastive `C_i = log Σ_k exp(c_k · z_i / λ) − (1/(2λ)) Σ_k ‖c_k‖²`
 
     The mean of T_i is `−1/(2λn²) Σ_i Σ_{j: y_j=y_i} z_i · z_j`. (The paper's table prints another
-    factor before Σ ‖c_k‖². This factor is from its proof.) Embeddings are not normalized.
+    factor before `Σ ‖c_k‖²`. This factor is from its proof.) Embeddings are not normalized.
 
-    p and λ are constants for the gradient. At the fixed point θ_k = c_k/λ, p = softmax(θ·z), the
-    gradient terms through them cancel. p is the softmax of the logits of `classifier`. Without a
-    classifier, p is the softmax of the simplified loss's scores `z_i · m_k` over the classes in the
-    batch.
+    p and λ are constants for the gradient. At the fixed point `θ_k = c_k/λ`, `p = softmax(θ·z)`,
+    the gradient terms through them cancel. p is the softmax of the logits of `classifier`. Without
+    a classifier, p is the softmax of the simplified loss's scores `z_i · m_k` over the classes in
+    the batch.
 
     By the paper's Eq. 25, λ is the smallest of all eigenvalues, over k, of the d x d matrices
     `A_k = (1/n) Σ_i (p_ik − p_ik²) z_i z_iᵀ`. It is 0 for fewer images than dimensions (n < d), and
@@ -135,7 +135,7 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     batches, and so does the scale of the loss.
 
     Use this loss for analysis, and the simplified loss for training. It is not a lower bound of
-    cross-entropy. For any weights θ, with p = softmax(θ·z), θ¹_k = h_k/λ, θ²_k = c_k/λ and
+    cross-entropy. For any weights θ, with `p = softmax(θ·z)`, `θ¹_k = h_k/λ`, `θ²_k = c_k/λ` and
     `g(θ) = (1/n) Σ_i log Σ_k exp(θ_k · z_i)`, exactly
 
         CE(θ) − PCE = (λ/2) (‖θ − θ¹‖² − ‖θ − θ²‖²) − B,

@@ -27,8 +27,8 @@ class TripletLoss(PairLoss):
     """Triplet loss: every positive closer than every negative, by a margin.
 
     With `D_ij = ‖f_i − f_j‖`, positives `P_i` and negatives `N_i` of anchor i, the mean over its
-    triplets (j ∈ P_i, k ∈ N_i) of `max(0, D_ij − D_ik + η)`. The two parts split the triplets that
-    are not yet satisfied, as means over the same triplets:
+    triplets `(j ∈ P_i, k ∈ N_i)` of `max(0, D_ij − D_ik + η)`. The two parts split the triplets
+    that are not yet satisfied, as means over the same triplets:
 
     - tightness `T_i = mean 1[D_ij − D_ik + η > 0] · D_ij`
     - contrastive `C_i = mean 1[D_ij − D_ik + η > 0] · (η − D_ik)`

@@ -147,7 +147,7 @@ def confused_classes(
 ) -> list[ConfusedClasses]:
     """Find the pairs of labels whose rows are most often neighbors of each other, by `label_votes`.
 
-    share(a, b) = (Σ_{i in a} p_i(b) + Σ_{i in b} p_i(a)) / (n_a + n_b)
+    share(a, b) = (Σ_{i∈a} p_i(b) + Σ_{i∈b} p_i(a)) / (n_a + n_b)
 
     Examples:
         >>> labels = np.array(["cup", "cup", "mug", "mug"])

@@ -75,7 +75,7 @@ _SMALLEST_P = 0.001
 
 @keras.saving.register_keras_serializable("keras_dml")
 class GeneralizedMeanPooling(keras.Layer):
-    """Generalized mean over positions: `(mean_i x_i^p)^(1/p)` of each channel, p learned.
+    """Generalized mean over positions: `(mean_i x_i^p)^{1/p}` of each channel, p learned.
 
     p = 1 is the average, p → ∞ the maximum. Negative activations count as 0, as after a ReLU. An
     activation of 0 has gradient 0, and so has p in a channel without positive activations. A

@@ -26,6 +26,8 @@ UNREAD = (
 )  # fmt: skip
 """Extensions of images in unsupported formats, in upper or lower case."""
 
+_NAMED = 3  # names in a warning
+
 EXPECTED = (
     "Expected one folder per class, data_dir/class/image.jpg (in nested folders, the path is the "
     f"class), with {', '.join(EXTENSIONS)} files."
@@ -57,8 +59,8 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
     - images in unsupported formats, such as TIFF, or HEIC without the package pillow-heif (one
       warning with their number)
     - images directly in `data_dir`, which have no class (one warning)
-    - pipes and devices with the name of an image, on which a read can block forever
-    - file names that are not UTF-8, which TensorFlow does not accept
+    - pipes and devices with the name of an image, on which a read can block forever (one warning)
+    - file names that are not UTF-8, which TensorFlow does not accept (one warning)
 
     Raises:
         ValueError: `data_dir` is missing or empty, cannot be read, or has no class folder with
@@ -67,8 +69,10 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
     root = checked_data_dir(data_dir, EXPECTED)
     files_of = {}
     unread: collections.Counter[str] = collections.Counter()
-    for path, images in walk_images(root, unread):
+    left_out: dict[str, str] = {}
+    for path, images in walk_images(root, unread, left_out):
         files_of[os.path.relpath(path, root).replace(os.sep, "/")] = images
+    warn_of_left_out(root, left_out)
     without_class = files_of.pop(".", [])
     if not files_of:
         found = f"{len(without_class)} images without a class folder" if without_class else "none"
@@ -96,7 +100,7 @@ def folder(data_dir: str | os.PathLike[str] | None) -> ImageTable:
 
 
 def walk_images(
-    root: str, unread: collections.Counter[str] | None = None
+    root: str, unread: collections.Counter[str], left_out: dict[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield (folder, sorted names of its images) for `root` and all folders in it.
 
@@ -105,6 +109,7 @@ def walk_images(
     Args:
         root: The folder.
         unread: Counter of images in unsupported formats, by extension.
+        left_out: Gets the path of each other image that is left out, and the reason.
 
     Raises:
         ValueError: A folder cannot be read.
@@ -112,12 +117,26 @@ def walk_images(
     for path, folders, files in os.walk(root, onerror=_unreadable, followlinks=True):
         folders[:] = [name for name in folders if _is_shown(name) and not _is_loop(path, name)]
         files = [name for name in files if _is_shown(name)]
-        if unread is not None:
-            unread.update(unread_endings(files))
-        images = sorted(name for name in files if name.lower().endswith(EXTENSIONS))
-        images = [name for name in images if _can_be_read(os.path.join(path, name))]
+        unread.update(unread_endings(files))
+        images = []
+        for name in sorted(name for name in files if name.lower().endswith(EXTENSIONS)):
+            reason = _why_left_out(os.path.join(path, name))
+            if reason is None:
+                images.append(name)
+            else:
+                left_out[os.path.join(path, name)] = reason
         if images:
             yield path, images
+
+
+def warn_of_left_out(root: str, left_out: dict[str, str]) -> None:
+    """Warn once for each reason, with the number of files and the first three names."""
+    for reason in dict.fromkeys(left_out.values()):
+        paths = [path for path, of_path in left_out.items() if of_path == reason]
+        names = ", ".join(ascii(os.path.relpath(path, root)) for path in paths[:_NAMED])
+        more = ", …" if len(paths) > _NAMED else ""
+        files = "1 file" if len(paths) == 1 else f"{len(paths):,} files"
+        LOGGER.warning("%s: left out %s, %s: %s%s", root, files, reason, names, more)
 
 
 def unread_endings(names: Iterable[str]) -> list[str]:
@@ -141,8 +160,8 @@ def _is_shown(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
 
 
-def _can_be_read(path: str) -> bool:
-    """Return whether a file is regular and has a UTF-8 name, and warn if not."""
+def _why_left_out(path: str) -> str | None:
+    """Return None for a regular file with a UTF-8 name, or the reason."""
     try:
         special = not stat.S_ISREG(os.stat(path).st_mode)
     except OSError:  # for example, a broken link, which the check of the images reports
@@ -150,11 +169,8 @@ def _can_be_read(path: str) -> bool:
     try:
         path.encode()
     except UnicodeEncodeError:
-        LOGGER.warning("left out: %s, whose name is not UTF-8", ascii(path))
-        return False
-    if special:
-        LOGGER.warning("left out: %s, which is not a regular file", path)
-    return not special
+        return "the name is not UTF-8"
+    return "not a regular file" if special else None
 
 
 def _is_loop(path: str, name: str) -> bool:

@@ -33,7 +33,8 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
 
     Raises:
         ValueError: The folder or a list is missing, a line is invalid (the message names file and
-            line), a class is in both lists, or listed images are missing.
+            line), a class is in both lists or has several super-classes, or listed images are
+            missing.
     """
     needed = ["Ebay_train.txt", "Ebay_test.txt"]
     root = dataset_root(data_dir, "Stanford_Online_Products", needed, EXPECTED)
@@ -41,6 +42,8 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
         side: read_table(os.path.join(root, f"Ebay_{side}.txt"), _COLUMNS, header=True).values()
         for side in ("train", "test")
     }
+    for side in rows:
+        _check_super_classes(os.path.join(root, f"Ebay_{side}.txt"), rows[side])
     train, test = ({class_id for class_id, _, _ in rows[side]} for side in rows)
     if train & test:
         both = sorted(train & test)
@@ -49,6 +52,18 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
             f"{len(both)} class ids in both. The first: {first(both)}"
         )
     return Split(_table(root, "train", rows["train"]), _table(root, "test", rows["test"]))
+
+
+def _check_super_classes(where: str, rows: Iterable[tuple]) -> None:
+    of_class: dict[int, set[int]] = {}
+    for class_id, super_class_id, _ in rows:
+        of_class.setdefault(class_id, set()).add(super_class_id)
+    several = sorted(class_id for class_id in of_class if len(of_class[class_id]) > 1)
+    if several:
+        raise ArgumentError(
+            f"{where} must have one super_class_id for each class_id, but got several for "
+            f"{len(several)} class ids. The first: {first(several)}"
+        )
 
 
 def _table(root: str, side: str, rows: Iterable[tuple]) -> ImageTable:

@@ -21,6 +21,7 @@ from pipelines.checks import as_integers
 from pipelines.images.decode import decode_image
 from pipelines.images.file_checks import NO_IMAGE, why_too_costly, why_unsupported
 from pipelines.images.limits import MOST_PIXELS
+from pipelines.images.truncated import why_truncated
 from pipelines.table import ImageTable, check_table
 
 NO_SUCH_FILE = "no such file"
@@ -139,7 +140,7 @@ def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
         # traced again for each Python value.
         decode_image(tf.constant(encoded), max_pixels)
     except tf.errors.OpError as error:
-        return _one_line(error.message)
+        return why_truncated(encoded) or _one_line(error.message)
     except UnicodeDecodeError:  # the message can contain bytes of the file
         return "a damaged image"
     return None

@@ -8,6 +8,7 @@ from PIL import Image
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.images.file_checks import NO_IMAGE, why_too_costly, why_unsupported
+from pipelines.images.truncated import why_truncated
 from pipelines.max_pixels import too_large
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
@@ -42,7 +43,8 @@ def open_image(encoded: bytes, max_pixels: int) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise ArgumentError(too_large(max_pixels)) from error
     except Exception as error:  # Pillow raises any exception for a damaged file
-        raise ArgumentError(why_unsupported(encoded) or NO_IMAGE) from error
+        reason = why_unsupported(encoded) or why_truncated(encoded) or NO_IMAGE
+        raise ArgumentError(reason) from error
     if image.width * image.height > max_pixels:
         raise ArgumentError(too_large(max_pixels))
     if image.format == "WEBP" and is_animated(image):

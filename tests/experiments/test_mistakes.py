@@ -129,7 +129,6 @@ MISTAKES = {
         ("--index={index} --query=/no/x.jpg", "query /no/x.jpg cannot be read .No such file"),
         ("--index={index} --query={root}/text.jpg", "query .*text.jpg cannot be searched"),
         ("--index={index} --query={photo} --query=", "query must not be empty"),
-        ("--index={index} --query={photo} --k=6", "k must be at most the number of images, 5"),
         ("--index={index} --query={photo} --port=80", "port must be 8000 without --serve"),
         ("--index={index} --query={photo} --images=/no", "the folder of .* images is gone"),
         ("--index={index} --query={photo} --saved_model={other}", "saved_model must be"),

@@ -226,3 +226,11 @@ def test_a_child_ends_with_its_killed_parent():
         parent.kill()
         # The child writes to the same pipe, which closes when the child ends.
         parent.communicate(timeout=10)
+
+
+@pytest.mark.slow
+def test_python_without_docstrings_is_one_line():
+    command = [sys.executable, "-OO", "-m", "experiments.search", "--index=i", "--query=q.jpg"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert re.fullmatch("error: Python must keep docstrings, .*-OO.*\n", ended.stderr)

@@ -72,8 +72,22 @@ def test_pipes_and_invalid_names_are_left_out_with_a_warning(tmp_path, caplog):
     found = [path for _, path in contents(folder(tmp_path), tmp_path)]
     assert found == ["a/1.png", "b/1.png", "b/gone.png"]
     said = [record.getMessage() for record in caplog.records]
-    assert sum(line.endswith("pipe.png, which is not a regular file") for line in said) == 1
-    assert sum("\\udcff.png', whose name is not UTF-8" in line for line in said) == 1
+    assert (
+        sum(line.endswith("left out 1 file, not a regular file: 'a/pipe.png'") for line in said)
+        == 1
+    )
+    assert sum("1 file, the name is not UTF-8: 'b/\\udcff.png'" in line for line in said) == 1
+
+
+def test_many_invalid_names_cause_one_warning_with_the_first_names(tmp_path, caplog):
+    write(tmp_path, "a/1.png")
+    for number in range(40):
+        with open(os.path.join(os.fsencode(tmp_path), b"a", b"\xff%02d.png" % number), "wb"):
+            pass
+    assert len(folder(tmp_path)) == 1
+    (record,) = caplog.records
+    assert "left out 40 files, the name is not UTF-8: 'a/\\udcff00.png'" in record.getMessage()
+    assert record.getMessage().endswith(" 'a/\\udcff02.png', …")
 
 
 def test_links_to_folders_are_followed_except_loops(tmp_path):

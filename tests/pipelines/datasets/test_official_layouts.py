@@ -75,6 +75,7 @@ BAD_LISTS = [
     ("cub", "classes.txt", "1 a\n2 b\n", "must name all classes, but got 2 .*first: 101, 102"),
     ("sop", "Ebay_test.txt", "1 1 1 a.JPG\n", "line 1 must be the columns' names 'image_id class"),
     ("sop", "Ebay_test.txt", f"{SOP}1 9 1 a.JPG\n\n1 9 1 b.JPG", "line 4: duplicate image_id 1"),
+    ("sop", "Ebay_test.txt", f"{SOP}1 9 1 a.JPG\n2 9 2 b.JPG", "several for 1 class ids"),
     ("sop", "Ebay_test.txt", f"{SOP}1 2 1 a.JPG\n", "must not share classes, .*The first: 2"),
     ("sop", "Ebay_test.txt", f"{SOP}1 9 1 /etc/passwd\n", "must be inside .*: /etc/passwd"),
     ("sop", "Ebay_test.txt", f"{SOP}1 9 1 chair_final/../../x\n", "must be inside .*1 outside it"),
