@@ -6,7 +6,7 @@ import re
 import runpy
 import sys
 
-from experiments import check_installed
+from experiments import prepare_command
 from experiments.recipes.nearest import did_you_mean
 
 __all__ = ["commands", "main"]
@@ -49,7 +49,7 @@ def main() -> int | None:
             file=sys.stderr,
         )
         return 2
-    check_installed()
+    prepare_command()
     sys.argv = [sys.argv[0], *arguments]
     runpy.run_module(f"experiments.{name}", run_name="__main__", alter_sys=True)
     return None

@@ -1,6 +1,7 @@
 """The installed package: the wheel, the console script, and both in a user's project."""
 
 import configparser
+import os
 import re
 import shutil
 import zipfile
@@ -12,8 +13,9 @@ from without import ROOT, run_in, run_without
 import keras_dml
 
 OURS = ("keras_dml", "pipelines", "experiments")
+MODULE = "keras_dml_command.py"
 # Does the same as the console script of setup.cfg, without an installation.
-SCRIPT = ["-P", "-c", "import sys; from experiments.__main__ import main; sys.exit(main())"]
+SCRIPT = ["-P", "-c", "import sys; from keras_dml_command import main; sys.exit(main())"]
 THEIRS = "raise SystemExit('the project\\'s own, not ours')\n"
 
 
@@ -33,7 +35,7 @@ def test_the_wheel_contains_every_file_of_the_packages(tmp_path):
     source = tmp_path / "source"
     for name in OURS:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", MODULE):
         shutil.copy(ROOT / name, source)
     words = ["wheel", "--no-deps", "--no-build-isolation", "-q", "-w", tmp_path, source]
     processes.run_python("-m", "pip", *words, timeout=300)
@@ -48,7 +50,7 @@ def test_the_wheel_contains_every_file_of_the_packages(tmp_path):
         for path in (source / name).rglob("*")
         if path.is_file()
     }
-    assert packed == there
+    assert packed == there | {MODULE}
     needed = re.findall(r"^Requires-Dist: (\w+)(?!.*extra ==)", metadata, re.MULTILINE)
     assert needed == ["keras", "numpy"]
 
@@ -102,6 +104,20 @@ def test_a_user_error_is_one_line(project, words, said):
     assert line.startswith("error: ") and said in line
 
 
+@pytest.mark.parametrize("hidden", ["experiments", "pipelines"])
+def test_a_package_in_pythonpath_that_hides_ours_is_named_in_one_line(hidden, tmp_path):
+    (tmp_path / "theirs" / hidden).mkdir(parents=True)
+    (tmp_path / "theirs" / hidden / "__init__.py").write_text(THEIRS)
+    path = os.pathsep.join(map(str, [tmp_path / "theirs", ROOT]))
+    done = run_in(tmp_path / "project", [*SCRIPT, "recipes"], PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (2, "")
+    place = tmp_path / "theirs"
+    assert done.stderr == (
+        f"error: {place / hidden} hides the package {hidden} of the commands. Remove {place} from "
+        "PYTHONPATH\n"
+    )
+
+
 def test_a_command_without_the_extra_run_prints_one_line(tmp_path):
     words = ["-m", "experiments.run", "--flagfile=glyphs.flags"]
     done = run_without(("PIL", "tqdm"), words, tmp_path)
@@ -121,6 +137,6 @@ def test_benchmarks_start_our_package(project):
 
 
 def test_help_ends_quietly_if_its_reader_ends():
-    process = processes.start(*SCRIPT, "--help")
+    process = processes.start(*SCRIPT, "--help", PYTHONPATH=str(ROOT))
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 0

@@ -8,14 +8,12 @@ traceback in a file). 2: a user's mistake (`error: …`). 3: a check found more 
 from __future__ import annotations
 
 import errno
-import functools
 import gc
 import logging
 import os
 import sys
 import tempfile
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 
 from experiments.options.child import end_with_parent
@@ -28,11 +26,12 @@ from experiments.options.errors import (
     one_line,
 )
 from experiments.options.interrupts import INTERRUPTED, Interrupts
-from experiments.options.parsing import wants_debug, wants_help
+from experiments.options.keras_settings import check_keras_settings
+from experiments.options.parsing import wants_debug
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.extras import MissingExtraError, check_backend
+from keras_dml._common.extras import MissingExtraError
 
 # Names of TensorFlow's errors when another worker does not answer.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
@@ -78,8 +77,6 @@ def run_command(
     interrupts = Interrupts(_interrupted(goes_on))
     if argv is None:  # the process runs only this command
         interrupts.install()
-        if wants_help(words):
-            main = functools.partial(_without_backend, main)
     code = _exit_code(main, words, goes_on, interrupts)
     interrupts.command_ended(code)
     if argv is None:
@@ -88,20 +85,13 @@ def run_command(
     return code
 
 
-def _without_backend(main: Callable[[list[str]], object], words: list[str]) -> object:
-    """Call the command for its help, which imports the registries: half of the seconds."""
-    os.environ["KERAS_BACKEND"] = "numpy"
-    warnings.filterwarnings("ignore", "`custom_gradient` for the numpy backend")
-    return main(words)
-
-
 def _exit_code(
     main: Callable[[list[str]], object], words: list[str], goes_on: str, interrupts: Interrupts
 ) -> int:
     """Call the command, and print its last line if it fails."""
     try:
         try:
-            check_backend(os.environ.get("KERAS_BACKEND") or "tensorflow")
+            check_keras_settings()
             main(words)
         except HelpRequested as request:
             print(request, flush=True)
