@@ -6,6 +6,8 @@ It is outside the packages so that another package named `experiments` cannot hi
 import importlib.util
 import os
 import pathlib
+import shlex
+import shutil
 import sys
 
 _ROOT = pathlib.Path(__file__).resolve().parent
@@ -14,6 +16,8 @@ _ROOT = pathlib.Path(__file__).resolve().parent
 def main() -> int | None:
     """Run `experiments.__main__` of this project."""
     check_not_hidden("experiments")
+    if sys.argv[0] != shutil.which("keras-dml"):
+        os.environ["KERAS_DML_PREFIX"] = f"{shlex.quote(sys.argv[0])} "  # for messages
     from experiments.__main__ import main as run
 
     return run()

@@ -6,13 +6,16 @@ can change.
 
 import importlib.util
 import os
+import re
 import sys
 import warnings
 
-__all__ = ["prepare_command"]
+__all__ = ["prepare_command", "typed"]
 
 # Import names of the packages in the extra `run` that every command can need.
 _NEEDED = ("filelock", "matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
+# At the start of a command line in a message, not in a path.
+_COMMAND = re.compile(r"(?<![\w./-])keras-dml (?=[a-z])")
 
 
 def prepare_command() -> None:
@@ -44,6 +47,16 @@ def prepare_command() -> None:
         os.environ["PYTHONWARNINGS"] = "default"
 
 
+def typed(text: str) -> str:
+    """Return a message in which `keras-dml COMMAND` begins as the user began this command.
+
+    `.venv/bin/keras-dml search`, for example, or `python -m experiments.search`. The script and
+    `python -m` set the environment variable, and child processes inherit it.
+    """
+    prefix = os.environ.get("KERAS_DML_PREFIX", "keras-dml ")
+    return _COMMAND.sub(lambda found: prefix, text)
+
+
 def _is_there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -54,4 +67,5 @@ def _is_there(name: str) -> bool:
 # While Python looks for the command of `python -m experiments.COMMAND`, argv[0] is "-m". Later, the
 # first import of the command could end in a traceback.
 if sys.argv[:1] == ["-m"]:
+    os.environ.setdefault("KERAS_DML_PREFIX", f"{sys.orig_argv[0]} -m experiments.")  # in messages
     prepare_command()

@@ -6,7 +6,7 @@ import re
 import runpy
 import sys
 
-from experiments import prepare_command
+from experiments import prepare_command, typed
 from experiments.recipes.nearest import did_you_mean
 
 __all__ = ["commands", "main"]
@@ -37,7 +37,8 @@ def main() -> int | None:
         lines = [f"  {command:<{width}}  {summary}" for command, summary in known.items()]
         try:
             print("keras-dml COMMAND [--flag=value ...]\n", *lines, sep="\n")
-            print("\nA first run, which needs no files: keras-dml run --flagfile=glyphs.flags")
+            first = "keras-dml run --flagfile=glyphs.flags"
+            print(typed(f"\nA first run, which needs no files: {first}"))
             print("keras-dml COMMAND --help prints the flags of a command.", flush=True)
         except BrokenPipeError:  # the reader of the output, such as `head`, has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

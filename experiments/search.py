@@ -31,7 +31,7 @@ class SearchOptions(ImageLimitOptions):
     """The index, the queries, and the local page.
 
     Attributes:
-        index: Folder of experiments.index, or a store: lancedb:FOLDER, qdrant:URL, pgvector:DSN. A
+        index: Folder of keras-dml index, or a store: lancedb:FOLDER, qdrant:URL, pgvector:DSN. A
             search in a store is exact. The index names its SavedModel, which is code: use only
             indexes and stores that you trust.
         saved_model: Folder of the model, if you have moved it. A SavedModel is code that runs with
@@ -62,11 +62,11 @@ class SearchOptions(ImageLimitOptions):
     command = "experiments.search"
     intro = """Find the images of an index that are most similar to your images.
 
-  python -m experiments.search --index=INDEX --query=photo.jpg [--query=other.png]
+  keras-dml search --index=INDEX --query=photo.jpg [--query=other.png]
 
 prints the neighbors and their classes.
 
-  python -m experiments.search --index=INDEX --serve
+  keras-dml search --index=INDEX --serve
 
 serves a page onto which you drop an image. Programs can query the server and get JSON:
   curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5&where=class:Milk&min_similarity=0.7'

@@ -16,6 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 
+from experiments import typed
 from experiments.options.child import end_with_parent
 from experiments.options.errors import (
     MISTAKE,
@@ -48,7 +49,7 @@ class _Notes(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line, or more with a traceback."""
-        return visible_text(super().format(record))
+        return visible_text(typed(super().format(record)))
 
 
 def mute() -> None:
@@ -94,7 +95,7 @@ def _exit_code(
             check_keras_settings()
             main(words)
         except HelpRequested as request:
-            print(request, flush=True)
+            print(typed(str(request)), flush=True)
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
@@ -163,5 +164,8 @@ def _end(text: str, code: int) -> int:
     """Print to stderr, escaping characters that the terminal cannot show. Return the code."""
     # A file name can contain control characters.
     encoding = sys.stderr.encoding or "utf-8"
-    print(visible_text(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    print(
+        visible_text(typed(text)).encode(encoding, "backslashreplace").decode(encoding),
+        file=sys.stderr,
+    )
     return code

@@ -22,7 +22,7 @@ MISTAKES = {
     "audit": [
         ("", "Set one of --run and --embeddings, but got neither"),
         ("--run=/nowhere", "run must be the folder of a run, with flags.txt in it"),
-        ("--run={begun}", "best.keras is missing.*experiments.run --flagfile="),
+        ("--run={begun}", "best.keras is missing.*keras-dml run --flagfile="),
         ("--embeddings=/nowhere.npz", "embeddings must be a .npz file.*nowhere.npz is not a file"),
         ("--embeddings={npz} --resize=8", "resize has no effect on --embeddings"),
         ("--embeddings={npz} --max_leaks=0", "max_leaks must be unset"),
@@ -143,7 +143,7 @@ MISTAKES = {
         ("--index={root} --query={photo}", "has no settings.json"),
         ("--index={root}/unfinished --query={photo}", "is not finished: repeat its python -m"),
         ("--index={root}/cut --query={photo}", "settings.json is damaged"),
-        ("--index={root}/damaged --query={photo}", "experiments.index command builds it again"),
+        ("--index={root}/damaged --query={photo}", "keras-dml index command builds it again"),
         ("--index={root}/moved --query={photo}", "is gone: /no/model. If it has moved, set"),
     ],
     "study": [

@@ -158,7 +158,7 @@ def test_images_that_another_command_writes_are_ignored():
 
 
 def test_a_missing_table(opened):
-    with pytest.raises(UsageError, match="does not exist: python -m experiments.index --to="):
+    with pytest.raises(UsageError, match="does not exist: keras-dml index --to="):
         StoreGallery(opened())
 
 
