@@ -30,8 +30,10 @@ def check_not_hidden(*packages: str) -> None:
     """
     for name in packages:
         spec = importlib.util.find_spec(name)
-        places = spec and (spec.submodule_search_locations or [spec.origin])
-        place = pathlib.Path(*places[:1]).resolve() if places else _ROOT / name
+        if spec is None:
+            continue
+        folder, *_ = spec.submodule_search_locations or [spec.origin or ""]
+        place = pathlib.Path(folder).resolve()
         if place == _ROOT / name:
             continue
         listed = map(os.path.realpath, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -31,6 +31,8 @@ class Bar(tqdm):
             bar.update(10)
     """
 
+    last_print_t: float
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # tqdm reads this variable only when it is imported.
         if os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):

@@ -125,6 +125,26 @@ def test_a_command_without_the_extra_run_prints_one_line(tmp_path):
     assert done.stderr == "error: the commands need PIL, tqdm: pip install 'keras-dml[run]'\n"
 
 
+@pytest.mark.slow
+def test_the_help_of_a_run_needs_only_tensorflow(tmp_path):
+    done = run_without(("jax", "torch"), ["-m", "experiments.run", "--helpfull"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--loss=multi_similarity" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([*SCRIPT, "search", "--index=none", "--query=x"], "-c index makes one"),
+        (["-m", "experiments.search", "--index=none", "--query=x"], "-m experiments.index makes"),
+    ],
+)
+@pytest.mark.slow
+def test_a_message_names_the_next_command_as_this_one_was_started(words, named, tmp_path):
+    done = run_in(tmp_path, words)
+    assert done.returncode == 2 and named in done.stderr, done.stderr
+
+
 def test_benchmarks_start_our_package(project):
     # A checkout may be importable through the parent's path only.
     find = f"import os; del os.environ['PYTHONPATH']; sys.path.insert(0, {str(ROOT)!r})"

@@ -1,7 +1,7 @@
 """Deprecated names that still work, with a DeprecationWarning, for one minor version."""
 
 import functools
-import sys
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -44,8 +44,8 @@ def warn_renamed(what: str, new: str) -> None:
         what: The old name, in full.
         new: The current name, which replaces it.
     """
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("keras_dml."):
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").startswith("keras_dml."):
         level, frame = level + 1, frame.f_back
     warnings.warn(
         f"{what} is deprecated. Use {new}. The next minor version removes the old name.",

@@ -15,7 +15,7 @@ import pytest
 from tiny_run import TINY_GLYPHS
 from without import run_in
 
-from experiments import prepare_command, search
+from experiments import prepare_command, search, typed
 from experiments.options import RunError, UsageError, command_line, run_command
 from experiments.options.visible import visible
 from experiments.recipes import RecipeError
@@ -133,6 +133,20 @@ def test_a_package_that_hides_ours_is_named_in_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert f"{tmp_path}/pipelines hides" in done.stderr and "Run keras-dml" in done.stderr
+
+
+def test_messages_name_a_command_as_the_user_typed_this_one(monkeypatch, capsys):
+    text = "keras-dml index makes one: pip install 'keras-dml[run]', not /a/keras-dml index"
+    monkeypatch.delenv("KERAS_DML_PREFIX", raising=False)
+    assert typed(text) == text
+    monkeypatch.setenv("KERAS_DML_PREFIX", ".venv/bin/python -m experiments.")
+    typed_text = text.replace("keras-dml index", ".venv/bin/python -m experiments.index", 1)
+    assert typed(text) == typed_text
+    assert ended(UsageError(text), capsys) == (2, f"error: {typed_text}\n")
+    assert run_command(search.main, ["search", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert ".venv/bin/python -m experiments.search --index=INDEX --serve" in printed
+    assert "keras-dml search" not in printed
 
 
 def test_inherited_settings_do_not_end_a_command(monkeypatch):
