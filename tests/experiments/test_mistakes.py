@@ -247,6 +247,13 @@ def test_a_mistake_is_one_line_and_writes_no_file(
     assert not list(tmp_path.iterdir()) and list(places["root"].rglob("*")) == before
 
 
+def test_a_recipe_without_its_data_prints_only_the_mistake(capsys):
+    main = importlib.import_module("experiments.run").main
+    assert run_command(main, ["run", "--flagfile=cub.flags"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: data_dir must be set")
+
+
 # Changes of a file with the arrays EMBEDDINGS and LABELS. None removes an array.
 WRONG_ARRAYS = {
     "audit": [
