@@ -4,9 +4,11 @@ import os
 import pathlib
 import re
 import runpy
+import shlex
+import shutil
 import sys
 
-from experiments import check_installed
+from experiments import prepare_command, typed
 from experiments.recipes.nearest import did_you_mean
 
 __all__ = ["commands", "main"]
@@ -30,6 +32,8 @@ def main() -> int | None:
     Returns:
         0 for the overview, 2 for an unknown command. A command ends the process with its exit code.
     """
+    if sys.argv[0] != shutil.which("keras-dml"):
+        os.environ["KERAS_DML_PREFIX"] = f"{shlex.quote(sys.argv[0])} "  # in messages
     name, *arguments = sys.argv[1:] or ["--help"]
     known = commands()
     if name in ("--help", "-h", "help"):
@@ -37,7 +41,8 @@ def main() -> int | None:
         lines = [f"  {command:<{width}}  {summary}" for command, summary in known.items()]
         try:
             print("keras-dml COMMAND [--flag=value ...]\n", *lines, sep="\n")
-            print("\nA first run, which needs no files: keras-dml run --flagfile=glyphs.flags")
+            first = "keras-dml run --flagfile=glyphs.flags"
+            print(typed(f"\nA first run, which needs no files: {first}"))
             print("keras-dml COMMAND --help prints the flags of a command.", flush=True)
         except BrokenPipeError:  # the reader of the output, such as `head`, has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -49,7 +54,7 @@ def main() -> int | None:
             file=sys.stderr,
         )
         return 2
-    check_installed()
+    prepare_command()
     sys.argv = [sys.argv[0], *arguments]
     runpy.run_module(f"experiments.{name}", run_name="__main__", alter_sys=True)
     return None

@@ -34,8 +34,8 @@ class CalibrateOptions(Options):
     """Options of the command.
 
     Attributes:
-        run: Folder of a finished experiments.run: its test images and its kept model.
-        index: Folder of experiments.index, whose model was not trained on its images: its images,
+        run: Folder of a finished keras-dml run: its test images and its kept model.
+        index: Folder of keras-dml index, whose model was not trained on its images: its images,
             classes, and model.
         embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n].
         saved_model: The SavedModel of the embeddings. A search uses it.
@@ -47,9 +47,9 @@ class CalibrateOptions(Options):
     command = "experiments.calibrate"
     intro = """Find the threshold at which two images match, for a false match rate.
 
-  python -m experiments.calibrate --run=runs/glyphs-seed0
-  python -m experiments.calibrate --index=photo_index
-  python -m experiments.calibrate --embeddings=FILE.npz --saved_model=FOLDER
+  keras-dml calibrate --run=runs/glyphs-seed0
+  keras-dml calibrate --index=photo_index
+  keras-dml calibrate --embeddings=FILE.npz --saved_model=FOLDER
 
 A share of at most --false_match_rate of all pairs of two classes scores above the threshold. The
 command writes NAME-calibration.json next to the model, and a page of the curves. A search and its

@@ -30,7 +30,7 @@ class CompareOptions(RunOptions):
     command = "experiments.compare"
     intro = """Run several recipes and compare them: a table, a bar chart, and the curves.
 
-  python -m experiments.compare --recipes=A.flags,B.flags [--output_dir=DIR] [--flag=value ...]
+  keras-dml compare --recipes=A.flags,B.flags [--output_dir=DIR] [--flag=value ...]
 
 All other flags, and the flags in a --flagfile, apply to each run. The same command resumes after a
 stop. Finished runs are not repeated.

@@ -34,14 +34,14 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
         to: hf:USER/NAME: upload the export, the run's .keras file, the model card, and the
             threshold to a repository of the Hugging Face Hub (extra hf). A new repository is
             private.
-        index: to: folder of experiments.index to upload, too.
+        index: to: folder of keras-dml index to upload, too.
     """
 
     command = "experiments.export"
     intro = """Export the kept model of a run to a format for other servers and phones.
 
-  python -m experiments.export --run=runs/glyphs-seed0 --format=onnx
-  python -m experiments.export --run=runs/glyphs-seed0 --format=litert --int8
+  keras-dml export --run=runs/glyphs-seed0 --format=onnx
+  keras-dml export --run=runs/glyphs-seed0 --format=litert --int8
 
 The export takes decoded images, float32 [n, size, size, 3] of RGB in 0..255, and returns embeddings
 [n, d]. saved_model also takes the bytes of image files. The command then embeds the run's test
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> None:
     )
     from keras_dml._common.extras import check_tensorflow_backend
 
-    check_tensorflow_backend("experiments.export")
+    check_tensorflow_backend("keras-dml export")
     from experiments.exporting import hub
     from experiments.exporting.exported_run import Export, export_run
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from experiments import typed
 from experiments.options import (
     Options,
     RunError,
@@ -46,7 +47,7 @@ class PrepareOptions(Options):
     command = "experiments.prepare"
     intro = """Download, check, and unpack a published dataset.
 
-  python -m experiments.prepare --dataset=cub|cars|sop|groceries --data_dir=FOLDER
+  keras-dml prepare --dataset=cub|cars|sop|groceries --data_dir=FOLDER
 
 Archives stay in FOLDER. A complete archive there is not downloaded again. At the end, the images
 are counted. In-Shop has no public download: --dataset=inshop checks the files that you have
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> None:
             advice = f"; move {names} away, and the same command unpacks the archive again"
         raise UsageError(f"{problem}{advice}")
     print(f"{name}: {found} in {folder}, as published")
-    print(f"train on it: python -m experiments.run --flagfile={name}.flags --data_dir={folder}")
+    print(typed(f"train on it: keras-dml run --flagfile={name}.flags --data_dir={folder}"))
 
 
 def _look(name: str, folder: pathlib.Path) -> tuple[str | None, str]:

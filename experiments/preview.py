@@ -30,10 +30,10 @@ class PreviewOptions(RunOptions):
     command = "experiments.preview"
     intro = """A contact sheet of a recipe's images.
 
-  python -m experiments.preview --flagfile=RECIPE.flags --data_dir=FOLDER [--flag=value ...]
+  keras-dml preview --flagfile=RECIPE.flags --data_dir=FOLDER [--flag=value ...]
 
 Each row is a training image: first as an evaluation crops it, then as the training augments it.
-The command has all flags of experiments.run, so you can preview any of its command lines.
+The command has all flags of keras-dml run, so you can preview any of its command lines.
 """
 
     output: str | None = option(None)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.options import UsageError, option, parse, run_command
+from experiments.options import UsageError, one_line, option, parse, run_command
 from experiments.options.run_options import ImageLimitOptions
 from experiments.options.together import check_together
 from experiments.options.values import absolute, absolute_place
@@ -31,14 +34,14 @@ class SearchOptions(ImageLimitOptions):
     """The index, the queries, and the local page.
 
     Attributes:
-        index: Folder of experiments.index, or a store: lancedb:FOLDER, qdrant:URL, pgvector:DSN. A
+        index: Folder of keras-dml index, or a store: lancedb:FOLDER, qdrant:URL, pgvector:DSN. A
             search in a store is exact. The index names its SavedModel, which is code: use only
             indexes and stores that you trust.
         saved_model: Folder of the model, if you have moved it. A SavedModel is code that runs with
             your rights. Use only models that you trust.
         images: Folder of the images, if you have moved it, or an address such as
             s3://BUCKET/FOLDER. An address in the index is only opened if you set it here.
-        query: Image file. Repeatable.
+        query: Image file, or a folder of image files. Repeatable.
         query_text: Words. Repeatable. Needs a query_model that takes text.
         query_model: Folder of a SavedModel for the queries, if the index has the candidates of two
             encoders. It maps the bytes of image files, or text, to embeddings. A SavedModel is code
@@ -62,11 +65,11 @@ class SearchOptions(ImageLimitOptions):
     command = "experiments.search"
     intro = """Find the images of an index that are most similar to your images.
 
-  python -m experiments.search --index=INDEX --query=photo.jpg [--query=other.png]
+  keras-dml search --index=INDEX --query=photo.jpg [--query=other.png]
 
 prints the neighbors and their classes.
 
-  python -m experiments.search --index=INDEX --serve
+  keras-dml search --index=INDEX --serve
 
 serves a page onto which you drop an image. Programs can query the server and get JSON:
   curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5&where=class:Milk&min_similarity=0.7'
@@ -169,7 +172,7 @@ def _answers(
     if options.k is not None and k < options.k:
         print(f"note: k is {k}, the number of images, not {options.k}", file=sys.stderr)
     answers = []
-    for name in map(os.path.expanduser, options.query):
+    for name, in_folder in _query_files(options.query):
         try:
             encoded = pathlib.Path(name).read_bytes()
         except OSError as error:
@@ -179,9 +182,33 @@ def _answers(
         except StoreError:  # not a mistake in the query
             raise
         except ValueError as error:
-            raise UsageError(f"query {name} cannot be searched: {error}") from error
+            if not in_folder:
+                raise UsageError(f"query {name} cannot be searched: {error}") from error
+            logging.getLogger("experiments").warning("%s is left out: %s", name, one_line(error))
     answers += [(text, search.search_text(text, k, conditions)) for text in options.query_text]
     return answers
+
+
+def _query_files(queries: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the image files of the queries, and whether each is from a folder.
+
+    Raises:
+        UsageError: A folder has no images.
+    """
+    from pipelines.datasets.folder import EXTENSIONS, walk_images
+
+    for query in map(os.path.expanduser, queries):
+        if not os.path.isdir(query):
+            yield query, False
+            continue
+        walked = walk_images(query, collections.Counter())
+        files = sorted(os.path.join(path, name) for path, names in walked for name in names)
+        if not files:
+            raise UsageError(
+                f"query must be an image, or a folder with {', '.join(EXTENSIONS)} files, but got "
+                f"{query}."
+            )
+        yield from ((file, True) for file in files)
 
 
 if __name__ == "__main__":

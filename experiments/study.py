@@ -27,7 +27,7 @@ class StudyOptions(RunOptions):
 
     Attributes:
         recipes: Recipes or flag files, or patterns such as glyphs_*.flags.
-        seeds: Number of runs of each recipe.
+        seeds: Number of runs of each recipe, with the seeds --seed, --seed + 1, and so on.
         output_dir: Output folder: RECIPE/seed-S of each run, and the study's results.
         grid: Flag of a run with several values, NAME=V1,V2: each recipe runs with each value. Can
             be repeated for every combination.
@@ -45,16 +45,16 @@ class StudyOptions(RunOptions):
     intro = """Repeat recipes over seeds: their scores with 95 % intervals, and the differences from
 the best that are larger than chance.
 
-  python -m experiments.study --recipes=A.flags,B.flags --seeds=5 [--flag=value ...]
+  keras-dml study --recipes=A.flags,B.flags --seeds=5 [--flag=value ...]
 
 All other flags go to each run. The seeds begin at --seed. The same command resumes the study, and
 more --seeds add to it.
 
-  python -m experiments.study --recipes=sop_ice.flags --grid=scale=1,16,32 --seeds=3
+  keras-dml study --recipes=sop_ice.flags --grid=scale=1,16,32 --seeds=3
 
 runs a recipe with each value of a flag. Scores that a paper prints for a value are next to ours.
 
-  python -m experiments.study --recipes=A.flags,B.flags --search=learning_rate=1e-4:1e-2:log \\
+  keras-dml study --recipes=A.flags,B.flags --search=learning_rate=1e-4:1e-2:log \\
       --search=A/margin=0.1:1 --trials=20 --folds=4 --seeds=5
 
 first searches each recipe's hyperparameters (Musgrave et al. 2020). A trial trains on the training

@@ -1,5 +1,4 @@
-"""Progress bars: one line that updates on a terminal, or a new line every 15 seconds in a log
-file."""
+"""Progress bars: one line that updates on a terminal, or a new line every minute in a log file."""
 
 from __future__ import annotations
 
@@ -12,13 +11,16 @@ from tqdm import tqdm
 
 __all__ = ["Bar"]
 
-_SECONDS_BETWEEN_LINES = 15.0
+_SECONDS_BETWEEN_LINES = 60.0
 # Carriage returns, and escape sequences that move the cursor for nested bars.
 _CONTROL = re.compile(r"\x1b\[\w+|[\r\n]")
 
 
 class Bar(tqdm):
-    """A tqdm progress bar on standard error that writes no control characters to a log file.
+    """A tqdm progress bar on standard error.
+
+    In a log file, it writes a line every minute, without control characters, and none if it ends
+    earlier.
 
     Args:
         *args, **kwargs: Arguments of tqdm, except `file`.
@@ -29,14 +31,28 @@ class Bar(tqdm):
             bar.update(10)
     """
 
+    last_print_t: float
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # tqdm reads this variable only when it is imported.
         if os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
             kwargs["disable"] = True
-        if not sys.stderr.isatty():
+        self._redraws = sys.stderr.isatty()
+        if not self._redraws:
             kwargs.setdefault("mininterval", _SECONDS_BETWEEN_LINES)
+            kwargs.setdefault("delay", kwargs["mininterval"])
             kwargs["file"] = _Lines(sys.stderr)
         super().__init__(*args, **kwargs)
+
+    def refresh(self, *args: Any, **kwargs: Any) -> Any:
+        """Show the bar. In a log file, only if the last line is old enough."""
+        if self.disable or self._redraws or not hasattr(self, "last_print_t"):
+            return super().refresh(*args, **kwargs)
+        # A new description and tqdm's thread call this method at any time.
+        if self._time() - self.last_print_t >= self.mininterval:
+            super().refresh(*args, **kwargs)
+            self.last_print_t = self._time()
+        return True
 
     def begin_counting(self, done: int) -> None:
         """Count `done` finished items, but exclude them from the rate."""

@@ -1,6 +1,7 @@
 """The installed package: the wheel, the console script, and both in a user's project."""
 
 import configparser
+import os
 import re
 import shutil
 import zipfile
@@ -102,11 +103,45 @@ def test_a_user_error_is_one_line(project, words, said):
     assert line.startswith("error: ") and said in line
 
 
+def test_a_package_in_pythonpath_that_hides_ours_is_named_in_one_line(tmp_path):
+    hidden = "pipelines"
+    (tmp_path / "theirs" / hidden).mkdir(parents=True)
+    (tmp_path / "theirs" / hidden / "__init__.py").write_text(THEIRS)
+    path = os.pathsep.join(map(str, [tmp_path / "theirs", ROOT]))
+    done = run_in(tmp_path / "project", [*SCRIPT, "recipes"], PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (2, "")
+    place = tmp_path / "theirs"
+    assert done.stderr == (
+        f"error: {place / hidden} hides the package {hidden} of the commands. Remove {place} from "
+        "PYTHONPATH\n"
+    )
+
+
 def test_a_command_without_the_extra_run_prints_one_line(tmp_path):
     words = ["-m", "experiments.run", "--flagfile=glyphs.flags"]
     done = run_without(("PIL", "tqdm"), words, tmp_path)
     assert done.returncode == 2
     assert done.stderr == "error: the commands need PIL, tqdm: pip install 'keras-dml[run]'\n"
+
+
+@pytest.mark.slow
+def test_the_help_of_a_run_needs_only_tensorflow(tmp_path):
+    done = run_without(("jax", "torch"), ["-m", "experiments.run", "--helpfull"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--loss=multi_similarity" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([*SCRIPT, "search", "--index=none", "--query=x"], "-c index makes one"),
+        (["-m", "experiments.search", "--index=none", "--query=x"], "-m experiments.index makes"),
+    ],
+)
+@pytest.mark.slow
+def test_a_message_names_the_next_command_as_this_one_was_started(words, named, tmp_path):
+    done = run_in(tmp_path, words)
+    assert done.returncode == 2 and named in done.stderr, done.stderr
 
 
 def test_benchmarks_start_our_package(project):
@@ -121,6 +156,6 @@ def test_benchmarks_start_our_package(project):
 
 
 def test_help_ends_quietly_if_its_reader_ends():
-    process = processes.start(*SCRIPT, "--help")
+    process = processes.start(*SCRIPT, "--help", PYTHONPATH=str(ROOT))
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 0

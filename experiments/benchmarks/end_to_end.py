@@ -37,8 +37,8 @@ class EndToEndOptions(Options):
     intro = """Measure whole trainings on the backend that Keras uses. If pytorch-metric-learning is
 installed, glyphs.flags also trains in torch, with the losses multi_similarity and ce.
 
-  python -m experiments.benchmark end_to_end
-  python -m experiments.benchmark end_to_end --training=cub.flags --data_dir=FOLDER --steps=12
+  keras-dml benchmark end_to_end
+  keras-dml benchmark end_to_end --training=cub.flags --data_dir=FOLDER --steps=12
 
 Each training runs in a new process, and the programs take turns. Both have the same images,
 batches, network, and learning rates.

@@ -43,7 +43,7 @@ class LossesOptions(Options):
     command = "experiments.benchmark losses"
     intro = """Measure value and gradient of the losses over pairs on the backend that Keras uses.
 
-  python -m experiments.benchmark losses [--losses=A,B] [--sizes=120,512,2048]
+  keras-dml benchmark losses [--losses=A,B] [--sizes=120,512,2048]
 
 Float32 embeddings, 4 images per class. TensorFlow runs a graph, JAX a jitted function, and PyTorch
 runs eagerly. Each row comes from a new process, and its calls run in turns.

@@ -39,7 +39,7 @@ class RelationsOptions(Options):
     command = "experiments.benchmark relations"
     intro = """Measure tags, text to photo, and photo to catalog on unseen products.
 
-  python -m experiments.benchmark relations --data_dir=FOLDER
+  keras-dml benchmark relations --data_dir=FOLDER
 
 Computes the features of a frozen backbone once (a few minutes), trains small heads on the training
 classes, and evaluates them on the test classes, with each seed. Tags have their own test classes:

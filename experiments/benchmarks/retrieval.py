@@ -24,7 +24,7 @@ class RetrievalOptions(Options):
     intro = """Measure the scores of a million synthetic embeddings by ScaNN, with certificates, and
 the scores of 100,000 of them by ScaNN and by exact search.
 
-  python -m experiments.benchmark retrieval
+  keras-dml benchmark retrieval
 """
 
 

@@ -24,7 +24,7 @@ class AuditOptions(EvaluationOptions):
     """Options of the command.
 
     Attributes:
-        run: Folder of experiments.run: its images and its kept model. A model that was trained on
+        run: Folder of keras-dml run: its images and its kept model. A model that was trained on
             wrong labels agrees with some of them.
         embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n]. train_ or
             gallery_ before these names adds sets, and paths (train_paths, gallery_paths) of image
@@ -47,8 +47,8 @@ class AuditOptions(EvaluationOptions):
     command = "experiments.audit"
     intro = """Find errors in a set of labeled images by the embeddings of a model.
 
-  python -m experiments.audit --run=runs/folder-seed0
-  python -m experiments.audit --embeddings=FILE.npz
+  keras-dml audit --run=runs/folder-seed0
+  keras-dml audit --embeddings=FILE.npz
 
 Finds near-duplicates within and across training and test images, labels that are probably wrong,
 outliers, and the most confused classes. Writes audit.html, with pictures if the images are

@@ -17,7 +17,7 @@ from experiments.options.errors import UsageError
 from keras_dml._files.atomic import replacing
 from keras_dml.metrics import IdentificationPoint, Verification, pairs_needed
 
-_AGAIN = "python -m experiments.calibrate writes a new one"
+_AGAIN = "keras-dml calibrate writes a new one"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
     """Options of the command: the model or file, and the flags of a run that apply to it.
 
     Attributes:
-        run: Folder of experiments.run: its kept model on its dataset. Other flags override the
+        run: Folder of keras-dml run: its kept model on its dataset. Other flags override the
             run's.
         model: Keras model from images [n, size, size, 3], RGB in 0..255, to embeddings [n, d].
         saved_model: SavedModel from the bytes of image files to embeddings. It contains the
@@ -63,11 +63,11 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
     command = "experiments.evaluate"
     intro = """Score embeddings in retrieval and clustering: a table, a page, and a JSON file.
 
-  python -m experiments.evaluate --run=runs/glyphs-seed0
-  python -m experiments.evaluate --backbone=efficientnet_lite0 --weights=packaged --data_dir=photos
-  python -m experiments.evaluate --model=FILE.keras --dataset=cub --data_dir=FOLDER --resize=256
-  python -m experiments.evaluate --saved_model=FOLDER --data_dir=photos
-  python -m experiments.evaluate --embeddings=FILE.npz
+  keras-dml evaluate --run=runs/glyphs-seed0
+  keras-dml evaluate --backbone=efficientnet_lite0 --weights=packaged --data_dir=photos
+  keras-dml evaluate --model=FILE.keras --dataset=cub --data_dir=FOLDER --resize=256
+  keras-dml evaluate --saved_model=FOLDER --data_dir=photos
+  keras-dml evaluate --embeddings=FILE.npz
 
 --backbone evaluates an untrained backbone with its pooling, without any run. With --data_dir, the
 default of --dataset is a folder of class folders. The same command resumes after a stop. From a

@@ -153,7 +153,7 @@ def _described(function: Any, path: pathlib.Path) -> tuple[str, int]:
             return next(iter(inputs)), output.shape[1]
     raise UsageError(
         f"saved_model must have a signature {_SIGNATURE} from the bytes of image files (strings "
-        f"[n]) to `embeddings` [n, d], but got {path}. experiments.run and keras_dml.export write "
+        f"[n]) to `embeddings` [n, d], but got {path}. keras-dml run and keras_dml.export write "
         "such a signature."
     )
 

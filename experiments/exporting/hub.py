@@ -41,7 +41,7 @@ def check_target(to: str, index: pathlib.Path | None) -> tuple[str, pathlib.Path
     for folder in (index / INDEX, index):
         if (folder / "index.json").is_file():
             return repository, folder
-    raise UsageError(f"index must be a folder of experiments.index, but got {index}.")
+    raise UsageError(f"index must be a folder of keras-dml index, but got {index}.")
 
 
 def publish(

@@ -8,16 +8,15 @@ traceback in a file). 2: a user's mistake (`error: …`). 3: a check found more 
 from __future__ import annotations
 
 import errno
-import functools
 import gc
 import logging
 import os
 import sys
 import tempfile
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 
+from experiments import typed
 from experiments.options.child import end_with_parent
 from experiments.options.errors import (
     MISTAKE,
@@ -28,11 +27,12 @@ from experiments.options.errors import (
     one_line,
 )
 from experiments.options.interrupts import INTERRUPTED, Interrupts
-from experiments.options.parsing import wants_debug, wants_help
+from experiments.options.keras_settings import check_keras_settings
+from experiments.options.parsing import wants_debug
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.extras import MissingExtraError, check_backend
+from keras_dml._common.extras import MissingExtraError
 
 # Names of TensorFlow's errors when another worker does not answer.
 LOST_WORKER = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
@@ -49,7 +49,7 @@ class _Notes(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line, or more with a traceback."""
-        return visible_text(super().format(record))
+        return visible_text(typed(super().format(record)))
 
 
 def mute() -> None:
@@ -85,8 +85,6 @@ def run_command(
     interrupts = Interrupts(_interrupted(goes_on))
     if argv is None:  # the process runs only this command
         interrupts.install()
-        if wants_help(words):
-            main = functools.partial(_without_backend, main)
     code = _exit_code(main, words, goes_on, interrupts)
     interrupts.command_ended(code)
     if argv is None:
@@ -95,23 +93,16 @@ def run_command(
     return code
 
 
-def _without_backend(main: Callable[[list[str]], object], words: list[str]) -> object:
-    """Call the command for its help, which imports the registries: half of the seconds."""
-    os.environ["KERAS_BACKEND"] = "numpy"
-    warnings.filterwarnings("ignore", "`custom_gradient` for the numpy backend")
-    return main(words)
-
-
 def _exit_code(
     main: Callable[[list[str]], object], words: list[str], goes_on: str, interrupts: Interrupts
 ) -> int:
     """Call the command, and print its last line if it fails."""
     try:
         try:
-            check_backend(os.environ.get("KERAS_BACKEND") or "tensorflow")
+            check_keras_settings()
             main(words)
         except HelpRequested as request:
-            print(request, flush=True)
+            print(typed(str(request)), flush=True)
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
@@ -180,5 +171,8 @@ def _end(text: str, code: int) -> int:
     """Print to stderr, escaping characters that the terminal cannot show. Return the code."""
     # A file name can contain control characters.
     encoding = sys.stderr.encoding or "utf-8"
-    print(visible_text(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    print(
+        visible_text(typed(text)).encode(encoding, "backslashreplace").decode(encoding),
+        file=sys.stderr,
+    )
     return code

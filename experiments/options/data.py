@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
@@ -26,6 +27,8 @@ from experiments.options.run_options import (
 from experiments.options.values import numbers, whole_numbers
 from experiments.options.visible import visible
 from keras_dml import relations
+from pipelines.datasets.download import ARCHIVES
+from pipelines.datasets.files import MissingDataError
 from pipelines.samplers import SAMPLERS, BalancedSampler, RandomSampler
 from pipelines.split import Split
 
@@ -47,15 +50,24 @@ def load(options: DataOptions) -> Split:
             f"dataset must be one of {', '.join(pipelines.DATASETS)}, but got none. A recipe sets "
             "it, too, such as --flagfile=glyphs.flags."
         )
-    split = pipelines.load_dataset(
-        options.dataset,
-        data_dir=options.data_dir,
-        train_classes=options.train_classes,
-        test_classes=options.test_classes,
-        crop_to_box=options.crop_to_box,
-        split=options.class_split,
-        split_seed=options.split_seed,
-    )
+    try:
+        split = pipelines.load_dataset(
+            options.dataset,
+            data_dir=options.data_dir,
+            train_classes=options.train_classes,
+            test_classes=options.test_classes,
+            crop_to_box=options.crop_to_box,
+            split=options.class_split,
+            split_seed=options.split_seed,
+        )
+    except MissingDataError as error:
+        if options.dataset not in ARCHIVES:
+            raise
+        folder = shlex.quote(options.data_dir or "data")
+        raise UsageError(
+            f"{error} To download it: keras-dml prepare --dataset={options.dataset} "
+            f"--data_dir={folder}"
+        ) from error
     if options.fold is None:
         return split
     # Here, so that no later code has the test images.

@@ -84,6 +84,16 @@ class Flag:
         """Valid words. None if the flag takes other values."""
         return self.words() if callable(self.words) else self.words
 
+    @property
+    def description(self) -> str:
+        """The description, read from a registry if necessary."""
+        return self.text if isinstance(self.text, str) else self.text()
+
+    @property
+    def summary(self) -> str:
+        """First sentence of the description."""
+        return re.split(r"(?<=\.) |\n", self.description, maxsplit=1)[0]
+
 
 def option(
     default: Any,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 
 from experiments.options.declaration import Flag, Options, declarations
@@ -45,9 +44,8 @@ def shown(value: object) -> str:
 
 
 def _short(flag: Flag) -> list[str]:
-    first = re.split(r"(?<=\.) |\n", _text(flag), maxsplit=1)[0]
     return textwrap.wrap(
-        first,
+        flag.summary,
         _WIDTH,
         initial_indent=f"  {f'--{flag.name}={shown(flag.default)}':<29} ",
         subsequent_indent=" " * 32,
@@ -67,11 +65,7 @@ def _full(flag: Flag) -> list[str]:
         limits.append("once or more")
     if flag.required:
         limits.append("required")
-    text = f"{_text(flag)} ({'; '.join(limits)})" if limits else _text(flag)
+    text = f"{flag.description} ({'; '.join(limits)})" if limits else flag.description
     for paragraph in text.splitlines():
         lines += textwrap.wrap(paragraph, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return lines
-
-
-def _text(flag: Flag) -> str:
-    return flag.text if isinstance(flag.text, str) else flag.text()

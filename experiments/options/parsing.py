@@ -259,8 +259,12 @@ def _unknown(options: type[Options], name: str, word: str) -> str:
     known = [*declared, *(f"no{each}" for each, flag in declared.items() if flag.kind is bool)]
     # Without the flags of registries, which import Keras.
     of_a_run = name.removeprefix("no") in {field.name for field in dataclasses.fields(RunOptions)}
-    other = f" It is a flag of {RunOptions.command}." if of_a_run else ""
+    other = f" It is a flag of {_as_typed(RunOptions)}." if of_a_run else ""
     return (
-        f"Every flag must belong to {options.command}, but got {word}.{did_you_mean(name, known)}"
-        f"{other} --help lists the flags."
+        f"Every flag must belong to {_as_typed(options)}, but got {word}."
+        f"{did_you_mean(name, known)}{other} --help lists the flags."
     )
+
+
+def _as_typed(options: type[Options]) -> str:
+    return options.command.replace("experiments.", "keras-dml ")

@@ -145,7 +145,7 @@ class DataOptions(Options):
             every_class: all images train, without a test. Not for sop, inshop, and digits.
         split_seed: Seed of the random selection of --class_split, independent of --seed.
         fold: K/N: divide the training classes into N parts, test on part K, and train on the
-            others. The test classes stay unseen. experiments.study --search uses folds.
+            others. The test classes stay unseen. keras-dml study --search uses folds.
         crop_to_box: cub, cars: crop every image to its bounding box. Most papers do not.
     """
 
@@ -685,7 +685,7 @@ class RunOptions(
     intro = """Train an embedding model, evaluate it on unseen classes, and write a report and a
 SavedModel.
 
-  python -m experiments.run --flagfile=RECIPE.flags [--flag=value ...]
+  keras-dml run --flagfile=RECIPE.flags [--flag=value ...]
 
 keras-dml recipes lists the recipes. Flags on the command line override the recipe. --noNAME turns a
 switch off, and --NAME=none unsets a value. After a kill, the same command resumes the run."""

@@ -69,7 +69,8 @@ def _number(flag: Flag, text: str) -> int | float:
     if not (-limit if low is None else low) <= number <= (limit if high is None else high):
         bounds = [f"of at least {low:g}"] if low is not None else []
         bounds += [f"of at most {high:.10g}"] if high is not None else []
-        raise _refused(flag, f"{wanted} {' and '.join(bounds)}".rstrip(), text)
+        bounded = f"{wanted} {' and '.join(bounds)}".rstrip()
+        raise _refused(flag, bounded, text, f" {flag.summary}" if math.isnan(number) else "")
     return number
 
 

@@ -14,7 +14,7 @@ from pipelines import EvaluationTransform
 from pipelines.split import Split
 
 MODEL_CARD = "model_card.md"
-NO_THRESHOLD = "None yet: `python -m experiments.calibrate --run=RUN` finds one."
+NO_THRESHOLD = "None yet: `keras-dml calibrate --run=RUN` finds one."
 _NOT_OF_TRAINED = (
     "None: every class trained, and `experiments.calibrate` needs images of other classes, as "
     "`--embeddings=FILE.npz --saved_model=FOLDER`."

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 
+from experiments import typed
 from experiments.recipes import ENDING, find_recipe, names, paper_scores, read_recipe
 from experiments.recipes.nearest import did_you_mean
 
@@ -17,9 +18,9 @@ def main(argv: list[str]) -> int:
     """Print the table, of the recipes whose name contains a word if one is given."""
     word, *more = argv[1:] or [""]
     if word.startswith("-") or more:
-        print(f"{__doc__}\n\n  keras-dml recipes [WORD]\n")
+        print(typed(f"{__doc__}\n\n  keras-dml recipes [WORD]\n"))
         print("WORD selects the recipes whose name contains it. Run one:")
-        print("  keras-dml run --flagfile=RECIPE.flags")
+        print(typed("  keras-dml run --flagfile=RECIPE.flags"))
         return 0 if word in ("--help", "-h", "--helpfull") else 2
     rows = [_COLUMNS, *(row for row in _rows() if word in row[0])]
     if len(rows) == 1:
@@ -30,7 +31,8 @@ def main(argv: list[str]) -> int:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
     print(
-        "\nRun a recipe: keras-dml run --flagfile=RECIPE.flags. R@1 and time were measured on the"
+        typed("\nRun a recipe: keras-dml run --flagfile=RECIPE.flags."),
+        "R@1 and time were measured on the",
     )
     print("built-in setup that the comments in the recipe describe. paper is the paper's R@1.")
     return 0

@@ -140,7 +140,7 @@ def read_columns(folder: pathlib.Path, paths: Sequence[str]) -> Columns:
         return Columns(paths, StoredColumns(**(read_checked(folder / COLUMNS) or {})))
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(
-            f"{folder / COLUMNS} is damaged: python -m experiments.index with its --columns writes "
+            f"{folder / COLUMNS} is damaged: keras-dml index with its --columns writes "
             "it again, and an index without that file has no columns"
         ) from error
 

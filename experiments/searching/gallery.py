@@ -59,14 +59,14 @@ class FolderGallery:
             )
         if settings["built"] is None:
             raise UsageError(
-                f"the index in {folder} is not finished: repeat its python -m experiments.index "
-                "command, which continues where it stopped"
+                f"the index in {folder} is not finished: repeat its keras-dml index command, "
+                "which continues where it stopped"
             )
         try:
             self.index = load_index(folder / INDEX)
         except ValueError as error:
             raise UsageError(
-                f"The index in {folder} cannot be loaded. Its python -m experiments.index command "
+                f"The index in {folder} cannot be loaded. Its keras-dml index command "
                 f"builds it again. {error}"
             ) from error
         self.description = Description(
@@ -107,9 +107,7 @@ class StoreGallery:
         description = store.description()
         if description is None or not store.is_finished():
             state = "is not finished" if description else "does not exist"
-            raise UsageError(
-                f"the index in {store} {state}: python -m experiments.index --to={store} makes it"
-            )
+            raise UsageError(f"the index in {store} {state}: keras-dml index --to={store} makes it")
         self.store, self.description = store, description
         names = [CLASS, *description.columns]
         with store.asking():
@@ -118,7 +116,7 @@ class StoreGallery:
         if len(self._known) < len(rows) or not rows:
             raise UsageError(
                 f"{store} holds {len(rows):,} images with {len(self._known):,} different paths: "
-                f"python -m experiments.index --to={store} repairs the table"
+                f"keras-dml index --to={store} repairs the table"
             )
         self.paths = sorted(self._known)  # the order of the index
         self.columns = Columns(self.paths, StoredColumns(names, self._known))

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from experiments import typed
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
@@ -101,14 +102,13 @@ def read_settings(folder: pathlib.Path) -> Settings:
     path = folder / SETTINGS
     if not path.is_file():
         raise UsageError(
-            f"{folder} has no {SETTINGS}, so it is not an index. python -m experiments.index "
-            "makes one"
+            f"{folder} has no {SETTINGS}, so it is not an index. keras-dml index makes one"
         )
     settings = read_checked(path)
     if settings is None or not settings.keys() >= _NAMES:
         raise UsageError(
-            f"{path} is damaged, or was not written by experiments.index. Delete {folder}, and its "
-            "python -m experiments.index command makes it again"
+            f"{path} is damaged, or was not written by keras-dml index. Delete {folder}, and its "
+            "keras-dml index command makes it again"
         )
     return settings
 
@@ -142,4 +142,4 @@ def how_to_search(index: object, images: str = "") -> str:
         images: The images' folder. A search opens an address only if the command line sets it.
     """
     words = [f"--index={index}", *([f"--images={images}"] if "://" in images else [])]
-    return f"search it: python -m experiments.search {shlex.join(words)} --query=IMAGE (or --serve)"
+    return typed(f"search it: keras-dml search {shlex.join(words)} --query=IMAGE (or --serve)")

@@ -21,7 +21,7 @@ class IndexOptions(CodeOptions, ImageSizeOptions):
         saved_model: SavedModel that embeds the images, for example RUN/saved_model. A SavedModel is
             code that runs with your rights. Use only models that you trust.
         backbone: Trained backbone, whose pooled features are the embedding: efficientnet_lite0, any
-            keras.applications model, hub:PRESET, or FILE.keras, as in experiments.run.
+            keras.applications model, hub:PRESET, or FILE.keras, as in keras-dml run.
         weights: backbone: imagenet, packaged (efficientnet_lite0, no network), or a file of
             weights.
         pooling: backbone: pooling of its maps or tokens to one vector.
@@ -49,10 +49,10 @@ class IndexOptions(CodeOptions, ImageSizeOptions):
     command = "experiments.index"
     intro = f"""Embed all images of a folder and build an index, to find images by an image.
 
-  python -m experiments.index --backbone=efficientnet_lite0 --weights=packaged \\
+  keras-dml index --backbone=efficientnet_lite0 --weights=packaged \\
       --images=photos --output_dir=photo_index
-  python -m experiments.index --saved_model=RUN/saved_model --images=photos --output_dir=photo_index
-  python -m experiments.search --index=photo_index --query=photo.jpg      or --serve
+  keras-dml index --saved_model=RUN/saved_model --images=photos --output_dir=photo_index
+  keras-dml search --index=photo_index --query=photo.jpg      or --serve
 
 --backbone needs no training. The command embeds all images in the folder and its subfolders.
 INDEX/{SKIPPED} lists images that cannot be read or are too large: name, tab, reason. The same

@@ -76,7 +76,7 @@ class Description:
             return dataclasses.replace(found, columns=tuple(found.columns))
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"{store} holds something else than what experiments.index --to writes: name "
+                f"{store} holds something else than what keras-dml index --to writes: name "
                 "another table with #NAME after the address"
             ) from error
 

@@ -229,7 +229,7 @@ def kept_model(path: pathlib.Path) -> pathlib.Path:
     if not best.is_file():
         raise UsageError(
             f"run must be the folder of a run with its kept model, but {best} is missing. The "
-            f"command that began the run resumes it: python -m experiments.run "
+            f"command that began the run resumes it: keras-dml run "
             f"--flagfile={path / FLAGS_FILE} --output_dir={path}"
         )
     Manifest(path).check(BEST, f"To evaluate it all the same: --model={best}")

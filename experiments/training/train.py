@@ -52,9 +52,6 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     from keras_dml.export import check_export
 
     began = time.perf_counter()
-    if for_loss:
-        given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
-        print(f"to loss {options.loss}: {given}", flush=True)
     with naming_missing_workers(cluster):
         workers = Workers(devices(options), cluster)
     run = plan_run(options, folder, workers)
@@ -68,6 +65,9 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
         return folder.finished_text if cluster.first else ""
     settle_images(folder, run.made_of)
     run.list_bad_images()
+    if for_loss:
+        given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
+        print(f"loss: {options.loss} with {given}", flush=True)
     training.restore()
 
     print(f"{run.options.name}: {describe(run, training.model, training.state)}", flush=True)

@@ -21,7 +21,7 @@ from experiments.options.parsing import differences
 from experiments.tuning.space import Parameter, Trial, Value, without_password
 from keras_dml._common.extras import needing
 
-with needing("study", "experiments.study --search"):
+with needing("study", "keras-dml study --search"):
     import optuna
     import sqlalchemy
     from optuna.storages import RetryHeartbeatStaleTrialCallback

@@ -134,7 +134,7 @@ def _refused(wanted: str, word: str, hint: str = "") -> UsageError:
 def _parameter(name: str, values: str, word: str, options: RunOptions) -> Parameter:
     declared = declarations(RunOptions)
     if name not in declared:
-        raise _refused("name a flag of experiments.run", word, did_you_mean(name, declared))
+        raise _refused("name a flag of keras-dml run", word, did_you_mean(name, declared))
     field, _, flag = declared[name]
     if flag.group in _FIXED or name in ("loss", "flagfile", "debug", "help"):
         raise _refused("name a setting of the training, not of the data or the evaluation", word)

@@ -1,12 +1,44 @@
 """Objects whose configuration is the arguments of their constructor."""
 
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import keras
 
+from keras_dml._common.errors import ArgumentTypeError, shown
+from keras_dml._common.nearest import did_you_mean
 from keras_dml._common.types import Config
+
+
+def _name_unknown_arguments(cls: type) -> None:
+    """Let the constructor name the class of the object, and the nearest argument.
+
+    Python would name the constructor of a base class, which receives `**options`.
+    """
+    constructor: Callable[..., None] | None = vars(cls).get("__init__")
+    # Keras inspects the constructors of layers and models.
+    if constructor is None or issubclass(cls, keras.Operation):
+        return
+
+    @functools.wraps(constructor)
+    def named(self: object, *args: Any, **kwargs: Any) -> None:
+        try:
+            constructor(self, *args, **kwargs)
+        except TypeError as error:
+            parameters = inspect.signature(type(self)).parameters.values()
+            known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+            unknown = [name for name in kwargs if name not in known]
+            if not unknown or isinstance(error, ArgumentTypeError):
+                raise
+            name = unknown[0]
+            raise ArgumentTypeError(
+                f"{name} must be an argument of {type(self).__name__} ({', '.join(known)}), but "
+                f"got {name}={shown(kwargs[name])}.{did_you_mean(name, known)}"
+            ) from None
+
+    cls.__init__ = named  # type: ignore[misc]
 
 
 def _list_inherited_arguments(cls: type) -> None:
@@ -40,6 +72,7 @@ class Configured:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _list_inherited_arguments(cls)
+        _name_unknown_arguments(cls)
 
     def get_config(self) -> Config:
         """Return the constructor's arguments."""

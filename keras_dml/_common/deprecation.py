@@ -1,6 +1,7 @@
 """Deprecated names that still work, with a DeprecationWarning, for one minor version."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -37,14 +38,17 @@ def renamed_arguments(
 
 
 def warn_renamed(what: str, new: str) -> None:
-    """Warn the code that called the function, or read the attribute, that calls this function.
+    """Warn the code outside this package that uses the old name.
 
     Args:
         what: The old name, in full.
-        new: The current name.
+        new: The current name, which replaces it.
     """
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_globals.get("__name__", "").startswith("keras_dml."):
+        level, frame = level + 1, frame.f_back
     warnings.warn(
-        f"{what} is called {new} now; the old name goes with the next minor version",
+        f"{what} is deprecated. Use {new}. The next minor version removes the old name.",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=level,
     )

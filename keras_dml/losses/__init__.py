@@ -8,6 +8,7 @@ import keras
 from keras_dml._backend.gradients import SecondDerivativeError as SecondDerivativeError
 from keras_dml._common.checks import check_choice, shown
 from keras_dml._common.errors import ArgumentTypeError, argument_error
+from keras_dml._common.exports import missing_attribute
 from keras_dml._common.types import Config
 from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.losses.angular import AngularLoss as AngularLoss
@@ -53,6 +54,19 @@ from keras_dml.losses.snca import SNCALoss as SNCALoss
 from keras_dml.losses.supcon import SupConLoss as SupConLoss
 from keras_dml.losses.tcm import ThresholdConsistentMarginLoss as ThresholdConsistentMarginLoss
 from keras_dml.losses.triplet import TripletLoss as TripletLoss
+
+# Losses of other libraries whose names are not similar to ours.
+_ELSEWHERE = {
+    "CosineEmbeddingLoss": "ContrastiveLoss",
+    "InfoNCE": "NTXentLoss",
+    "InfoNCELoss": "NTXentLoss",
+    "MultiNegativesRankLoss": "NTXentLoss",
+    "MultipleNegativesRankingLoss": "NTXentLoss",
+    "NCALoss": "SNCALoss",
+    "NormalizedSoftmaxLoss": "NormSoftmaxLoss",
+    "SimCLRLoss": "NTXentLoss",
+    "SoftNearestNeighborLoss": "SNCALoss",
+}
 
 LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
 """The losses by their `--loss` names."""
@@ -102,3 +116,7 @@ globals()["__all__"] = sorted(
     | {"ProxyLoss", "SecondDerivativeError", "get"}
     | {loss.__name__ for loss in LOSSES.values()}
 )
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_attribute(__name__, name, globals()["__all__"], _ELSEWHERE.get(name))

@@ -80,7 +80,8 @@ class TripletLoss(PairLoss):
         **options: Unpack[PairOptions],
     ) -> None:
         if isinstance(options.get("mining"), str):  # until 0.3.0
-            warn_renamed("a word as the argument mining of TripletLoss", "triplets")
+            word = options["mining"]
+            warn_renamed(f"TripletLoss(mining={word!r})", f"TripletLoss(triplets={word!r})")
             triplets = cast(Any, options.pop("mining"))
         super().__init__(**options)
         self.triplets = check_choice("triplets", triplets, _TRIPLETS)

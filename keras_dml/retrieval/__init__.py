@@ -4,6 +4,7 @@ Search runs on ScaNN or NumPy. An index inside a SavedModel needs TensorFlow.
 """
 
 import functools
+import importlib.util
 import logging
 import pathlib
 
@@ -33,8 +34,11 @@ def scann_loads() -> bool:
     try:
         import_scann()
     except ImportError as error:
+        # The extra would also install TensorFlow, which a program on JAX or PyTorch does without.
+        has_tensorflow = importlib.util.find_spec("tensorflow") is not None
         # Cached, so that a training run with many evaluations logs the message once.
-        logging.getLogger("keras_dml").warning(
+        logging.getLogger("keras_dml").log(
+            logging.WARNING if has_tensorflow else logging.INFO,
             "ScaNN is not available (%s); searching by products instead: the exact results, more "
             "slowly.",
             error,
@@ -52,7 +56,7 @@ def build_index(
     """Build a `ScannIndex` if ScaNN loads, and otherwise an `ExactIndex`.
 
     Without `tree`, both return the same ids and scores. If ScaNN is missing, the logger "keras_dml"
-    gets one message per process.
+    gets one message per process: a warning, or without TensorFlow at the level INFO.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]

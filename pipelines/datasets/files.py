@@ -12,6 +12,10 @@ from pipelines.table import ImageTable
 LOGGER = logging.getLogger("pipelines")
 
 
+class MissingDataError(ArgumentError):
+    """A dataset whose files are not in `data_dir`."""
+
+
 def checked_data_dir(data_dir: str | os.PathLike[str] | None, expected: str) -> str:
     """Return `data_dir` as a string, with `~` expanded.
 
@@ -23,15 +27,17 @@ def checked_data_dir(data_dir: str | os.PathLike[str] | None, expected: str) -> 
         ValueError: `data_dir` is not a folder, or it is empty.
     """
     if data_dir is None or not os.fspath(data_dir):
-        raise argument_error("data_dir", "set", data_dir, advice=expected)
+        raise argument_error("data_dir", "set", data_dir, MissingDataError, advice=expected)
     folder = os.path.expanduser(os.fspath(data_dir))
     try:
         entries = os.listdir(folder)
     except OSError as error:
         advice = f"{error.strerror}. {expected}"
-        raise argument_error("data_dir", "a readable folder", folder, advice=advice) from error
+        wanted = "a readable folder"
+        raise argument_error("data_dir", wanted, folder, MissingDataError, advice=advice) from error
     if not entries:
-        raise argument_error("data_dir", "a folder that is not empty", folder, advice=expected)
+        wanted = "a folder that is not empty"
+        raise argument_error("data_dir", wanted, folder, MissingDataError, advice=expected)
     return folder
 
 
@@ -75,7 +81,9 @@ def folder_with(names: Sequence[str], parent: str, children: Sequence[str]) -> s
 
 def missing_file_error(data_dir: object, name: str, expected: str) -> ArgumentError:
     """Return the error for a file or folder that a dataset needs and that is missing."""
-    return ArgumentError(f"data_dir must contain {name}, but got {data_dir} without it. {expected}")
+    return MissingDataError(
+        f"data_dir must contain {name}, but got {data_dir} without it. {expected}"
+    )
 
 
 def warn_of_other_counts(

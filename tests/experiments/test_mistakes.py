@@ -22,7 +22,7 @@ MISTAKES = {
     "audit": [
         ("", "Set one of --run and --embeddings, but got neither"),
         ("--run=/nowhere", "run must be the folder of a run, with flags.txt in it"),
-        ("--run={begun}", "best.keras is missing.*experiments.run --flagfile="),
+        ("--run={begun}", "best.keras is missing.*keras-dml run --flagfile="),
         ("--embeddings=/nowhere.npz", "embeddings must be a .npz file.*nowhere.npz is not a file"),
         ("--embeddings={npz} --resize=8", "resize has no effect on --embeddings"),
         ("--embeddings={npz} --max_leaks=0", "max_leaks must be unset"),
@@ -49,7 +49,7 @@ MISTAKES = {
     "evaluate": [
         ("", "one of --run, --model, .*but got none of them"),
         ("--run=/nowhere", "run must be the folder of a run"),
-        ("--model=b --epochs=3", "--epochs=3.*It is a flag of experiments.run"),
+        ("--model=b --epochs=3", "--epochs=3.*It is a flag of keras-dml run"),
         ("--model=b --pooling=max", "pooling has no effect on --model"),
         ("--embeddings={root}/text.jpg", "embeddings must be a .npz file.*text.jpg"),
         ("--embeddings={npz} --recall_at=30", "recall_at must be from 1 to 29.*30"),
@@ -84,6 +84,12 @@ MISTAKES = {
     ],
     "preview": [("{tiny} --image_size=32 --resize=20", "resize must be at least image_size")],
     "run": [
+        *(
+            (f"--dataset={name}", f"keras-dml prepare --dataset={name} --data_dir=data$")
+            for name in ("cub", "cars", "sop", "groceries")
+        ),
+        ("--dataset=cub --data_dir={root}", "images.txt, .* prepare --dataset=cub --data_dir=/"),
+        ("--flagfile=cub.flags", "prepare --dataset=cub"),
         ("", "dataset must be one of"),
         ("--flagfile=glyph.flags", "glyph.flags.*Did you mean glyphs.flags or .*keras-dml recipes"),
         ("--flagfile={root}/circle.flags", "circle.flags names itself"),
@@ -140,12 +146,16 @@ MISTAKES = {
         ("--index={index} --serve --allowed_host=*.org", "allowed_host must be one"),
         ("--index={index} --serve --k=5", "k must be unset with --serve"),
         ("--index={root} --query={photo}", "has no settings.json"),
-        ("--index={root}/unfinished --query={photo}", "is not finished: repeat its python -m"),
+        (
+            "--index={root}/unfinished --query={photo}",
+            "not finished: repeat its keras-dml index",
+        ),
         ("--index={root}/cut --query={photo}", "settings.json is damaged"),
-        ("--index={root}/damaged --query={photo}", "experiments.index command builds it again"),
+        ("--index={root}/damaged --query={photo}", "keras-dml index command builds it again"),
         ("--index={root}/moved --query={photo}", "is gone: /no/model. If it has moved, set"),
     ],
     "study": [
+        ("--recipes=glyphs.flags --seeds=0,1,2", "0,1,2. Number of runs .* --seed, --seed [+] 1"),
         ("--recipes=glyphs.flags --trials=3", "trials must be unset without --search=.*3"),
         ("--recipes=glyphs.flags --storage=x://me:secret@y", "storage .*--search.*x://…@y"),
         ("--recipes=glyphs_ice.flags --grid=scale=1,2 --search=scale=1:2", "grid must not be"),
@@ -234,6 +244,13 @@ def test_a_mistake_is_one_line_and_writes_no_file(
     before = list(places["root"].rglob("*"))
     check_refused(command, words.format(**places).split(), message, capsys)
     assert not list(tmp_path.iterdir()) and list(places["root"].rglob("*")) == before
+
+
+def test_a_recipe_without_its_data_prints_only_the_mistake(capsys):
+    main = importlib.import_module("experiments.run").main
+    assert run_command(main, ["run", "--flagfile=cub.flags"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: data_dir must be set")
 
 
 # Changes of a file with the arrays EMBEDDINGS and LABELS. None removes an array.

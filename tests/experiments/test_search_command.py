@@ -40,6 +40,19 @@ def test_neighbors_are_printed(index, tmp_path, capsys):
     assert len(queries) == 2 or lines[11].endswith("caf?.png")
 
 
+def test_a_folder_of_queries(index, tmp_path, capsys):
+    write_photos(tmp_path / "asked", ["b.png", "in/a.png"])
+    (tmp_path / "asked" / "c.jpg").write_text("not an image")
+    assert command(f"--index={index}", f"--query={tmp_path / 'asked'}", "--k=1", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["answers"]
+    asked = [os.path.relpath(each["query"], tmp_path) for each in found]
+    assert asked == ["asked/b.png", "asked/in/a.png"]
+    assert [each["neighbours"][0]["path"] for each in found] == ["a/0.png", "a/1.png"]
+    (tmp_path / "empty").mkdir()
+    assert command(f"--index={index}", f"--query={tmp_path / 'empty'}") == 2
+    assert "query must be an image, or a folder with .jpg" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
     """An index with a CSV, in which 6.png and 7.png are copies of a/1.png."""

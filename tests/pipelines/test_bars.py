@@ -21,6 +21,27 @@ def test_no_control_characters_in_a_log(capsys):
     assert "6/6" in said
 
 
+def test_a_short_bar_writes_no_line_to_a_log(capsys):
+    with Bar(total=6, desc="reading", unit="image", leave=True) as bar:
+        for step in range(6):
+            bar.set_description(f"part {step}")
+            bar.update()
+            bar.refresh()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_long_bar_writes_a_line_to_a_log_each_minute(capsys, monkeypatch):
+    with Bar(total=600, desc="reading", unit="image", leave=True) as bar:
+        began = bar.start_t
+        for second in range(1, 601):
+            monkeypatch.setattr(bar, "_time", lambda now=began + second: now)
+            bar.set_postfix_str(f"loss {second}", refresh=False)
+            bar.update()
+    lines = capsys.readouterr().err.splitlines()
+    assert 10 <= len(lines) <= 11
+    assert "60/600" in lines[0] and "600/600" in lines[-1]
+
+
 def test_bar_redraws_itself_on_a_terminal(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True

@@ -3,9 +3,15 @@
 A thing has an outline (a few harmonics of the radius over the angle) and a texture (stripes or
 checks with a width, an angle, and a contrast). Its two colors are fixed only on request. Position,
 size, rotation, background, light, and noise vary between photos.
+
+`python synthetic_photographs.py FOLDER` writes 40 photographs of 10 kinds, and `query.jpg`.
 """
 
+import pathlib
+import sys
+
 import numpy as np
+from PIL import Image
 from scipy import ndimage
 
 SIDE = 32
@@ -83,3 +89,20 @@ def _photograph(things, number, rng, other_colors, plain=False):
 def _background(rng):
     """Return a few soft spots of color."""
     return ndimage.zoom(rng.uniform(0, 1, (5, 5, 3)), (SIDE / 5, SIDE / 5, 1), order=1)
+
+
+def write_folder(folder, classes=10, images_per_class=4):
+    """Write JPEG files to `folder/kind K/`, and another photograph of kind 0 to `query.jpg`."""
+    things = catalog(classes, seed=0)
+    pictures = photographs(things, images_per_class, seed=0)
+    folder.mkdir()
+    for number, picture in enumerate(pictures):
+        kind, image = divmod(number, images_per_class)
+        place = folder / f"kind {kind}"
+        place.mkdir(exist_ok=True)
+        Image.fromarray(picture).resize((128, 128)).save(place / f"{image}.jpg")
+    Image.fromarray(photographs(things, 1, seed=1)[0]).resize((128, 128)).save("query.jpg")
+
+
+if __name__ == "__main__":
+    write_folder(pathlib.Path(sys.argv[1]))

@@ -1,18 +1,21 @@
 """Exit codes and messages of mistakes, internal errors, and interrupts; child processes."""
 
 import errno
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import processes
 import pytest
+from tiny_run import TINY_GLYPHS
 from without import run_in
 
-from experiments import search
+from experiments import prepare_command, search, typed
 from experiments.options import RunError, UsageError, command_line, run_command
 from experiments.options.visible import visible
 from experiments.recipes import RecipeError
@@ -129,7 +132,76 @@ def test_a_package_that_hides_ours_is_named_in_one_line(tmp_path):
     done = run_in(tmp_path, ["-m", "experiments.recipes"])
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    assert f"{tmp_path}/pipelines/__init__.py hides" in done.stderr and "keras-dml" in done.stderr
+    assert f"{tmp_path}/pipelines hides" in done.stderr and "Run keras-dml" in done.stderr
+
+
+def test_messages_name_a_command_as_the_user_typed_this_one(monkeypatch, capsys):
+    text = "keras-dml index makes one: pip install 'keras-dml[run]', not /a/keras-dml index"
+    monkeypatch.delenv("KERAS_DML_PREFIX", raising=False)
+    assert typed(text) == text
+    monkeypatch.setenv("KERAS_DML_PREFIX", ".venv/bin/python -m experiments.")
+    typed_text = text.replace("keras-dml index", ".venv/bin/python -m experiments.index", 1)
+    assert typed(text) == typed_text
+    assert ended(UsageError(text), capsys) == (2, f"error: {typed_text}\n")
+    assert run_command(search.main, ["search", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert ".venv/bin/python -m experiments.search --index=INDEX --serve" in printed
+    assert "keras-dml search" not in printed
+
+
+def test_inherited_settings_do_not_end_a_command(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    with warnings.catch_warnings(record=True) as printed:
+        warnings.simplefilter("error")
+        prepare_command()
+        warnings.warn("from a package", stacklevel=1)
+    assert [str(each.message) for each in printed] == ["from a package"]
+    # Child processes inherit these.
+    assert os.environ["MPLBACKEND"] == "agg" and os.environ["PYTHONWARNINGS"] == "default"
+    assert "TF_USE_LEGACY_KERAS" not in os.environ
+
+
+@pytest.mark.slow
+def test_a_command_works_with_every_inherited_setting(tmp_path):
+    settings = {
+        "MPLBACKEND": "module://no_such_module",  # Jupyter's is not in the commands' environment
+        "TF_USE_LEGACY_KERAS": "1",
+        "PYTHONWARNINGS": "error",
+        "TF_CONFIG": "{",
+        "KERAS_HOME": "/dev/null/folder",
+    }
+    words = ["-m", "experiments.run", *TINY_GLYPHS, "--epochs=1", "--steps_per_epoch=1"]
+    done = run_in(tmp_path, [*words, "--output_dir=run"], **settings)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "foo"}, "KERAS_BACKEND must be .*, but got foo. The setting is in {}."),
+        ({"backend": "torch"}, "Keras needs torch: pip install .*, or set KERAS_BACKEND=jax"),
+        ({"image_data_format": "channels_first"}, "must be channels_last, .*channels_first in {}"),
+    ],
+)
+def test_settings_in_a_file_of_keras_are_checked(settings, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", {"jax": "here"}.get)
+    file = tmp_path / "keras.json"
+    file.write_text(json.dumps(settings))
+    assert run_command(lambda argv: None, ["run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(message.format(re.escape(str(file))), line), line
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}"])
+def test_a_file_of_keras_without_settings_is_ignored(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "keras.json").write_text(text)
+    assert run_command(lambda argv: None, ["run"]) == 0
 
 
 COMMAND = """

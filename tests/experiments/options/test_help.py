@@ -115,16 +115,6 @@ def test_help_and_mistakes_do_not_import_keras(name):
     run_python("-c", program)
 
 
-@pytest.mark.slow
-def test_the_help_of_a_run_does_not_import_tensorflow():
-    program = (
-        "import sys; sys.argv = ['run', '--help']\n"
-        "from experiments.run import main; from experiments.options import run_command\n"
-        "run_command(main); sys.exit('tensorflow' in sys.modules)"
-    )
-    assert "--loss=multi_similarity" in run_python("-c", program)
-
-
 def test_the_short_help_of_a_run_has_the_common_flags():
     text = help_text(RunOptions)
     flags = re.findall(r"^  --(\w+)=", text, re.MULTILINE)

@@ -115,6 +115,12 @@ def test_invalid_conditions(client, given, message):
         assert len(answer.json["error"]) < 500
 
 
+def test_the_query_is_hidden_until_the_browser_can_show_it(client):
+    script = client.get("/").text.partition("function showQuery")[2].partition("\n}\n")[0]
+    hides, shows, sets = map(script.index, ("hidden = true", "onload = ", "image.src = source"))
+    assert hides < shows < sets and "image.hidden = false" in script[shows:sets]
+
+
 def test_the_page_is_self_contained(client):
     page = client.get("/")
     text = page.text

@@ -158,7 +158,7 @@ def test_images_that_another_command_writes_are_ignored():
 
 
 def test_a_missing_table(opened):
-    with pytest.raises(UsageError, match="does not exist: python -m experiments.index --to="):
+    with pytest.raises(UsageError, match="does not exist: keras-dml index --to="):
         StoreGallery(opened())
 
 
@@ -166,7 +166,7 @@ def test_third_party_tables_are_not_changed(tmp_path):
     lancedb = pytest.importorskip("lancedb")
     lancedb.connect(tmp_path).create_table("theirs", [{"x": 1}])
     store = open_store(Address("lancedb", str(tmp_path), "theirs"))
-    with pytest.raises(UsageError, match="holds something else than what experiments.index"):
+    with pytest.raises(UsageError, match="holds something else than what keras-dml index"):
         store.description()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="must be a folder"):

@@ -80,7 +80,7 @@ def test_values_of_a_recipe_within_the_bounds(tmp_path):
         ("eval_every=1:2", "not of the data or the evaluation"),
         ("loss=ce,contrastive", "not of the data or the evaluation"),
         ("jitter=0,1", "must name a flag of one value"),
-        ("learning_rat=1:2", "must name a flag of experiments.run.*Did you mean learning_rate"),
+        ("learning_rat=1:2", "must name a flag of keras-dml run.*Did you mean learning_rate"),
         ("another/learning_rate=1:2", "must name a hyperparameter of one"),
     ],
 )

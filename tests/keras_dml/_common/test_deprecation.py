@@ -9,7 +9,7 @@ Z, LABELS = np.eye(4), [0, 0, 1, 1]
 
 
 def test_nearest_neighbors():
-    with pytest.warns(DeprecationWarning, match="nearest_neighbours is called nearest_neighbors"):
+    with pytest.warns(DeprecationWarning, match="nearest_neighbours is deprecated"):
         old = metrics.nearest_neighbours
     assert old is metrics.nearest_neighbors
     assert "nearest_neighbours" not in metrics.__all__
@@ -26,11 +26,11 @@ def evaluation(**arguments):
 
 
 def test_former_arguments_of_functions(tmp_path):
-    with pytest.warns(DeprecationWarning, match="distances of evaluate is called metric"):
+    with pytest.warns(DeprecationWarning, match="distances of evaluate is deprecated. Use metric"):
         assert scores(distances=["l2"]) == scores(metric="l2") != scores()
-    with pytest.warns(DeprecationWarning, match="distance of RetrievalEvaluation is called metric"):
+    with pytest.warns(DeprecationWarning, match="distance of RetrievalEvaluation is"):
         assert evaluation(distance="l2").metric == "l2"
-    with pytest.warns(DeprecationWarning, match="distance is called metric"):
+    with pytest.warns(DeprecationWarning, match="distance is deprecated. Use metric"):
         assert evaluation(metric="l2").distance == "l2"
     with (
         pytest.warns(DeprecationWarning, match="neighbours of export_saved_model"),
@@ -49,7 +49,7 @@ def test_former_arguments_of_functions(tmp_path):
     ],
 )
 def test_former_arguments_of_losses(old, new):
-    with pytest.warns(DeprecationWarning, match="is called") as caught:
+    with pytest.warns(DeprecationWarning, match="is deprecated") as caught:
         loss = old()
     assert loss.get_config() == new.get_config()
     assert caught[0].filename == __file__  # the user's line
@@ -57,5 +57,5 @@ def test_former_arguments_of_losses(old, new):
 
 def test_a_configuration_with_a_former_name_loads():
     config = {"class_name": "snca", "config": {"sigma": 0.3}}
-    with pytest.warns(DeprecationWarning, match="sigma of SNCALoss is called temperature"):
+    with pytest.warns(DeprecationWarning, match="sigma of SNCALoss is deprecated. Use temperature"):
         assert losses.get(config).temperature == 0.3

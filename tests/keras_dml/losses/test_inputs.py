@@ -250,3 +250,33 @@ def test_rankmi_and_the_wrappers_take_no_images():
         assert np.isfinite([float(value) for value in logs.values()]).all(), type(model)
         for now, was in zip(model.trainable_variables, before):
             np.testing.assert_array_equal(keras.ops.convert_to_numpy(now), was)
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES.values(), ids=losses.LOSSES)
+def test_an_unknown_argument_names_the_loss(loss):
+    with pytest.raises(TypeError) as refused:
+        loss(no_such_argument=0.2)
+    said = str(refused.value)
+    assert said.startswith(f"no_such_argument must be an argument of {loss.__name__} (")
+    assert "got no_such_argument=0.2" in said
+
+
+def test_an_unknown_argument_names_the_nearest():
+    with pytest.raises(TypeError, match=r"\(margin, .*got margins=0.2. Did you mean margin\?"):
+        losses.TripletLoss(margins=0.2)
+
+    class Mine(losses.PairLoss):
+        def __init__(self, **options):
+            self.power = options.pop("power", 2)  # not in the signature
+            super().__init__(**options)
+
+    assert Mine(power=3).power == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("TripletMarginLoss", "TripletLoss"), ("InfoNCELoss", "NTXentLoss"), ("Tripletloss", "Tripl")],
+)
+def test_a_name_of_another_library_suggests_ours(name, ours):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean {ours}"):
+        getattr(losses, name)

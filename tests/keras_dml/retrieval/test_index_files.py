@@ -185,3 +185,19 @@ def test_a_scann_index_loads_as_an_exact_index_without_scann(tmp_path, monkeypat
     for index in loaded:
         assert type(index) is ExactIndex
         assert_same(index, ExactIndex(rows, "l2", names(100)), rows)
+
+
+@pytest.mark.parametrize("has_tensorflow", [True, False])
+def test_without_tensorflow_no_message_recommends_an_extra_that_installs_it(
+    has_tensorflow, monkeypatch, caplog
+):
+    monkeypatch.setitem(sys.modules, "scann", None)
+    if not has_tensorflow:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    retrieval.scann_loads.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING, logger="keras_dml"):
+            build_index(np.eye(4))
+    finally:
+        retrieval.scann_loads.cache_clear()
+    assert ("pip install 'keras-dml[search]'" in caplog.text) == has_tensorflow
