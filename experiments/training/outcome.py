@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
+from experiments.evaluation.conclusions import below_raw_pixels, training_gain
 from experiments.evaluation.evaluators import Finished
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.result import Findings, Result
@@ -100,6 +101,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     # Otherwise all images of this run are training images.
     own = before is None and not options.keeps_nothing_back
     rows, whose, note = findings.rows, "", ""
+    conclusions: list[str] = []
     lines = [*(f"{name}: {text}" for name, text in findings.lines), *findings.printed]
     details = dict(findings.result)
     if findings.baselines:
@@ -110,6 +112,10 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         details = {"measured": note, "scores": before.get("scores", {})}
     elif own:
         lines.append(f"kept from epoch {best['epoch']:g}, {kept_in_words(best, options)}")
+        found = [training_gain(findings.classes), below_raw_pixels(rows)]
+        conclusions = [sentence for sentence in found if sentence]
+        lines += conclusions
+        details["conclusions"] = conclusions
     else:
         whose = "of training images"
         note = (
@@ -158,6 +164,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         },
         whose=whose,
         note=note if own else f"{note} The pictures show training images.",
+        conclusions=conclusions,
         summary=[(name, text) for name, text in facts.items() if text],
         history=history if own else [_of_training(row) for row in history],
         best=best if own else {},

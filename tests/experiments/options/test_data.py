@@ -106,14 +106,20 @@ def test_invalid_folds(fold):
 @pytest.mark.parametrize(
     ("words", "resize"),
     [
-        ([], "256"),
+        ([], "128"),
         (["--image_size=160"], "183"),
         (["--image_size=160", "--resize=256"], "256"),
         (["--image_size=160", "--resize=none"], None),
     ],
 )
 def test_the_resize_of_a_recipe_follows_the_image_size_of_the_command_line(words, resize):
-    assert run_options("--flagfile=folder.flags", *words).resize == resize
+    assert run_options("--flagfile=folder_scratch.flags", *words).resize == resize
+
+
+def test_options_at_another_image_size_keep_the_resize_in_proportion():
+    options = run_options("--image_size=160", "--resize=200x183").at_size(224)
+    assert (options.image_size, options.resize) == (224, "280x256")
+    assert run_options("--image_size=160").at_size(224).resize is None
 
 
 @pytest.mark.parametrize(
