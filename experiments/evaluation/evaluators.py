@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
@@ -21,6 +22,7 @@ from experiments.evaluation.table_embedder import TableEmbedder, raw_pixels
 from experiments.options import data as described
 from experiments.options.run_options import RelationOptions
 from experiments.options.visible import visible
+from keras_dml._common.collapse import mean_unit_distance, nearly_equal, nearly_equal_sentence
 from keras_dml.metrics import class_mean_accuracy
 from keras_dml.metrics.pairwise_information import within_class_entropy
 from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
@@ -36,6 +38,7 @@ Measured: TypeAlias = Iterable[tuple[str, float]]
 # Keys in the file of a baseline: the histograms of `Similarities` of the untrained backbone, and
 # the scores of each class.
 _PAIRS, _CLASSES = "pairs", "classes"
+_LOGGER = logging.getLogger("experiments")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +163,18 @@ class InformationScores(Evaluator):
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
         return information_findings(_scored(run, end.embeddings), self.fitted)
+
+
+class MeanDistance(Evaluator):
+    """The mean distance between unit embeddings, with a warning if they are nearly equal."""
+
+    def measure(self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings) -> Measured:
+        """Yield the distance. Warn when it has been too short in three evaluations."""
+        found = mean_unit_distance(embeddings["test"])
+        yield scores.MEAN_DISTANCE, found
+        before = [row[scores.MEAN_DISTANCE] for row in run.folder.history]
+        if nearly_equal([*before, found]) and not nearly_equal(before):
+            _LOGGER.warning("%s", nearly_equal_sentence(found))
 
 
 def information_findings(scored: scores.Embeddings, fitted: bool = False) -> Findings:

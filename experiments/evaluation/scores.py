@@ -37,6 +37,7 @@ CATALOG, PAPER = "photo to catalog", "paper"
 PHOTOS = "catalog to photo"
 #: Keys of `metrics.jsonl`. The best epoch is chosen by one of them.
 RECALL_AT_1, MAP_AT_R, ACCURACY = "test/recall@1/cosine", "test/map@r/cosine", "test/accuracy"
+MEAN_DISTANCE = "test/mean_distance/cosine"
 #: Key of the number of rows of the scores of information.
 ROWS = "information_rows"
 # The most rows of these scores, unless all rows are asked for.

@@ -24,6 +24,7 @@ from experiments.training.plan import RunPlan
 from experiments.training.refit import measured, origin_of
 from experiments.training.run_files import LAST, RESULT, SERVED
 from experiments.training.selection import kept, kept_by, kept_in_words, stopped
+from keras_dml._common.collapse import NEARLY_EQUAL, mean_unit_distance, nearly_equal_sentence
 from keras_dml._files.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
 from keras_dml.models import load_keras_file
@@ -112,7 +113,12 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         details = {"measured": note, "scores": before.get("scores", {})}
     elif own:
         lines.append(f"kept from epoch {best['epoch']:g}, {kept_in_words(best, options)}")
-        found = [training_gain(findings.classes), below_raw_pixels(rows)]
+        distance = mean_unit_distance(end.embeddings["test"])
+        found = [
+            training_gain(findings.classes),
+            below_raw_pixels(rows),
+            nearly_equal_sentence(distance) if distance < NEARLY_EQUAL else "",
+        ]
         conclusions = [sentence for sentence in found if sentence]
         lines += conclusions
         details["conclusions"] = conclusions

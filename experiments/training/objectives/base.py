@@ -12,6 +12,7 @@ from experiments.evaluation.evaluators import (
     ClassMeanAccuracy,
     Evaluator,
     InformationScores,
+    MeanDistance,
     NativeBackbone,
     PairSimilarities,
     RawPixels,
@@ -193,6 +194,7 @@ class Objective(abc.ABC):
         return [
             RetrievalScores(self.prefixes()[:-1], self.options),
             InformationScores(self.options.information),
+            MeanDistance(),
             self.accuracy(),
             UntrainedBackbone(),
             NativeBackbone(),
