@@ -110,6 +110,7 @@ def _models(
     """Return the embedder, and the embedder of the gallery and the catalog if it is another."""
     from experiments.evaluation import model_embeddings
     from experiments.evaluation.texts import text_transform
+    from experiments.options import data as described
     from experiments.training.encoders import pooled_backbone
     from experiments.training.made_of import options_of_run
     from experiments.training.run_files import kept_candidate_model, kept_model
@@ -124,7 +125,10 @@ def _models(
     if kind == "saved_model":
         return model_embeddings.saved_model(source, options, tables["queries"]), None
     if kind == "backbone":
-        backbone = pooled_backbone(options, options.image_size)
+        image_size = options.image_size
+        if line := described.native_size_line(options.backbone, options.weights, image_size):
+            print(line)
+        backbone = pooled_backbone(options, image_size)
         return model_embeddings.backbone_model(backbone, options, options.backbone), None
     flag = "candidate_model"
     if kind == "run":

@@ -171,8 +171,10 @@ class MeanDistance(Evaluator):
     def measure(self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings) -> Measured:
         """Yield the distance. Warn when it has been too short in three evaluations."""
         found = mean_unit_distance(embeddings["test"])
-        yield scores.MEAN_DISTANCE, found
-        before = [row[scores.MEAN_DISTANCE] for row in run.folder.history]
+        # A log of an earlier version lacks the distance.
+        key, history = scores.MEAN_DISTANCE, run.folder.history
+        yield key, found
+        before = [row[key] for row in history if key in row]
         if nearly_equal([*before, found]) and not nearly_equal(before):
             _LOGGER.warning("%s", nearly_equal_sentence(found))
 
