@@ -73,12 +73,12 @@ class ClassVotes(NamedTuple):
 
     Attributes:
         name: The class.
-        count: The number of results.
+        results: The number of results.
         share: Their share of the votes, from 0 to 1.
     """
 
     name: str
-    count: int
+    results: int
     share: float
 
 
@@ -120,12 +120,12 @@ class Answer:
         # A copy has the distance 0, or less than the rounding error.
         distances = np.maximum(distances, max(1e-3 * distances.max(), np.finfo(np.float64).tiny))
         weights = (distances.min() / distances) ** _POWER
-        counts: collections.Counter[str] = collections.Counter()
-        votes: collections.Counter[str] = collections.Counter()
+        counts = collections.Counter(result.class_name for result in voting)
+        shares = dict.fromkeys(counts, 0.0)  # in the order of the nearest result
         for result, share in zip(voting, weights / weights.sum()):
-            counts[result.class_name] += 1
-            votes[result.class_name] += float(share)
-        return [ClassVotes(name, counts[name], share) for name, share in votes.most_common()]
+            shares[result.class_name] += float(share)
+        found = [ClassVotes(name, counts[name], share) for name, share in shares.items()]
+        return sorted(found, key=lambda votes: -votes.share)
 
     @property
     def verdict(self) -> str:

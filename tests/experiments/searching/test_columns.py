@@ -165,7 +165,7 @@ def test_results_at_nearly_equal_distances_vote_by_their_number():
     copies = [SearchResult(0, "", 1.0, "milk"), SearchResult(1, "", 1 - 1e-7, "milk")]
     answer = Answer((*copies, SearchResult(2, "", 0.5, "juice")))
     assert [each.name for each in answer.classes] == ["milk", "juice"]
-    assert Answer((*copies, SearchResult(2, "", 1.0, "juice"))).classes[0].count == 2
+    assert Answer((*copies, SearchResult(2, "", 1.0, "juice"))).classes[0].results == 2
     assert Answer(tuple(each._replace(score=0.0) for each in copies), metric="l2").classes == [
         ("milk", 2, 1.0)
     ]
