@@ -56,6 +56,7 @@ def _compare(
     recipes: Sequence[pathlib.Path], output: pathlib.Path, forwarded: Sequence[str]
 ) -> None:
     # These imports take seconds. A mistyped flag is reported before them.
+    from experiments.evaluation.conclusions import below_raw_pixels
     from experiments.evaluation.result import REPORT
     from experiments.evaluation.tables import write_table
     from experiments.evaluation.tracked import accuracy_difference
@@ -84,7 +85,10 @@ def _compare(
     write_comparison_page(page, forwarded, lines, histories, _same_queries(in_order))
     for folder in folders.values():
         add_link(folder / REPORT, page, "Comparison")
-    print(f"\n{table}\n\nbest: {lines[0]['recipe']}, cosine R@1 {100 * lines[0][MAIN]:.1f} %")
+    best = lines[0]["recipe"]
+    print(f"\n{table}\n\nbest: {best}, cosine R@1 {100 * lines[0][MAIN]:.1f} %")
+    if below := below_raw_pixels(results[best]["rows"]):
+        print(below)
     if difference := accuracy_difference(histories):
         print(difference)
     print(f"pictures: {page}\ntable: {output / 'comparison'}.md, .csv, .tex")

@@ -45,13 +45,14 @@ def main(argv: list[str]) -> None:
     from experiments.pages.report import write_report
     from keras_dml._files.atomic import replacing
 
-    title, trained = f"{kind} {source}", 0
+    title, trained, chosen = f"{kind} {source}", 0, ""
     if kind == "embeddings":
         embedded = embeddings_from_file(source)
         labels = {name: each.labels for name, each in embedded.sets}
         images = embedded.queries.table
     else:
-        tables, trained = _tables(options)
+        tables, trained, chosen = _tables(options)
+        print(chosen, flush=True)
         labels = {name: table.labels for name, table in tables.items()}
         images = tables["queries"]
     gallery = labels.get("gallery")
@@ -66,6 +67,8 @@ def main(argv: list[str]) -> None:
     facts: dict[str, str | None] = {}
     if images is not None:
         facts = {"dataset": options.dataset, "split": options.split}
+        if kind != "embeddings":
+            facts["classes"] = chosen
         if options.fold:
             facts["fold"] = options.fold
     if kind == "backbone":
@@ -85,9 +88,12 @@ def main(argv: list[str]) -> None:
     print(f"\n{result.table}\n\npage: {page}")
 
 
-def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
-    """Return the evaluated images by their sets, and how many classes are training classes."""
-    from experiments.evaluation.model_embeddings import evaluated_tables
+def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int, str]:
+    """Return the evaluated images by their sets.
+
+    Also return how many classes are training classes, and which classes are evaluated, in words.
+    """
+    from experiments.evaluation.model_embeddings import classes_line, evaluated_tables
     from experiments.options import data as options_data
     from experiments.training.made_of import images_of_run
 
@@ -95,7 +101,9 @@ def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int]:
         data = images_of_run(options.source, options, data_dir_moves=False, refuses=True)
     else:
         data, _ = options_data.data(options)
-    return evaluated_tables(data, options.split, options.dataset)
+    tables, trained = evaluated_tables(data, options.split, options.dataset)
+    every_class = options.keeps_nothing_back
+    return tables, trained, classes_line(data, options.split, tables["queries"], every_class)
 
 
 def _models(
@@ -104,6 +112,7 @@ def _models(
     """Return the embedder, and the embedder of the gallery and the catalog if it is another."""
     from experiments.evaluation import model_embeddings
     from experiments.evaluation.texts import text_transform
+    from experiments.options import data as described
     from experiments.training.encoders import pooled_backbone
     from experiments.training.made_of import options_of_run
     from experiments.training.run_files import kept_candidate_model, kept_model
@@ -118,7 +127,10 @@ def _models(
     if kind == "saved_model":
         return model_embeddings.saved_model(source, options, tables["queries"]), None
     if kind == "backbone":
-        backbone = pooled_backbone(options, options.image_size)
+        image_size = options.image_size
+        if line := described.native_size_line(options.backbone, options.weights, image_size):
+            print(line)
+        backbone = pooled_backbone(options, image_size)
         return model_embeddings.backbone_model(backbone, options, options.backbone), None
     flag = "candidate_model"
     if kind == "run":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from keras_dml import relations
 from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole, check_wholes
+from keras_dml._common.collapse import mean_unit_distance, nearly_equal, nearly_equal_sentence
 from keras_dml._common.deprecation import renamed_arguments, warn_renamed
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.labels import joined_labels, plain_labels
@@ -44,7 +46,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     against all other images, or against the gallery. An image without another image of its class
     counts as a miss in recall at K, and is excluded from the other two metrics. Works with every
     Keras backend. Under a `tf.distribute` strategy, every replica embeds all images. If embeddings
-    are not finite, the values are NaN.
+    are not finite, the values are NaN. If the embeddings of three evaluations are nearly equal,
+    as when a loss stays at its margin, the callback warns once.
 
     Examples:
         >>> images, labels = np.random.default_rng(0).normal(size=(8, 4)), np.arange(8) // 2
@@ -110,6 +113,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self.metric: Metric = metric
         self.neighbors: Neighbors = neighbors
         self.embedding_model = embedding_model
+        self._distances: list[float] = []  # `mean_unit_distance` of the last evaluations
 
     @property
     def distance(self) -> Metric:
@@ -122,6 +126,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
         Counts the images only up to the largest K.
         """
+        self._distances = []
         for batches in self._sets:
             self._embeddings(batches, limit=1)
         images = 0
@@ -155,12 +160,19 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             names = [*(f"recall@{k}" for k in self.ks), "map@r", "r_precision"]
             return {f"{self.prefix}{name}": float("nan") for name in names}
         rows, labels, *gallery = found
+        self._warn_if_nearly_equal(rows)
         sets: dict[str, Any] = dict(zip(("gallery", "gallery_labels"), gallery))
         by_scann = takes_scann(self.neighbors, rows, sets.get("gallery"))
         scores = approximate_scores(
             rows, labels, self.ks, self.metric, **sets, relation=self.relation, by_scann=by_scann
         )
         return scores.named(self.prefix)
+
+    def _warn_if_nearly_equal(self, rows: np.ndarray) -> None:
+        before, distance = self._distances, mean_unit_distance(rows)
+        self._distances = [*before, distance]
+        if nearly_equal(self._distances) and not nearly_equal(before):
+            warnings.warn(nearly_equal_sentence(distance), stacklevel=3)
 
     def _embeddings(
         self, batches: _Batches, limit: int | None = None

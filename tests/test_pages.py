@@ -129,6 +129,19 @@ def test_the_commands_parse(page, name, words):
     parse(options, [name, *words])
 
 
+def test_the_photographs_page_has_one_image_size():
+    """Otherwise the scores of the untrained backbone and of a run do not compare."""
+    found = {}
+    for page, name, words in commands():
+        if page == "photographs" and "--backbone=efficientnet_lite0" in words:
+            module = importlib.import_module(f"experiments.{name}")
+            options = getattr(module, f"{name.capitalize()}Options")
+            parsed = parse(options, [name, *words])
+            found[name] = [getattr(parsed, each) for each in ("image_size", "resize", "weights")]
+    assert found.keys() == {"evaluate", "index", "run"}
+    assert found["evaluate"] == found["index"] == found["run"] == [224, None, "packaged"]
+
+
 def test_links_point_to_files():
     for name in ("README.md", "BUILD.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text()):

@@ -9,10 +9,11 @@ from typing import Any
 from experiments.evaluation.scores import RECALL, Rows, percent
 
 UNTRAINED, RAW_PIXELS = "untrained backbone", "raw pixels"
-#: Names of the baselines. A headline shows the first one that a run has.
+#: How the names of the baselines begin. A headline shows the first one that a run has.
 BASELINES = (UNTRAINED, RAW_PIXELS)
 #: Files of the baselines in a run's folder.
 UNTRAINED_FILE, RAW_PIXELS_FILE = "untrained_backbone.json", "raw_pixels.json"
+NATIVE_FILE = "untrained_backbone_at_native_size.json"
 
 
 def best_baseline(rows: Rows) -> tuple[str, float | None]:
@@ -22,14 +23,17 @@ def best_baseline(rows: Rows) -> tuple[str, float | None]:
         rows: The table of scores.
 
     Returns:
-        The better of the cosine and l2 rows; `("raw pixels", None)` without a baseline.
+        The best of its rows, which differ in the distance, and of the untrained backbone also in
+        the image size; `("raw pixels", None)` without a baseline.
     """
     for name in BASELINES:
-        found = {
-            row: rows[row][RECALL.at_1]
-            for row in (f"{name}, cosine", f"{name}, l2")
-            if not math.isnan(rows.get(row, {}).get(RECALL.at_1, math.nan))
-        }
+        found = {}
+        for row, scores in rows.items():
+            # A row of the catalog has another name in between.
+            baseline = row.rpartition(", ")[0]
+            value = scores.get(RECALL.at_1, math.nan)
+            if baseline.startswith(name) and ", " not in baseline and not math.isnan(value):
+                found[row] = value
         if found:
             return max(found.items(), key=lambda pair: pair[1])
     return RAW_PIXELS, None
@@ -46,7 +50,9 @@ def distinct_baselines(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Ro
         runs' scores differ.
     """
     found: dict[str, Rows] = {}
-    for name in BASELINES:
+    names = dict.fromkeys(name for each in results.values() for name in each.get("baselines", {}))
+    # In the order of `BASELINES`.
+    for name in sorted(names, key=lambda name: name.startswith(RAW_PIXELS)):
         distinct: dict[str, tuple[str, Rows]] = {}
         for run, result in results.items():
             rows = result.get("baselines", {}).get(name)

@@ -49,8 +49,9 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
             gallery_paths and catalog_paths), the page shows neighbors.
         candidate_model: Keras model of the gallery or catalog images, which the queries of --model
             search. Default: --model embeds all images.
-        split: Images of the dataset. A model that was trained on it has seen the classes of train
-            and all.
+        split: Images of the dataset. test: the classes that a run tests, so that the scores equal
+            its row "untrained backbone". all: every class. A model that was trained on the dataset
+            has seen the classes of train and all.
         clustering: Compute NMI and AMI, which need k-means.
         loss_parts: Losses over embeddings whose tightness and contrastive part to print, such as
             center,contrastive,snca,multi_similarity,pce,spce.

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
@@ -21,9 +22,10 @@ from experiments.evaluation.table_embedder import TableEmbedder, raw_pixels
 from experiments.options import data as described
 from experiments.options.run_options import RelationOptions
 from experiments.options.visible import visible
+from keras_dml._common.collapse import mean_unit_distance, nearly_equal, nearly_equal_sentence
 from keras_dml.metrics import class_mean_accuracy
 from keras_dml.metrics.pairwise_information import within_class_entropy
-from keras_dml.models.backbones import NO_WEIGHTS
+from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
 from keras_dml.relations import Relation
 from pipelines import ImageTable, Split
 
@@ -33,8 +35,10 @@ EvaluatedRun: TypeAlias = Any
 Embeddings: TypeAlias = Mapping[str, np.ndarray]
 #: Keys of `metrics.jsonl` with their values.
 Measured: TypeAlias = Iterable[tuple[str, float]]
-# Key of the histograms of `Similarities` in the file of the untrained backbone.
-_PAIRS = "pairs"
+# Keys in the file of a baseline: the histograms of `Similarities` of the untrained backbone, and
+# the scores of each class.
+_PAIRS, _CLASSES = "pairs", "classes"
+_LOGGER = logging.getLogger("experiments")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +49,13 @@ class Start:
         step: Number of trained steps.
         embedder: Embeds with the current weights.
         untrained: Returns the embeddings of all evaluated images by the backbone and its pooling,
-            without the head. Call it only before the first step, on every worker.
+            without the head. The argument is another image size than the run's. Call it only before
+            the first step, on every worker.
     """
 
     step: int
     embedder: TableEmbedder
-    untrained: Callable[[], Embeddings] = dict
+    untrained: Callable[..., Embeddings] = dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +165,20 @@ class InformationScores(Evaluator):
         return information_findings(_scored(run, end.embeddings), self.fitted)
 
 
+class MeanDistance(Evaluator):
+    """The mean distance between unit embeddings, with a warning if they are nearly equal."""
+
+    def measure(self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings) -> Measured:
+        """Yield the distance. Warn when it has been too short in three evaluations."""
+        found = mean_unit_distance(embeddings["test"])
+        # A log of an earlier version lacks the distance.
+        key, history = scores.MEAN_DISTANCE, run.folder.history
+        yield key, found
+        before = [row[key] for row in history if key in row]
+        if nearly_equal([*before, found]) and not nearly_equal(before):
+            _LOGGER.warning("%s", nearly_equal_sentence(found))
+
+
 def information_findings(scored: scores.Embeddings, fitted: bool = False) -> Findings:
     """Return the scores of information, and the widest classes.
 
@@ -233,7 +252,8 @@ def retrieval_findings(
     if certificates := scores.certificate_values(scored):
         result["certificates"] = scores.as_json(certificates)
     lines = [*scores.certificate_lines(scored), *scores.score_lines(found)]
-    return Findings(rows=rows, lines=lines, result=result)
+    of_classes = {scored.name: scored.of_classes()}
+    return Findings(rows=rows, classes=of_classes, lines=lines, result=result)
 
 
 def _distance_rows(scored: scores.Embeddings) -> dict[str, dict[str, float]]:
@@ -353,15 +373,16 @@ class Baseline(Evaluator):
     The run's folder stores them, so that a resumed run shows the same scores.
 
     Attributes:
-        name: Name of the baseline, one of `baselines.BASELINES`.
+        name: Name of the baseline, which begins with one of `baselines.BASELINES`.
         file: Name of the file in the run's folder.
     """
 
-    name: ClassVar[str]
+    name: str
     file: ClassVar[str]
 
     def __init__(self) -> None:
         self._found: Mapping[str, Mapping[str, float]] = {}
+        self._classes: Mapping[str, scores.ClassScores] = {}
 
     def before(self, run: EvaluatedRun, start: Start) -> None:
         """Measure the baseline if it is due; print R@1."""
@@ -380,7 +401,9 @@ class Baseline(Evaluator):
 
     def _read(self, run: EvaluatedRun) -> None:
         stored = run.folder.read_json(self.file) or {}
-        self._found = {name: row for name, row in stored.items() if name != _PAIRS}
+        self._found = {name: row for name, row in stored.items() if name not in (_PAIRS, _CLASSES)}
+        # A file of an earlier version lacks the classes.
+        self._classes = {self.name: stored[_CLASSES]} if _CLASSES in stored else {}
 
     def is_wanted(self, run: EvaluatedRun) -> bool:
         """Return whether the run has this baseline."""
@@ -396,10 +419,11 @@ class Baseline(Evaluator):
         catalog = _set("catalog", run, embeddings)
         rows = _distance_rows(scored) | _catalog_rows(scored, catalog)
         # JSON has no NaN, which is the MAP@R of classes with one image.
-        return {
+        found: dict[str, Any] = {
             name.removeprefix("embedding, "): {k: v for k, v in row.items() if not math.isnan(v)}
             for name, row in rows.items()
         }
+        return found | {_CLASSES: scored.of_classes()}
 
     @property
     def _rows(self) -> dict[str, Mapping[str, float]]:
@@ -409,7 +433,7 @@ class Baseline(Evaluator):
         """Return the rows of the table."""
         if not self._found:
             return Findings()
-        return Findings(rows=self._rows, baselines={self.name: self._found})
+        return Findings(rows=self._rows, baselines={self.name: self._found}, classes=self._classes)
 
 
 class UntrainedBackbone(Baseline):
@@ -433,6 +457,26 @@ class UntrainedBackbone(Baseline):
         if pairs is not None:
             found[_PAIRS] = [pairs.matching.tolist(), pairs.other.tolist(), *pairs[2:]]
         return found
+
+
+class NativeBackbone(UntrainedBackbone):
+    """The untrained backbone at the image size of its weights, if the run has another size."""
+
+    file = baselines.NATIVE_FILE
+
+    def before(self, run: EvaluatedRun, start: Start) -> None:
+        """Measure the baseline if it is due; print R@1."""
+        self._size = native_image_size(run.options.backbone)
+        self.name = f"{baselines.UNTRAINED} at {self._size} px"
+        super().before(run, start)
+
+    def is_wanted(self, run: EvaluatedRun) -> bool:
+        """Return whether the training starts with trained weights of another image size."""
+        return super().is_wanted(run) and self._size not in (None, run.options.image_size)
+
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Embeddings:
+        """Return the embeddings before the first step. Later the scores are on the disk."""
+        return start.untrained(self._size) if start.step == 0 else {}
 
 
 class RawPixels(Baseline):

@@ -76,6 +76,30 @@ def evaluated_tables(
     return {"queries": table}, train.num_classes
 
 
+def classes_line(data: Split, split: str, queries: ImageTable, every_class: bool = False) -> str:
+    """Return which of the classes of a dataset are evaluated, and why.
+
+    Args:
+        data: The dataset.
+        split: "test", "train", or "all".
+        queries: The evaluated images.
+        every_class: Whether every image trains.
+    """
+    if every_class:
+        return f"all {len(queries):,} images of {queries.num_classes:,} classes, which all train"
+    if data.same_classes:
+        most, some = len(data.train) + len(data.test), len(queries)
+        of = f"images of {queries.num_classes:,} classes"
+    else:
+        most, some = data.train.num_classes + data.test.num_classes, queries.num_classes
+        of = f"classes ({options_data.classes_in_words(queries)})"
+    if split == "all":
+        return f"all {most:,} {of}"
+    why = "tests" if split == "test" else "trains on"
+    advice = "" if data.gallery is not None else f". --split=all scores all {most:,}"
+    return f"{some:,} of {most:,} {of}: those that a run {why}{advice}"
+
+
 class ServedEmbedder:
     """Embeds a table by a SavedModel, which gets the unchanged files.
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.evaluation.scores import PAPER, Rows, as_json, recall_by_k
+from experiments.evaluation.scores import PAPER, ClassScores, Rows, as_json, recall_by_k
 
 if TYPE_CHECKING:
     from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
@@ -22,6 +22,7 @@ class Findings:
     Attributes:
         rows: Rows of the table of scores.
         baselines: Name of a baseline -> its rows.
+        classes: "embedding" or the name of a baseline -> its scores of each class.
         lines: (label, text) pairs below the table, and in the report's summary.
         summary: (label, text) pairs at the end of the report's summary.
         figures: Title -> a figure in the report, from `experiments.evaluation.figures`.
@@ -31,6 +32,7 @@ class Findings:
 
     rows: Rows = dataclasses.field(default_factory=dict)
     baselines: Mapping[str, Rows] = dataclasses.field(default_factory=dict)
+    classes: Mapping[str, ClassScores] = dataclasses.field(default_factory=dict)
     lines: Sequence[tuple[str, str]] = ()
     summary: Sequence[tuple[str, str]] = ()
     figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -67,6 +69,8 @@ class Result:
         details: Entries of the JSON file in addition to the recall and the table.
         whose: Which model or images the scores belong to, if not this model and unseen images.
         note: The same in sentences.
+        conclusions: Sentences about the scores, from `experiments.evaluation.conclusions`. A page
+            begins with them.
         summary: (label, text) pairs, such as sizes, backbone, and times.
         history: The objects of `metrics.jsonl`, in order; None without a training.
         best: The object of `history` whose model was kept.
@@ -84,6 +88,7 @@ class Result:
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     whose: str = ""
     note: str = ""
+    conclusions: Sequence[str] = ()
     summary: Sequence[tuple[str, str]] = ()
     history: Sequence[Mapping[str, float]] | None = ()
     best: Mapping[str, float] = dataclasses.field(default_factory=dict)

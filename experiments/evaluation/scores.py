@@ -27,6 +27,8 @@ from keras_dml.relations import Relation
 
 #: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
 Rows: TypeAlias = Mapping[str, Mapping[str, float]]
+#: Key of a score -> its sum over the queries of each class, and the number of these queries.
+ClassScores: TypeAlias = Mapping[str, Sequence[Sequence[float]]]
 
 DISTANCES: tuple[Metric, ...] = ("cosine", "l2")
 #: First part of the row names of a search in a catalog, and of the scores that a paper reports.
@@ -35,6 +37,7 @@ CATALOG, PAPER = "photo to catalog", "paper"
 PHOTOS = "catalog to photo"
 #: Keys of `metrics.jsonl`. The best epoch is chosen by one of them.
 RECALL_AT_1, MAP_AT_R, ACCURACY = "test/recall@1/cosine", "test/map@r/cosine", "test/accuracy"
+MEAN_DISTANCE = "test/mean_distance/cosine"
 #: Key of the number of rows of the scores of information.
 ROWS = "information_rows"
 # The most rows of these scores, unless all rows are asked for.
@@ -136,6 +139,18 @@ class Embeddings:
             embeddings[rows], codes[rows], [name for name in names if name != ROWS]
         )
         return {**found, ROWS: len(rows)}
+
+    def of_classes(self) -> ClassScores:
+        """Return R@1 and MAP@R (cosine) of each class, as `ClassScores`."""
+        classes, codes = np.unique(self.labels, return_inverse=True)
+        found = {}
+        for key, values in self.retrieval(DISTANCES[0]).of_queries.items():
+            if key in (RECALL.at_1, "map@r"):
+                known = np.flatnonzero(~np.isnan(values))
+                sums = np.bincount(codes[known], values[known], len(classes))
+                counts = np.bincount(codes[known], minlength=len(classes))
+                found[key] = [sums.tolist(), counts.tolist()]
+        return found
 
     def divergence(self) -> float:
         """Return the Jensen-Shannon divergence of the distances, in nats."""

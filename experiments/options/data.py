@@ -27,6 +27,7 @@ from experiments.options.run_options import (
 from experiments.options.values import numbers, whole_numbers
 from experiments.options.visible import visible
 from keras_dml import relations
+from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
 from pipelines.datasets.download import ARCHIVES
 from pipelines.datasets.files import MissingDataError
 from pipelines.samplers import SAMPLERS, BalancedSampler, RandomSampler
@@ -263,6 +264,17 @@ def crop_line(options: ImageSizeOptions) -> str:
         f"the evaluation sees the central {seen:.0%} of a "
         f"{'photograph' if isinstance(resize, tuple) else 'square photograph'}: "
         f"image_size={size} crops resize={options.resize}. A smaller --resize shows more"
+    )
+
+
+def native_size_line(backbone: str, weights: str, image_size: int) -> str:
+    """Return a note if a backbone gets images of another size than its weights; empty if not."""
+    native = native_image_size(backbone)
+    if weights == NO_WEIGHTS or native in (None, image_size):
+        return ""
+    return (
+        f"image_size={image_size}, but the public weights of {backbone} were trained with "
+        f"{native} pixels. Without training, --image_size={native} is usually better"
     )
 
 

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from experiments.options import loss_flags
 from experiments.options.declaration import Flag, Options, declarations, flags_of, option
@@ -203,8 +203,16 @@ class ImageSizeOptions(ImageLimitOptions):
         if resize is None or "image_size" not in on_line or "resize" in on_line:
             return in_files
         factor = on_line["image_size"] / in_files.get("image_size", cls.image_size)
-        scaled = re.sub("[0-9]+", lambda side: str(round(int(side[0]) * factor)), resize)
-        return {**in_files, "resize": scaled}
+        return {**in_files, "resize": _scaled(resize, factor)}
+
+    def at_size(self, image_size: int) -> Self:
+        """Return the options with another image size, and the resize in proportion."""
+        resize = self.resize and _scaled(self.resize, image_size / self.image_size)
+        return dataclasses.replace(self, image_size=image_size, resize=resize)
+
+
+def _scaled(resize: str, factor: float) -> str:
+    return re.sub("[0-9]+", lambda side: str(round(int(side[0]) * factor)), resize)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,10 @@ from experiments.options.visible import visible
 GROUP_SIMILARITY = 0.995
 # The number of classes in a summary.
 _CLASSES = 5
+# The power of the distance in a vote. Measured with EfficientNet-Lite0 on groceries: of the powers
+# 4, 8, and 16, and of weights by rank, only 16 names the right class more often than the first
+# answer in each trial, for 3 to 10 neighbors and 3 to 100 photographs per class.
+_POWER = 16
 
 
 class SearchResult(NamedTuple):
@@ -64,6 +68,20 @@ class Conditions:
         return self.min_similarity is None or score >= self.min_similarity - 1e-6
 
 
+class ClassVotes(NamedTuple):
+    """The votes of the results for their class.
+
+    Attributes:
+        name: The class.
+        results: The number of results.
+        share: Their share of the votes, from 0 to 1.
+    """
+
+    name: str
+    results: int
+    share: float
+
+
 ANYTHING = Conditions()
 """The default conditions: only copies are joined."""
 
@@ -76,17 +94,38 @@ class Answer:
         results: The results, nearest first.
         allowed: The number of images that meet the conditions on columns.
         nearest: The score of the nearest of these images, or None without images.
+        metric: The metric of the scores.
     """
 
     results: tuple[SearchResult, ...]
     allowed: int = 0
     nearest: float | None = None
+    metric: str = "cosine"
 
     @property
-    def classes(self) -> list[tuple[str, int]]:
-        """The classes of the results with their counts, most frequent first, then nearest first."""
-        names = [result.class_name for result in self.results if result.class_name]
-        return collections.Counter(names).most_common()
+    def classes(self) -> list[ClassVotes]:
+        """The classes of the results, most votes first, then nearest first.
+
+        A result at the distance d has the weight d^-16, so that many distant results do not outvote
+        the nearest ones. Of the cosine similarity s, d is √(2 - 2 s).
+
+        Reference: Shepard 1968, "A two-dimensional interpolation function for irregularly-spaced
+        data".
+        """
+        voting = [result for result in self.results if result.class_name]
+        if not voting:
+            return []
+        scores = np.array([result.score for result in voting], np.float64)
+        distances = np.sqrt(np.maximum(2 - 2 * scores, 0)) if self.metric == "cosine" else scores
+        # A copy has the distance 0, or less than the rounding error.
+        distances = np.maximum(distances, max(1e-3 * distances.max(), np.finfo(np.float64).tiny))
+        weights = (distances.min() / distances) ** _POWER
+        counts = collections.Counter(result.class_name for result in voting)
+        shares = dict.fromkeys(counts, 0.0)  # in the order of the nearest result
+        for result, share in zip(voting, weights / weights.sum()):
+            shares[result.class_name] += float(share)
+        found = [ClassVotes(name, counts[name], share) for name, share in shares.items()]
+        return sorted(found, key=lambda votes: -votes.share)
 
     @property
     def verdict(self) -> str:
@@ -111,12 +150,13 @@ class Answer:
 def answer_line(answer: Answer) -> str:
     """Summarize an answer, for example "4 of 5 match: juice, 3 of 5; milk, 2".
 
-    Without a calibration, the summary lists only the classes.
+    Without a calibration, the summary lists only the classes, in the order of their votes.
     """
-    counts = [f"{name}, {count}" for name, count in answer.classes[:_CLASSES]]
+    classes = answer.classes
+    counts = [f"{name}, {count}" for name, count, _ in classes[:_CLASSES]]
     if counts:
         counts[0] += f" of {len(answer.results)}"
-    if others := len(answer.classes) - len(counts):
+    if others := len(classes) - len(counts):
         counts.append(f"{others} other classes")
     return ": ".join(filter(None, [answer.nothing or answer.verdict, "; ".join(counts)]))
 
@@ -156,7 +196,10 @@ def json_of(answer: Answer, metric: str) -> dict[str, Any]:
             }
             for rank, result in enumerate(answer.results, start=1)
         ],
-        "classes": [{"class": name, "count": count} for name, count in answer.classes],
+        "classes": [
+            {"class": name, "count": count, "votes": round(share, 6)}
+            for name, count, share in answer.classes
+        ],
         "allowed": answer.allowed,
         "nearest": None if answer.nearest is None else round(answer.nearest, 6),
         "nothing": answer.nothing,

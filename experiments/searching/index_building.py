@@ -48,8 +48,11 @@ def saved_backbone(options: IndexOptions) -> pathlib.Path:
                 )
         return path
     import_modules(options.import_modules)
+    backbone = options.backbone or ""
+    if line := data.native_size_line(backbone, options.weights, options.image_size):
+        print(line)
     model = feature_extractor(
-        options.backbone or "",
+        backbone,
         options.image_size,
         options.weights,
         pooling=options.pooling,

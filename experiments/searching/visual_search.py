@@ -188,7 +188,7 @@ class VisualSearch:
             groups = grouped(near_results, found.embeddings[near], similarity, k)
             if len(groups) == k or asked == allowed or len(near) < len(rows) or not rows:
                 nearest = results[rows[0]].score if rows else None
-                return Answer(tuple(groups), allowed - more, nearest)
+                return Answer(tuple(groups), allowed - more, nearest, self.metric)
             asked *= 4
 
     def _result(self, path: str, score: float) -> SearchResult:

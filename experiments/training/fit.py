@@ -12,12 +12,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.evaluation.baselines import UNTRAINED
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import RunOptions, UsageError
+from experiments.options import data as described
 from experiments.training.callbacks import Progress, StopAtNaN, averaged_weights
 from experiments.training.devices import threads
 from experiments.training.encoders import (
     Encoders,
+    build_backbone,
     build_encoders,
     encoder_of,
     exported,
@@ -33,6 +36,7 @@ from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
 from keras_dml.export.float32 import float32_copy
+from pipelines import EvaluationTransform
 
 _LOGGER = logging.getLogger("experiments")
 
@@ -173,35 +177,47 @@ class Training:
         else:
             self.feed = FeatureFeed(run, *self._halves)
 
-    def untrained_embeddings(self) -> dict[str, np.ndarray]:
+    def untrained_embeddings(self, image_size: int | None = None) -> dict[str, np.ndarray]:
         """Embed all images to evaluate by the backbone and its pooling, without the head.
 
         Call it on every worker before the first step. It computes in float32, like the evaluation
         of the trained embedding.
-        """
-        options = self.run.options
-        with self.workers.strategy.scope():
-            pooled = models.embedding_model(
-                self._backbones[0], pooling=options.pooling, levels=options.levels
-            )
-        return self.embed({QUERY: float32_copy(exported(pooled))}, "untrained backbone")
 
-    def embed(self, encoders: Encoders, description: str) -> dict[str, np.ndarray]:
+        Args:
+            image_size: Another size of the images than the run's.
+        """
+        options, backbone, name, transform = self.run.options, self._backbones[0], "", None
+        with self.workers.strategy.scope():
+            if image_size is not None:
+                backbone, name = build_backbone(options, image_size), f" at {image_size} px"
+                transform = described.evaluation_transform(options.at_size(image_size))
+            pooled = models.embedding_model(
+                backbone, pooling=options.pooling, levels=options.levels
+            )
+        model = float32_copy(exported(pooled))
+        return self.embed({QUERY: model}, f"{UNTRAINED}{name}", transform)
+
+    def embed(
+        self, encoders: Encoders, description: str, transform: EvaluationTransform | None = None
+    ) -> dict[str, np.ndarray]:
         """Embed all images to evaluate, and take results of the feed if it has them.
 
         Args:
             encoders: Models in float32. Only the first worker needs their weights.
             description: Start of the descriptions of the progress bars.
+            transform: Transform of the images, if it is not the run's.
         """
         run, workers = self.run, self.workers
         known: dict[str, np.ndarray] = {}
         # Several workers embed together, and only the first one has the models.
-        if self.feed is not None and not workers.several:
+        if self.feed is not None and not workers.several and transform is None:
             for name, encoder in encoders.items():
                 known |= self.feed.embeddings_by(encoder, name)
         embedders = {
             name: TableEmbedder(
-                workers.share(encoder), run.transform_of(name), run.options.eval_batch_size
+                workers.share(encoder),
+                transform or run.transform_of(name),
+                run.options.eval_batch_size,
             )
             for name, encoder in encoders.items()
         }

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
+from experiments.evaluation.conclusions import below_raw_pixels, training_gain
 from experiments.evaluation.evaluators import Finished
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.evaluation.result import Findings, Result
@@ -23,6 +24,7 @@ from experiments.training.plan import RunPlan
 from experiments.training.refit import measured, origin_of
 from experiments.training.run_files import LAST, RESULT, SERVED
 from experiments.training.selection import kept, kept_by, kept_in_words, stopped
+from keras_dml._common.collapse import NEARLY_EQUAL, mean_unit_distance, nearly_equal_sentence
 from keras_dml._files.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
 from keras_dml.models import load_keras_file
@@ -100,6 +102,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     # Otherwise all images of this run are training images.
     own = before is None and not options.keeps_nothing_back
     rows, whose, note = findings.rows, "", ""
+    conclusions: list[str] = []
     lines = [*(f"{name}: {text}" for name, text in findings.lines), *findings.printed]
     details = dict(findings.result)
     if findings.baselines:
@@ -110,6 +113,15 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         details = {"measured": note, "scores": before.get("scores", {})}
     elif own:
         lines.append(f"kept from epoch {best['epoch']:g}, {kept_in_words(best, options)}")
+        distance = mean_unit_distance(end.embeddings["test"])
+        found = [
+            training_gain(findings.classes),
+            below_raw_pixels(rows),
+            nearly_equal_sentence(distance) if distance < NEARLY_EQUAL else "",
+        ]
+        conclusions = [sentence for sentence in found if sentence]
+        lines += conclusions
+        details["conclusions"] = conclusions
     else:
         whose = "of training images"
         note = (
@@ -158,6 +170,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         },
         whose=whose,
         note=note if own else f"{note} The pictures show training images.",
+        conclusions=conclusions,
         summary=[(name, text) for name, text in facts.items() if text],
         history=history if own else [_of_training(row) for row in history],
         best=best if own else {},

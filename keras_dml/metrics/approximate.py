@@ -68,11 +68,14 @@ class ApproximateScores(NamedTuple):
         precision: MAP@R and R-precision.
         certificates: The certificate of "recall@K" for each K, of "map@r", and of "r_precision".
             Empty for exact scores.
+        of_queries: The value of each query for "recall@K" and "map@r", `[n]`. NaN for a query
+            without the value: without a match, or outside the sample of a certificate.
     """
 
     recall: dict[int, float]
     precision: PrecisionAtR
     certificates: dict[str, Certificate]
+    of_queries: dict[str, Float64Array]
 
     def named(self, prefix: str = "", suffix: str = "") -> dict[str, float]:
         """Return all numbers by their names in logs, such as "recall@1/cosine"."""
@@ -180,7 +183,9 @@ def approximate_scores(
     exact = task.scores(ks, rows=sample)
     certificates = {name: _certificate(exact[name], found[name][sample]) for name in exact}
     if not ranked:  # the sample stands for all queries with a match
-        found |= {name: exact[name] for name in ("map@r", "r_precision")}
+        for name in ("map@r", "r_precision"):
+            found[name] = np.full(queries, np.nan)
+            found[name][sample] = exact[name]
     return _means(task, ks, found, certificates)
 
 
@@ -191,7 +196,7 @@ def _means(
     certificates: dict[str, Certificate],
 ) -> ApproximateScores:
     recall = {k: float(scores[f"recall@{k}"].mean()) for k in ks}
-    return ApproximateScores(recall, mean_precision(task, scores), certificates)
+    return ApproximateScores(recall, mean_precision(task, scores), certificates, scores)
 
 
 def _certificate(exact: Float64Array, approximate: Float64Array) -> Certificate:

@@ -33,6 +33,18 @@ PACKAGED_WEIGHTS, NO_WEIGHTS = "packaged", "none"
 # Keras divides the normalized images of these models again, but only with weights="imagenet"
 # (tensorflow/tensorflow issue 49930).
 _RESCALED = re.compile("EfficientNetB[0-7]")
+# Sides in pixels of the images that trained the weights of `keras.applications`; of the others 224.
+_NATIVE_SIZES = {
+    **dict(zip((f"EfficientNetB{n}" for n in range(1, 8)), (240, 260, 300, 380, 456, 528, 600))),
+    **dict(zip((f"EfficientNetV2{n}" for n in ("B1", "B2", "B3")), (240, 260, 300))),
+    "EfficientNetV2S": 384,
+    "EfficientNetV2M": 480,
+    "EfficientNetV2L": 480,
+    "InceptionResNetV2": 299,
+    "InceptionV3": 299,
+    "NASNetLarge": 331,
+    "Xception": 299,
+}
 
 
 class Backbone(NamedTuple):
@@ -46,6 +58,8 @@ class Backbone(NamedTuple):
             `"MODULE/…/FILE.pth"`. None if no package contains it.
         url: Address of the checkpoint on the web. Empty refuses `weights="imagenet"`.
         sha256: Its checksum in hexadecimal digits.
+        native_size: Side in pixels of the images that its public weights were trained with. None if
+            it has no such weights.
     """
 
     build: Callable[..., keras.Model]
@@ -53,6 +67,7 @@ class Backbone(NamedTuple):
     packaged: str | None = None
     url: str = ""
     sha256: str = ""
+    native_size: int | None = None
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -205,6 +220,27 @@ def feature_extractor(
     return embedding_model(model, pooling=pooling, name="features")
 
 
+def native_image_size(name: object) -> int | None:
+    """Return the side in pixels of the images that a backbone's public weights were trained with.
+
+    Examples:
+        >>> native_image_size("efficientnet_lite0"), native_image_size("InceptionV3")
+        (224, 299)
+
+    Args:
+        name: Name of a backbone, as in `build_backbone`.
+
+    Returns:
+        None for `"small_convnet"`, for a preset, for a file, and for an unknown name.
+    """
+    key = _key(name)
+    for known, backbone in BACKBONES.items():
+        if _key(known) == key:
+            return backbone.native_size
+    applications = {application.lower(): application for application in _applications()}
+    return _NATIVE_SIZES.get(applications[key], 224) if key in applications else None
+
+
 def brings_weights(name: object) -> bool:
     """Return whether a name is a preset or a file, which includes weights."""
     return str(name).startswith(hub.PREFIX) or str(name).endswith(keras_files.ENDING)
@@ -257,15 +293,16 @@ def small_convnet(
 
 BACKBONES = {
     SMALL_CONVNET: Backbone(small_convnet),
-    BN_INCEPTION: Backbone(bn_inception, colors="bgr"),
+    BN_INCEPTION: Backbone(bn_inception, colors="bgr", native_size=224),
     RESNET50_V1_5: Backbone(
         resnet50_v1_5,
         colors="rgb",
         url="https://download.pytorch.org/models/resnet50-0676ba61.pth",
         sha256="0676ba61b6795bbe1773cffd859882e5e297624d384b6993f7c9e683e722fb8a",
+        native_size=224,
     ),
     EFFICIENTNET_LITE0: Backbone(
-        efficientnet_lite0, colors="rgb", packaged=EFFICIENTNET_LITE0_FILE
+        efficientnet_lite0, colors="rgb", packaged=EFFICIENTNET_LITE0_FILE, native_size=224
     ),
 }
 """The backbones that this package builds, by name. The others are in `keras.applications`."""

@@ -17,6 +17,7 @@ from tiny_run import command_of, small_encoder, write_run
 import pipelines
 from experiments import evaluate
 from experiments.evaluation.embedding_file import EmbeddingFile
+from experiments.evaluation.model_embeddings import classes_line
 from experiments.evaluation.scores import SCORES
 from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import parse
@@ -163,6 +164,31 @@ def test_an_untrained_backbone_without_a_run(photos, tmp_path, capsys):
     assert result["scores"] == expected
     assert "training classes" not in printed
     assert "<h1>untrained backbone small_convnet</h1>" in page
+    names = ", ".join(f"class{number}" for number in range(5, 10))
+    line = f"5 of 10 classes ({names}): those that a run tests. --split=all scores all 10"
+    assert printed.startswith(f"{line}\n") and line in page
+
+
+def table(classes, images=3):
+    labels, names = np.repeat(np.arange(classes), images), [f"c{n}" for n in range(classes)]
+    return pipelines.ImageTable(labels, names, arrays=np.zeros((len(labels), 2, 2, 3), np.uint8))
+
+
+def test_the_first_line_names_the_evaluated_classes_and_the_reason():
+    split = pipelines.split.Split(table(2), table(3))
+    assert classes_line(split, "test", split.test) == (
+        "3 of 5 classes (c0, c1, c2): those that a run tests. --split=all scores all 5"
+    )
+    assert "2 of 5 classes (c0, c1): those that a run trains on" in classes_line(
+        split, "train", split.train
+    )
+    assert classes_line(split, "all", table(5)) == "all 5 classes (c0, c1, c2, c3, c4)"
+    split = pipelines.split.Split(table(2), table(3), gallery=table(3))
+    assert classes_line(split, "test", split.test).endswith("those that a run tests")
+    split = pipelines.split.Split(table(2), table(2, 1), same_classes=True)
+    assert classes_line(split, "test", split.test).startswith("2 of 8 images of 2 classes: those")
+    line = classes_line(split, "test", split.test, every_class=True)
+    assert line == "all 2 images of 2 classes, which all train"
 
 
 def test_output_folders(tmp_path, capsys, monkeypatch):

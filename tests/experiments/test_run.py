@@ -1,6 +1,8 @@
 """`experiments.run`: recipes, invalid input, and resuming."""
 
 import json
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ def test_files_of_a_finished_run(finished):
     result = json.loads((finished / "result.json").read_text())
     assert result["recall"]["embedding, cosine"]["1"] == history[-1]["test/recall@1/cosine"]
     assert (result["best_epoch"], result["keep"]) == (2, "last")
-    assert result["table"].endswith("\nkept from epoch 2, the last")
+    assert "\nkept from epoch 2, the last\n" in f"{result['table']}\n"
     assert "raw pixels, cosine" in result["recall"]
     with np.load(finished / "test_embeddings.npz") as saved:
         scores = metrics.evaluate(saved["embeddings"], saved["labels"], [1, 2])
@@ -42,6 +44,23 @@ def test_files_of_a_finished_run(finished):
     assert b"train/loss" in events.read_bytes()
     assert {"best.keras", "last.keras", "checkpoint.npz"} <= {p.name for p in finished.iterdir()}
     assert not list(finished.glob(".writing*")) + list(finished.glob(".*npy*"))
+
+
+def labels_of(lines):
+    """Return the first cells of a table's rows, and the texts before a colon."""
+    return [re.split(r" {2,}|: |(?<=kept from epoch) ", line)[0] for line in lines if line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/pages/start.md"])
+def test_the_first_run_prints_the_lines_on_the_page(page, finished):
+    result = json.loads((finished / "result.json").read_text())
+    lines = result["table"].splitlines()
+    printed = [line for line in lines if line not in result["conclusions"]]
+    text = (pathlib.Path(__file__).parents[2] / page).read_text()
+    (shown,) = re.findall(r"^```\n(R@K, %.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    expected = [*labels_of(printed), "report", "serving"]
+    assert labels_of(shown.splitlines()) == expected and "kept from epoch" in expected
 
 
 @pytest.mark.slow

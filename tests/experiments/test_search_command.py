@@ -94,7 +94,7 @@ def test_copies_are_grouped_and_k_groups_are_found(visual):
     assert len(others) == 3 and not any(one.alike for one in others)
     assert len(answer(visual, 8).results) == 6
     # A group counts once, so that copies do not decide the class.
-    assert answer(visual, 1).classes == [("milk", 1)]
+    assert answer(visual, 1).classes == [("milk", 1, 1.0)]
 
 
 def test_an_item_is_not_its_own_neighbor(visual):

@@ -1,5 +1,7 @@
 """Retrieval metrics at the end of an epoch, and callbacks that monitor them."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -116,6 +118,19 @@ def test_nan_embeddings_give_nan_scores_without_an_error():
     model.get_layer("embedding").bias.assign([np.nan, 0, 0])
     logs = fit(model, [RetrievalEvaluation((VALIDATION, LABELS))], epochs=1)
     assert np.isnan(logs["val_recall@1"]) and np.isnan(logs["val_map@r"])
+
+
+def test_nearly_equal_embeddings_warn_once():
+    model = network()
+    scores = RetrievalEvaluation((VALIDATION, LABELS))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, [scores])
+        assert not caught
+        model.get_layer("embedding").bias.assign([1e4, 1e4, 1e4])
+        fit(model, [scores], epochs=4)
+    (found,) = [str(each.message) for each in caught]
+    assert "nearly equal: the mean distance between their unit vectors is 0.0001 (" in found
 
 
 @pytest.mark.parametrize(

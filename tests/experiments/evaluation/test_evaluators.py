@@ -13,6 +13,7 @@ from experiments.evaluation.evaluators import (
     ClassifierAccuracy,
     ClassMeanAccuracy,
     Finished,
+    MeanDistance,
     RawPixels,
     RetrievalScores,
     Start,
@@ -105,6 +106,18 @@ def test_scores_by_scann_have_certificates_after_each_epoch_and_at_the_end():
         assert low < exact < high or exact in (0, 1)
     findings = RetrievalScores([2]).finish(run, Finished(None, embeddings, [row], row))
     assert "recall@1/cosine/photo to catalog/exact_low" in findings.result["certificates"]
+
+
+def test_nearly_equal_embeddings_in_three_evaluations_warn_once(caplog):
+    rng, run = np.random.default_rng(0), run_on(Split(table([0, 1]), table([0, 1] * 3)))
+    run.folder = SimpleNamespace(history=[{"epoch": 1}])  # of an earlier version
+    spread, equal = rng.normal(size=(2, 6, 3)) + np.array([0, 1e3])[:, None, None]
+    for embeddings, warned in zip([spread, *[equal] * 4, spread], (0, 0, 0, 1, 1, 1)):
+        row = dict(MeanDistance().measure(run, None, {"test": embeddings}))
+        run.folder.history.append(row)
+        assert sum("embeddings are nearly equal" in text for text in caplog.messages) == warned
+    distances = [row["test/mean_distance/cosine"] for row in run.folder.history[1:]]
+    assert distances[0] > 0.5 and 0 < distances[1] < 0.01
 
 
 def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, capsys):

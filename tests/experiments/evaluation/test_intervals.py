@@ -90,6 +90,14 @@ UNTRAINED = {
         (PIXELS, ("raw pixels, l2", 0.4)),
         (PIXELS | UNTRAINED, ("untrained backbone, cosine", 0.97)),
         (
+            {"untrained backbone at 224 px, l2": {"recall@1": 0.98}} | UNTRAINED,
+            ("untrained backbone at 224 px, l2", 0.98),
+        ),
+        (
+            {"untrained backbone, photo to catalog, cosine": {"recall@1": 0.99}} | UNTRAINED,
+            ("untrained backbone, cosine", 0.97),
+        ),
+        (
             {"raw pixels, cosine": {"recall@1": math.nan}, "raw pixels, l2": {"recall@2": 0.5}},
             ("raw pixels", None),
         ),
@@ -111,6 +119,9 @@ def test_different_baselines_are_named_after_their_run():
     found = distinct_baselines({"first": result(0.97), "second": result(0.8), "3": result(0.8)})
     assert list(found) == ["untrained backbone (first)", "untrained backbone (second)"]
     assert found["untrained backbone (second)"]["cosine"]["recall@1"] == 0.8
+    of_pixels, native = {"cosine": {"recall@1": 0.3}}, "untrained backbone at 224 px"
+    baselines = {"raw pixels": of_pixels, native: of_pixels}
+    assert list(distinct_baselines({"only": {"baselines": baselines}})) == [native, "raw pixels"]
 
 
 LINES = [["recipe", "R@1", "time, s"], ["cub_ce & co", "85.4 ± 0.6", "–"], ["50 %", "97.4", "3.0"]]

@@ -106,14 +106,32 @@ def test_invalid_folds(fold):
 @pytest.mark.parametrize(
     ("words", "resize"),
     [
-        ([], "256"),
+        ([], "128"),
         (["--image_size=160"], "183"),
         (["--image_size=160", "--resize=256"], "256"),
         (["--image_size=160", "--resize=none"], None),
     ],
 )
 def test_the_resize_of_a_recipe_follows_the_image_size_of_the_command_line(words, resize):
-    assert run_options("--flagfile=folder.flags", *words).resize == resize
+    assert run_options("--flagfile=folder_scratch.flags", *words).resize == resize
+
+
+def test_another_image_size_than_that_of_the_weights_is_announced():
+    line = described.native_size_line("InceptionV3", "imagenet", 224)
+    assert line.startswith("image_size=224, but the public weights of InceptionV3 were trained wit")
+    assert "--image_size=299 is usually better" in line
+    for backbone, weights, size in (
+        ("InceptionV3", "imagenet", 299),
+        ("InceptionV3", "none", 224),
+        ("hub:dinov2_base", "imagenet", 224),
+    ):
+        assert not described.native_size_line(backbone, weights, size)
+
+
+def test_options_at_another_image_size_keep_the_resize_in_proportion():
+    options = run_options("--image_size=160", "--resize=200x183").at_size(224)
+    assert (options.image_size, options.resize) == (224, "280x256")
+    assert run_options("--image_size=160").at_size(224).resize is None
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,13 @@ def test_the_headline_the_summary_and_the_figures(text):
     assert "python -m x --a=&#39;&lt;b&gt;&#39;" in text
 
 
+def test_the_report_begins_with_its_conclusions(tmp_path):
+    conclusions = ["Training gains no more.", "R@1 24.0 % is below <raw> pixels."]
+    text = written(tmp_path, dataclasses.replace(FULL, conclusions=conclusions))
+    first, second = text.index("<p>Training gains no more.</p>"), text.index("below &lt;raw&gt;")
+    assert text.index("</h1>") < first < second < text.index('class="headline"')
+
+
 def test_missing_parts_are_not_shown(tmp_path):
     text = written(tmp_path, BARE, Shown())
     assert re.findall(r"<b>([\d.]+)<small> %", text) == ["25.0"]

@@ -5,7 +5,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from experiments.searching.answer import Answer, SearchResult, answer_line, grouped
+from experiments.searching.answer import Answer, SearchResult, answer_line, grouped, json_of
 from experiments.searching.columns import COLUMNS, Columns, StoredColumns, import_csv, read_columns
 
 PATHS = ["Milk/a.jpg", "Juice/Apple/b.jpg", "Juice/Orange/c.jpg", "d.jpg", "x/Milk/e.jpg"]
@@ -137,6 +137,38 @@ def test_the_text_of_an_answer_by_class():
     assert answer_line(Answer(tuple(results))) == "juice, 3 of 5; milk, 1"
     assert answer_line(Answer(tuple(results[3:4]))) == ""
     assert answer_line(Answer(())) == "no image of the index meets all conditions"
+
+
+# The similarities of a query whose first three answers are right.
+SIMILARITIES = [0.943, 0.833, 0.828, 0.81, 0.8, 0.8, 0.79, 0.79, 0.78, 0.78]
+
+
+def test_many_distant_results_do_not_outvote_the_nearest():
+    names = ["juice"] * 3 + ["milk"] * 7
+    for metric in ("cosine", "l2"):
+        scores = SIMILARITIES
+        if metric == "l2":  # the same as distances, of another scale
+            scores = 7 * np.sqrt(2 - 2 * np.array(scores))
+        results = [SearchResult(row, "", *each) for row, each in enumerate(zip(scores, names))]
+        answer = Answer(tuple(results), metric=metric)
+        assert answer_line(answer) == "juice, 3 of 10; milk, 7"
+        votes = json_of(answer, metric)["classes"]
+        assert [each["class"] for each in votes] == ["juice", "milk"]
+        assert votes[0]["votes"] > 0.99 and sum(each["votes"] for each in votes) == 1
+
+
+def test_results_at_nearly_equal_distances_vote_by_their_number():
+    names = ["juice", "milk", "milk", ""]
+    results = [SearchResult(row, "", 0.9 - row / 1e4, name) for row, name in enumerate(names)]
+    assert [each.name for each in Answer(tuple(results)).classes] == ["milk", "juice"]
+    # Copies of the query have no distance, or the distance of a rounding error.
+    copies = [SearchResult(0, "", 1.0, "milk"), SearchResult(1, "", 1 - 1e-7, "milk")]
+    answer = Answer((*copies, SearchResult(2, "", 0.5, "juice")))
+    assert [each.name for each in answer.classes] == ["milk", "juice"]
+    assert Answer((*copies, SearchResult(2, "", 1.0, "juice"))).classes[0].results == 2
+    assert Answer(tuple(each._replace(score=0.0) for each in copies), metric="l2").classes == [
+        ("milk", 2, 1.0)
+    ]
 
 
 RESULTS = [SearchResult(row, f"{row}.jpg", 1 - row / 10) for row in range(5)]

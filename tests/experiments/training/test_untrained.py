@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from photo_search import write_photos
-from tiny_run import finished_run
+from tiny_run import command_of, finished_run
 
 from keras_dml import metrics, models
 from pipelines import EvaluationTransform, evaluation_batches, load_dataset
@@ -61,6 +61,45 @@ def test_every_output_has_the_scores(photos, weights, tmp_path, capsys):
     assert f">{NAME}, " in report and ", for comparison<" in report
     assert "raw pixels, cosine, for comparison" not in report
     assert f"before, {NAME}: matching" in report
+
+
+def test_a_run_at_another_size_than_its_weights_shows_both_sizes(
+    photos, weights, tmp_path, monkeypatch, capsys
+):
+    of_24 = models.backbones.BACKBONES["small_convnet"]._replace(native_size=24)
+    monkeypatch.setitem(models.backbones.BACKBONES, "small_convnet", of_24)
+    # Without a projection, the weights of the embedding are those of the backbone.
+    words = [weights, "--resize=18", "--embedding_size=none"]
+    folder = finished_run(tmp_path / "run", photos, *words)
+    printed, result = capsys.readouterr().out, json.loads((folder / "result.json").read_text())
+    backbone = models.build_backbone("small_convnet", 24, weights.partition("=")[2])
+    table = load_dataset("folder", data_dir=str(photos)).test
+    batches = evaluation_batches(table, EvaluationTransform(24, resize=27), 8)
+    z = np.concatenate([backbone(batch) for batch in batches]).mean(axis=(1, 2))
+    expected = metrics.evaluate(z, table.labels, [1, 2], clustering=False)
+    found = result["baselines"][f"{NAME} at 24 px"]
+    assert found["l2"]["recall@2"] == expected["recall@2/l2"]
+    assert found["cosine"]["map@r"] == pytest.approx(expected["map@r/cosine"], rel=1e-4)
+    assert found["cosine"] != result["baselines"][NAME]["cosine"]
+    assert f"\n{NAME} at 24 px, cosine " in result["table"]
+    (conclusion,) = result["conclusions"]
+    assert conclusion.startswith("Too few test classes, 5 instead of 6 or more, to conclude")
+    assert conclusion in printed
+    _, _, body = (folder / "report.html").read_text().partition("</h1>")
+    assert body.index(conclusion) < body.index('class="headline"')
+    # At the size of the weights, one row is enough.
+    words = [weights, "--image_size=24", "--raw_pixels"]
+    result = finished_run(tmp_path / "native", photos, *words) / "result.json"
+    assert list(json.loads(result.read_text())["baselines"]) == [NAME, "raw pixels"]
+
+
+def test_evaluate_and_a_run_show_the_same_untrained_backbone(photos, weights, tmp_path):
+    run = finished_run(tmp_path / "run", photos, weights)
+    words = ["--backbone=small_convnet", weights, "--image_size=16", f"--data_dir={photos}"]
+    assert command_of("evaluate")(*words, "--recall_at=1,2", f"--output_dir={tmp_path}") == 0
+    rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    for distance, row in baseline(run).items():
+        assert rows[f"embedding, {distance}"] == pytest.approx(row)
 
 
 def test_cached_features_are_reused_for_the_scores(photos, weights, tmp_path, capsys):

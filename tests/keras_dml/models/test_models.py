@@ -1,5 +1,8 @@
 """Backbones, input scaling, weights, embedding and classifier models."""
 
+import functools
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -44,6 +47,25 @@ def same(arrays, others):
 def test_input_scaling_matches_the_application(application, expected):
     scaled = models.InputScaling(application)(np.full((1, 1, 1, 3), 51.0))
     np.testing.assert_allclose(scaled[0, 0, 0], expected, rtol=1e-5)
+
+
+def test_native_sizes_are_the_default_sizes_of_keras(monkeypatch):
+    """The functions of `keras.applications` get the default size as an argument of a helper."""
+    found = {}
+
+    def stop(name, shape, default_size, **others):
+        found[name] = default_size
+        raise InterruptedError
+
+    for name in ("EfficientNetB1", "EfficientNetV2S", "NASNetLarge", "ResNet50", "Xception"):
+        build = getattr(keras.applications, name)
+        helpers = sys.modules[build.__module__].imagenet_utils
+        monkeypatch.setattr(helpers, "obtain_input_shape", functools.partial(stop, name))
+        with pytest.raises(InterruptedError):
+            build(weights=None)
+    assert found == {name: models.backbones.native_image_size(name) for name in found}
+    names = ("efficientnet_lite0", "small_convnet", "hub:dinov2_base", "mine.keras")
+    assert [models.backbones.native_image_size(name) for name in names] == [224, None, None, None]
 
 
 def test_small_convnet_scales_to_minus_1_to_1_and_halves_in_each_stage():
