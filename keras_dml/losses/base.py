@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_dml import relations
@@ -563,12 +562,15 @@ def _own_class(class_ids: Tensor, cosines: Tensor) -> Tensor:
     num_classes = cosines.shape[1]
     if num_classes is None or num_classes < 2:
         raise shape_error("y_pred", "the cosines to at least 2 classes", cosines)
-    check_class_range(class_ids, num_classes, "num_classes of keras_dml.models.proxy_model")
-    known = known_numbers(cosines)
-    if known is not None and known.size and np.abs(known).max() > _LARGEST_COSINE:
+    # On PyTorch, and eagerly on JAX, a training step knows the cosines without their gradient.
+    sizes = ops.abs(ops.stop_gradient(cosines))
+    finite = ops.where(ops.isfinite(sizes), sizes, ops.zeros_like(sizes))
+    largest = known_numbers(ops.max(finite)) if cosines.shape[0] else None
+    if largest is not None and largest > _LARGEST_COSINE:
         raise ArgumentError(
-            "y_pred must be cosines to the classes, but got "
-            f"{known.flat[np.abs(known).argmax()]}. Use the model that "
-            "keras_dml.models.proxy_model(embedding, num_classes) returns."
+            f"y_pred must be cosines to the classes, but got {largest} in absolute value. End the "
+            "model with a keras_dml.models.ProxyHead instead of a Dense layer, or use the model "
+            "that keras_dml.models.proxy_model(embedding, num_classes) returns."
         )
+    check_class_range(class_ids, num_classes, "num_classes of keras_dml.models.proxy_model")
     return one_hot(class_ids, num_classes)
