@@ -84,7 +84,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     Raises:
         TypeError, ValueError: An argument is invalid. During `fit`: the model does not return
-            embeddings `[n, d]`, or batches do not contain images and class ids.
+            embeddings `[n, d]`, batches do not contain images and class ids, or no image has
+            another image of its class to find.
     """
 
     @renamed_arguments(distance="metric")
@@ -127,7 +128,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Embed one batch of each set, so that mismatches fail before the first epoch.
 
-        Counts the images only up to the largest K.
+        Counts the images only up to the largest K, and reads classes only up to the first match.
         """
         for batches in self._sets:
             self._embeddings(batches, limit=1)
@@ -135,12 +136,39 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         for _, labels in self._sets[-1]:
             images += len(labels)
             if images > max(self.ks):
-                return
+                break
         gallery = len(self._sets) == 2
         most = images if gallery else images - 1
         if max(self.ks) > most:
             among = "images in gallery" if gallery else "other images"
             raise argument_error("ks", f"at most {most}, the number of {among}", self.ks)
+        if self.relation.of_classes:  # the metrics raise this error for other relations
+            self._check_matches()
+
+    def _check_matches(self) -> None:
+        """Raise `ValueError` unless a query has an image of its class to find.
+
+        Mostly, the first batches contain one, and the others are not read.
+        """
+        queries, items = self._sets[0], self._sets[-1]
+        first = {label for _, labels in itertools.islice(queries, 1) for label in labels.tolist()}
+        there: set[Any] = set()
+        for _, labels in items:
+            classes = labels.tolist()
+            if items is queries:
+                if len(there.union(classes)) < len(there) + len(classes):
+                    return
+            elif not first.isdisjoint(classes):
+                return
+            there.update(classes)
+        if items is not queries:
+            for _, labels in queries:
+                if not there.isdisjoint(labels.tolist()):
+                    return
+        where = "two images of a class" if items is queries else "an image of a class of gallery"
+        raise ArgumentError(
+            f"dataset must have {where}, but got none, so that every score would be 0 or NaN."
+        )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Evaluate if it is due, and add the metrics to the logs."""
@@ -225,6 +253,11 @@ class _Batches:
         # An endless tf.data.Dataset has the cardinality -1.
         if hasattr(dataset, "cardinality") and int(dataset.cardinality()) == -1:
             raise ArgumentError(f"{name} must end, but got an endless dataset. Remove repeat().")
+        if isinstance(dataset, keras.utils.PyDataset) and dataset.num_batches is None:
+            raise ArgumentError(
+                f"{name} must end, but got an endless PyDataset. Pass arrays, or batches of each "
+                "image once."
+            )
 
     def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
         for batch in _batches(self._dataset, self._batch_size):

@@ -2,10 +2,12 @@
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_dml import relations
@@ -376,6 +378,8 @@ class PairLoss(EmbeddingLoss):
         """
         memory, embeddings = self.memory, self.prepare(embeddings)
         if memory is None:
+            if self.relation.of_classes:
+                _warn_without_positives(class_ids)
             pairs = Pairs.of_batch(class_ids, embeddings, self.relation.compare)
         else:
             # The embeddings can be a prefix of the rows in the memory.
@@ -541,6 +545,18 @@ def check_compared_loss(loss: object) -> EmbeddingLoss:
         raise argument_error("loss", wanted, loss, ArgumentTypeError)
     loss.check_memory()
     return loss
+
+
+def _warn_without_positives(class_ids: Tensor) -> None:
+    """Warn once about class ids, if known, of which no two are equal."""
+    known = known_numbers(class_ids) if place_among_replicas()[1] == 1 else None
+    if known is not None and len(known) > 1 and len(np.unique(known)) == len(known):
+        # Python shows equal warnings of one line once.
+        warnings.warn(
+            "A batch had no two images of a class, so a loss over pairs learned nothing from it. "
+            "Use pipelines.BalancedSampler with images_per_class of at least 2.",
+            stacklevel=2,
+        )
 
 
 def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:

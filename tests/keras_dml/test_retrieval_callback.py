@@ -36,6 +36,10 @@ class Batches(keras.utils.PyDataset):
         return VALIDATION[part], LABELS[part], np.ones(8)
 
 
+class Endless(Batches):
+    num_batches = None
+
+
 def test_the_logs_match_the_metrics():
     shuffled = tf.data.Dataset.from_tensor_slices((VALIDATION, LABELS[:, None])).shuffle(24)
     kinds = [
@@ -130,6 +134,8 @@ def test_nan_embeddings_give_nan_scores_without_an_error():
         ({"dataset": iter([])}, "dataset must be a repeatable dataset.*generator"),
         ({"gallery": iter([])}, "gallery must be a repeatable dataset"),
         ({"dataset": tf.data.Dataset.range(3).repeat()}, "must end"),
+        ({"dataset": Endless()}, "dataset must end, but got an endless PyDataset"),
+        ({"gallery": Endless()}, "gallery must end, but got an endless PyDataset"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -147,9 +153,15 @@ def test_unsuitable_data_fails_before_the_first_epoch():
         ([(IMAGES[:2], LABELS[:2])] * 3, None, "ks must be at most 5, .* but got .6,"),
         ((IMAGES[:6], LABELS[:6]), None, "ks must be at most 5, the number of other images"),
         ((IMAGES, LABELS), few, "ks must be at most 5, the number of images in gallery"),
+        ((IMAGES, np.arange(24)), None, "dataset must have two images of a class, but got none"),
+        ([(IMAGES[:9], np.arange(9)), (IMAGES[9:], np.arange(9, 24))], None, "two images of a"),
+        ((IMAGES, LABELS), [(IMAGES, LABELS + 6)], "an image of a class of gallery, but got none"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(model, [RetrievalEvaluation(dataset, ks=6, gallery=gallery)])
+    # A match between the second batches of both sets is enough.
+    parts = [(IMAGES[:4], LABELS[:4]), (IMAGES[4:], LABELS[4:])]
+    fit(network(), [RetrievalEvaluation(parts, gallery=[(IMAGES[:4], LABELS[:4] + 6), parts[1]])])
     with pytest.raises(ValueError, match="embedding_model must be set .* but got None"):
         RetrievalEvaluation((IMAGES, LABELS)).evaluate()
     assert int(model.optimizer.iterations) == 0

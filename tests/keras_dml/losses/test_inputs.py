@@ -1,5 +1,7 @@
 """Inputs of the losses: class ids, embeddings of all types and dtypes, and empty batches."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -250,3 +252,16 @@ def test_rankmi_and_the_wrappers_take_no_images():
         assert np.isfinite([float(value) for value in logs.values()]).all(), type(model)
         for now, was in zip(model.trainable_variables, before):
             np.testing.assert_array_equal(keras.ops.convert_to_numpy(now), was)
+
+
+def test_an_eager_batch_without_positives_warns():
+    loss = losses.MultiSimilarityLoss()
+    with pytest.warns(UserWarning, match="A batch had no two images of a class"):
+        loss(np.arange(8), Z)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(PLAIN, Z)
+        loss(PLAIN[:1], Z[:1])
+        # The positives are the other set.
+        loss.between(np.arange(8), Z, np.arange(8), Z)
+        losses.ArcFaceLoss()(np.arange(4), np.eye(4, dtype="float32"))
