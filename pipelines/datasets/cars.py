@@ -12,7 +12,12 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
-from pipelines.datasets.files import checked_data_dir, missing_file_error, warn_of_other_counts
+from pipelines.datasets.files import (
+    check_one_class,
+    checked_data_dir,
+    missing_file_error,
+    warn_of_other_counts,
+)
 from pipelines.split import Unsplit
 from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
@@ -67,6 +72,7 @@ def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> 
             _check_boxes(file, boxes)
     paths = [path for part, _, _ in parts for path in part]
     classes, boxes = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
+    check_one_class(" and ".join(file for file, _, _ in lists), paths, classes)
     class_ids = np.unique(classes)
     table = ImageTable.from_paths(
         paths, classes, _class_names(names, class_ids), boxes if crop_to_box else None
