@@ -298,3 +298,15 @@ def test_a_table_with_a_file_under_two_classes(tmp_path):
     with pytest.raises(ValueError, match="both training and test, but got 1"):
         pipelines.load_dataset("table", data_dir=file, split="within_classes")
     pipelines.load_dataset("table", data_dir=file, split="every_class")
+
+
+def test_csv_files_in_other_encodings_are_named(tmp_path):
+    file, text = tmp_path / "animals.csv", "path,label\na.jpg,cat\nb.jpg,dog\n"
+    file.write_bytes(text.encode("utf-8-sig"))
+    assert pipelines.read_table(file).class_names == ("cat", "dog")
+    file.write_bytes(text.encode("utf-16"))
+    with pytest.raises(ValueError, match=r"animals.csv must be text in UTF-8, but got UTF-16\."):
+        pipelines.read_table(file)
+    file.write_bytes(text.replace("\n", "\r").encode())
+    with pytest.raises(ValueError, match="animals.csv must have lines .* carriage returns only"):
+        pipelines.read_table(file)

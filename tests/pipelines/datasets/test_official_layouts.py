@@ -408,3 +408,28 @@ def test_a_repeated_row_is_a_warning(tmp_path, caplog):
     load_dataset("sop", data_dir=tmp_path)
     (line,) = [each for each in caplog.messages if "more than one row" in each]
     assert "Ebay_train.txt: 1 images" in line and line.endswith("1_1.JPG")
+
+
+LISTS = {
+    "sop": (write_sop, "Ebay_train.txt"),
+    "cub": (write_cub, "images.txt"),
+    "inshop": (write_inshop, "list_eval_partition.txt"),
+    "groceries": (write_groceries, "classes.csv"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_with_a_byte_order_mark_and_other_encodings(name, tmp_path):
+    write, file = LISTS[name]
+    path = write(tmp_path) / file
+    expected = load_dataset(name, data_dir=tmp_path).train.paths.tolist()
+    text = path.read_text()
+    path.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert load_dataset(name, data_dir=tmp_path).train.paths.tolist() == expected
+    for encoding in ("utf-16", "utf-16-be", "utf-16-le"):
+        path.write_bytes(text.encode(encoding))
+        with pytest.raises(ValueError, match=f"{file} must be text in UTF-8, but got UTF-16"):
+            load_dataset(name, data_dir=tmp_path)
+    path.write_bytes(text.replace("\n", "\r").encode())
+    with pytest.raises(ValueError, match=f"{file} must have lines that .* carriage returns only"):
+        load_dataset(name, data_dir=tmp_path)
