@@ -207,7 +207,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             raise argument_error("embedding_model", wanted, None)
         rows, labels = [], []
         for images, classes in itertools.islice(batches, limit):
-            found = model.predict_on_batch(keras.tree.map_structure(_tensor, images))
+            found = _predict(model, images)
             if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < len(classes):
                 shape = keras.tree.map_structure(np.shape, found)
                 raise ArgumentError(
@@ -336,7 +336,7 @@ class StopAtNaN(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Copy the weights, which a model without an input shape first creates for a batch."""
         if not self.model.built:
-            self._predicted(next(_batches(self._dataset, self._batch_size)))
+            _predict(self.model, next(_batches(self._dataset, self._batch_size))[0])
         self._weights = self.model.get_weights()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
@@ -362,12 +362,11 @@ class StopAtNaN(keras.callbacks.Callback):
             "The loss is not finite in epoch %d. %s", epoch + 1, self.cause
         )
 
-    def _predicted(self, batch: Any) -> Any:
-        return self.model.predict_on_batch(keras.tree.map_structure(_tensor, batch[0]))
-
     def _cause_in(self, batch: Any) -> str | None:
         """Return the cause in a batch, for the weights of the model."""
-        columns = map(keras.tree.flatten, (self.model.loss, batch[1], self._predicted(batch)))
+        columns = map(
+            keras.tree.flatten, (self.model.loss, batch[1], _predict(self.model, batch[0]))
+        )
         for loss, labels, rows in zip(*columns):
             labels = as_array("labels", labels)
             # Each replica of a strategy predicts the whole batch.
@@ -431,6 +430,24 @@ def _rows(column: Any, part: slice) -> Any:
     if isinstance(column, dict):
         return {name: _rows(each, part) for name, each in column.items()}
     return column[part]
+
+
+def _predict(model: keras.Model, images: Any) -> Any:
+    """Return the outputs of a batch. Copies of the last image can follow them."""
+    tensors = keras.tree.map_structure(_tensor, images)
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        # JAX refuses a batch that the devices do not divide.
+        devices = int(np.prod(distribution.device_mesh.shape))
+        tensors = keras.tree.map_structure(lambda rows: _padded(rows, devices), tensors)
+    return model.predict_on_batch(tensors)
+
+
+def _padded(rows: Any, multiple: int) -> Any:
+    """Repeat the last row up to a multiple of a number of rows."""
+    missing = -rows.shape[0] % multiple
+    copies = [keras.ops.repeat(rows[-1:], missing, axis=0)] if missing else []
+    return keras.ops.concatenate([rows, *copies], axis=0)
 
 
 def _tensor(array: Any) -> Any:

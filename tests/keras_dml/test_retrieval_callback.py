@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run_python
 from retrieval_sets import clusters
 
 from keras_dml._common.errors import ArgumentError
@@ -165,3 +166,30 @@ def test_unsuitable_data_fails_before_the_first_epoch():
     with pytest.raises(ValueError, match="embedding_model must be set .* but got None"):
         RetrievalEvaluation((IMAGES, LABELS)).evaluate()
     assert int(model.optimizer.iterations) == 0
+
+
+ON_DEVICES = """
+import keras
+import numpy as np
+from keras_dml.callbacks import RetrievalEvaluation, StopAtNaN
+from keras_dml.losses import SupConLoss
+
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+assert len(keras.distribution.list_devices()) == 4
+images, labels = np.random.default_rng(0).normal(size=(10, 4)), np.arange(10) // 2
+model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
+model.compile("sgd", SupConLoss())
+callbacks = [RetrievalEvaluation((images, labels), batch_size=7), StopAtNaN((images, labels))]
+logs = model.fit(images[:8], labels[:8], batch_size=4, callbacks=callbacks, verbose=0).history
+assert 0 <= logs["val_recall@1"][0] <= 1
+model.set_weights([np.full_like(each, np.nan) for each in model.get_weights()])
+model.fit(images[:8], labels[:8], batch_size=4, callbacks=callbacks[1:], verbose=0)
+print(callbacks[1].cause)
+"""
+
+
+@pytest.mark.slow
+def test_the_devices_do_not_divide_the_last_batch():
+    flags = "--xla_force_host_platform_device_count=4"
+    printed = run_python("-c", ON_DEVICES, KERAS_BACKEND="jax", XLA_FLAGS=flags)
+    assert "kernel contained NaN or infinity before the epoch" in printed
