@@ -16,7 +16,6 @@ from pipelines.samplers import (
     Sampler,
     checked_seed,
     choose,
-    rows_and_visits,
 )
 
 
@@ -192,7 +191,7 @@ class HierarchySampler:
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        products, visits = rows_and_visits(self._products, step)
+        products, visits = self._products.rows_and_visits(step)
         images = choose(self._keys[products], self._sizes[products], self._images, visits)
         return self._rows[self._starts[products][:, None] + images].ravel()
 

@@ -159,36 +159,35 @@ class QuietBalancedSampler(BalancedSampler):
 
     _needs_positives = False
 
+    def rows_and_visits(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of a batch, and how often each of them was drawn before.
 
-def rows_and_visits(sampler: BalancedSampler, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a batch, and how often each of them was drawn before.
+        Slots of the batch count, too: the second slot of a row has one visit more than the first.
 
-    Slots of the batch count, too: the second slot of a row has one visit more than the first.
-
-    Returns:
-        int64 `[batch_size]` each.
-    """
-    each = sampler._images_per_class
-    classes, numbers = sampler._classes_and_visits(step)
-    sizes, visits = sampler._sizes[classes], []
-    chosen = choose(sampler._keys[classes + 1], sizes, each, numbers)
-    for row in range(len(classes)):
-        key, size, number = sampler._keys[classes[row] + 1 :][:1], int(sizes[row]), numbers[row]
-        # A draw has each item `times` times, and `rest` of them once more.
-        times, rest = divmod(each, size)
-        if not times and not _draws_complement(size, rest):
-            visits.append((number * rest + np.arange(rest)) // size)
-            continue
-        items, left_out = chosen[row], size - rest
-        if rest == 0:
-            more = np.zeros(each, np.int64)
-        elif _draws_complement(size, rest):
-            more = number - _occurrences(key, size, left_out, number, items)
-        else:
-            more = _occurrences(key, size, rest, number, items)
-        visits.append(number * times + more + np.arange(each) // size)
-    rows = sampler._rows[sampler._starts[classes][:, None] + chosen]
-    return rows.ravel(), np.concatenate(visits)
+        Returns:
+            int64 `[batch_size]` each.
+        """
+        each = self._images_per_class
+        classes, numbers = self._classes_and_visits(step)
+        sizes, visits = self._sizes[classes], []
+        chosen = choose(self._keys[classes + 1], sizes, each, numbers)
+        for row in range(len(classes)):
+            key, size, number = self._keys[classes[row] + 1 :][:1], int(sizes[row]), numbers[row]
+            # A draw has each item `times` times, and `rest` of them once more.
+            times, rest = divmod(each, size)
+            if not times and not _draws_complement(size, rest):
+                visits.append((number * rest + np.arange(rest)) // size)
+                continue
+            items, left_out = chosen[row], size - rest
+            if rest == 0:
+                more = np.zeros(each, np.int64)
+            elif _draws_complement(size, rest):
+                more = number - _occurrences(key, size, left_out, number, items)
+            else:
+                more = _occurrences(key, size, rest, number, items)
+            visits.append(number * times + more + np.arange(each) // size)
+        rows = self._rows[self._starts[classes][:, None] + chosen]
+        return rows.ravel(), np.concatenate(visits)
 
 
 def _occurrences(
