@@ -1,8 +1,9 @@
-"""Callbacks for `model.fit`: retrieval on a validation set."""
+"""Callbacks for `model.fit`: retrieval on a validation set, and the cause of a NaN loss."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
@@ -16,11 +17,17 @@ from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole, check_wholes
 from keras_dml._common.collapse import mean_unit_distance, nearly_equal, nearly_equal_sentence
 from keras_dml._common.deprecation import renamed_arguments, warn_renamed
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
+from keras_dml._common.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    argument_error,
+    as_array,
+)
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.types import METRICS, NEIGHBORS, Metric, Neighbors
+from keras_dml.losses.base import EmbeddingLoss
 
-__all__ = ["RetrievalEvaluation"]
+__all__ = ["RetrievalEvaluation", "StopAtNaN"]
 
 # `(images, labels)`, or batches of them.
 _Dataset: TypeAlias = (
@@ -80,7 +87,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
 
     Raises:
         TypeError, ValueError: An argument is invalid. During `fit`: the model does not return
-            embeddings `[n, d]`, or batches do not contain images and class ids.
+            embeddings `[n, d]`, batches do not contain images and class ids, or no image has
+            another image of its class to find.
     """
 
     @renamed_arguments(distance="metric")
@@ -124,7 +132,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Embed one batch of each set, so that mismatches fail before the first epoch.
 
-        Counts the images only up to the largest K.
+        Counts the images only up to the largest K, and reads classes only up to the first match.
         """
         self._distances = []
         for batches in self._sets:
@@ -133,12 +141,39 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         for _, labels in self._sets[-1]:
             images += len(labels)
             if images > max(self.ks):
-                return
+                break
         gallery = len(self._sets) == 2
         most = images if gallery else images - 1
         if max(self.ks) > most:
             among = "images in gallery" if gallery else "other images"
             raise argument_error("ks", f"at most {most}, the number of {among}", self.ks)
+        if self.relation.of_classes:  # the metrics raise this error for other relations
+            self._check_matches()
+
+    def _check_matches(self) -> None:
+        """Raise `ValueError` unless a query has an image of its class to find.
+
+        Mostly, the first batches contain one, and the others are not read.
+        """
+        queries, items = self._sets[0], self._sets[-1]
+        first = {label for _, labels in itertools.islice(queries, 1) for label in labels.tolist()}
+        there: set[Any] = set()
+        for _, labels in items:
+            classes = labels.tolist()
+            if items is queries:
+                if len(there.union(classes)) < len(there) + len(classes):
+                    return
+            elif not first.isdisjoint(classes):
+                return
+            there.update(classes)
+        if items is not queries:
+            for _, labels in queries:
+                if not there.isdisjoint(labels.tolist()):
+                    return
+        where = "two images of a class" if items is queries else "an image of a class of gallery"
+        raise ArgumentError(
+            f"dataset must have {where}, but got none, so that every score would be 0 or NaN."
+        )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Evaluate if it is due, and add the metrics to the logs."""
@@ -184,7 +219,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             raise argument_error("embedding_model", wanted, None)
         rows, labels = [], []
         for images, classes in itertools.islice(batches, limit):
-            found = model.predict_on_batch(keras.tree.map_structure(_tensor, images))
+            found = _predict(model, images)
             if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < len(classes):
                 shape = keras.tree.map_structure(np.shape, found)
                 raise ArgumentError(
@@ -226,27 +261,18 @@ class _Batches:
                     f"{len(images)} images and {len(labels)} labels."
                 )
             return
-        can_iterate = hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
-        if isinstance(dataset, str | bytes | dict) or not can_iterate:
-            raise argument_error(name, wanted, dataset, ArgumentTypeError)
-        if isinstance(dataset, Iterator):
-            wanted = "a repeatable dataset, which each epoch reads again"
-            advice = "Pass a list or a tf.data.Dataset instead of a generator."
-            raise argument_error(name, wanted, dataset, ArgumentTypeError, advice=advice)
+        _checked_dataset(name, dataset)
         # An endless tf.data.Dataset has the cardinality -1.
         if hasattr(dataset, "cardinality") and int(dataset.cardinality()) == -1:
             raise ArgumentError(f"{name} must end, but got an endless dataset. Remove repeat().")
+        if isinstance(dataset, keras.utils.PyDataset) and dataset.num_batches is None:
+            raise ArgumentError(
+                f"{name} must end, but got an endless PyDataset. Pass arrays, or batches of each "
+                "image once."
+            )
 
     def __iter__(self) -> Iterator[tuple[Any, np.ndarray]]:
-        batches = self._dataset
-        if isinstance(batches, tuple):
-            images, labels = batches
-            parts = slices(len(images), self._batch_size)
-            batches = ((images[part], labels[part]) for part in parts)
-        # A PyDataset has a length, but its iteration does not end.
-        if isinstance(batches, keras.utils.PyDataset):
-            batches = map(batches.__getitem__, range(batches.num_batches))
-        for batch in batches:
+        for batch in _batches(self._dataset, self._batch_size):
             if not isinstance(batch, (tuple, list)) or len(batch) < 2:
                 raise ArgumentError(
                     f"{self.name} must give batches (images, labels), but got a batch of type "
@@ -267,6 +293,175 @@ class _Batches:
                 f"{labels.shape}."
             )
         return labels
+
+
+class StopAtNaN(keras.callbacks.Callback):
+    """A callback that stops the training at a loss of NaN or infinity, and logs the cause.
+
+    A compiled loss cannot raise an error, so a mistake in the labels or in the model only shows as
+    `loss: nan`. At the end of such an epoch, the callback restores the weights from the beginning
+    of the epoch for a moment. It searches the first batches of `dataset`, as many as the training
+    has seen, for the first of these causes, and logs it in one line:
+
+    1. `y_pred` is outside [−1, 1], but the loss takes cosines to proxies. A `Dense` layer is in the
+       place of a `keras_dml.models.ProxyHead`.
+    2. A class id is out of range, or another error that the loss raises outside of `fit`.
+    3. The batch contains NaN or infinity.
+    4. The weights contain NaN or infinity: before the epoch, or because the training diverged.
+
+    Memory holds a copy of the weights, and each step waits for its loss, as with
+    `keras.callbacks.TerminateOnNaN`, which stops without a cause.
+
+    Examples:
+        >>> x, y = np.eye(4, dtype="float32"), np.array([0, 0, 1, 5])
+        >>> model = keras.Sequential([keras.layers.Dense(2)])
+        >>> model.compile("sgd", keras_dml.losses.CrossEntropyLoss())
+        >>> stop = StopAtNaN((x, y))
+        >>> history = model.fit(x, y, epochs=3, callbacks=[stop], verbose=0)
+        >>> print(stop.cause.partition(".")[0])
+        y_true must be class ids from 0 to 1, but got 5 in row 3
+
+    Args:
+        dataset: The training data of `fit`: `(x, y)`, or batches of them, as for
+            `RetrievalEvaluation`. It can be endless.
+        batch_size: Number of images in a batch, for arrays.
+
+    Attributes:
+        cause: The logged cause, or None.
+
+    Raises:
+        TypeError, ValueError: `dataset` cannot be read again, or `batch_size` is below 1.
+    """
+
+    def __init__(self, dataset: _Dataset, *, batch_size: int = 128) -> None:
+        super().__init__()
+        self._batch_size = check_whole("batch_size", batch_size, least=1)
+        self._dataset = _checked_dataset("dataset", dataset)
+        self.cause: str | None = None
+        self._weights: list[np.ndarray] = []
+        self._steps = 0
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Forget the previous training."""
+        self.cause, self._steps = None, 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Copy the weights, which a model without an input shape first creates for a batch."""
+        if not self.model.built:
+            _predict(self.model, next(_batches(self._dataset, self._batch_size))[0])
+        self._weights = self.model.get_weights()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Stop the training if the loss is NaN or infinite."""
+        self._steps += self.model.steps_per_execution
+        if not np.isfinite((logs or {}).get("loss", 0.0)):
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Log the cause if the loss of the epoch is NaN or infinite."""
+        if np.isfinite((logs or {}).get("loss", 0.0)):
+            return
+        self.model.stop_training = True
+        weights = self.model.get_weights()
+        self.model.set_weights(self._weights)
+        try:
+            batches = itertools.islice(_batches(self._dataset, self._batch_size), self._steps)
+            causes = filter(None, map(self._cause_in, batches))
+            self.cause = next(causes, None) or self._cause_in_weights(weights)
+        finally:
+            self.model.set_weights(weights)
+        logging.getLogger("keras_dml").warning(
+            "The loss is not finite in epoch %d. %s", epoch + 1, self.cause
+        )
+
+    def _cause_in(self, batch: Any) -> str | None:
+        """Return the cause in a batch, for the weights of the model."""
+        columns = map(
+            keras.tree.flatten, (self.model.loss, batch[1], _predict(self.model, batch[0]))
+        )
+        for loss, labels, rows in zip(*columns):
+            labels = as_array("labels", labels)
+            # Each replica of a strategy predicts the whole batch.
+            rows = rows[: len(labels)]
+            # NaN in one image must not hide the errors of other images.
+            finite = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+            if isinstance(loss, EmbeddingLoss):
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # some rows are left out
+                        loss(labels[finite], rows[finite])
+                except ArgumentError as error:
+                    return str(error)
+        numbers = [as_array("dataset", each) for each in keras.tree.flatten(batch)]
+        if not all(np.isfinite(each).all() for each in numbers if each.dtype.kind == "f"):
+            return "A batch of dataset contains NaN or infinity. Remove its images."
+        return None
+
+    def _cause_in_weights(self, after: list[np.ndarray]) -> str:
+        """Return the cause in the weights before and after the epoch."""
+        paths = [variable.path for variable in self.model.weights]
+        before, after = (
+            [path for path, array in zip(paths, arrays) if not np.isfinite(array).all()]
+            for arrays in (self._weights, after)
+        )
+        if before:
+            return f"{before[0]} contained NaN or infinity before the epoch."
+        if after:
+            return (
+                f"{after[0]} became NaN or infinite, but the batches are finite. Divide the "
+                "learning rate by 10, or set global_clipnorm=1."
+            )
+        return "The batches and the weights are finite. Check the loss and the regularizers."
+
+
+def _checked_dataset(name: str, dataset: _Dataset) -> Any:
+    """Return a dataset that can be read again, or raise `TypeError`."""
+    can_iterate = hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
+    if isinstance(dataset, str | bytes | dict) or not can_iterate:
+        wanted = "(images, labels) or batches of these"
+        raise argument_error(name, wanted, dataset, ArgumentTypeError)
+    if isinstance(dataset, Iterator):
+        wanted = "a repeatable dataset, which each epoch reads again"
+        advice = "Pass a list or a tf.data.Dataset instead of a generator."
+        raise argument_error(name, wanted, dataset, ArgumentTypeError, advice=advice)
+    return dataset
+
+
+def _batches(dataset: Any, batch_size: int) -> Iterator[Any]:
+    """Return the batches of a dataset from the first one, or of a tuple of arrays."""
+    if isinstance(dataset, tuple):
+        parts = slices(len(dataset[1]), batch_size)
+        return (tuple(_rows(column, part) for column in dataset) for part in parts)
+    # The iteration of a PyDataset does not end, although it has a length.
+    if isinstance(dataset, keras.utils.PyDataset):
+        number = dataset.num_batches
+        return map(dataset.__getitem__, itertools.count() if number is None else range(number))
+    return iter(dataset)
+
+
+def _rows(column: Any, part: slice) -> Any:
+    """Return rows of the images or labels of a dataset, a dict for a model with several inputs."""
+    if isinstance(column, dict):
+        return {name: _rows(each, part) for name, each in column.items()}
+    return column[part]
+
+
+def _predict(model: keras.Model, images: Any) -> Any:
+    """Return the outputs of a batch. Copies of the last image can follow them."""
+    tensors = keras.tree.map_structure(_tensor, images)
+    distribution = keras.distribution.distribution()
+    if distribution is not None:
+        # JAX refuses a batch that the devices do not divide.
+        devices = int(np.prod(distribution.device_mesh.shape))
+        tensors = keras.tree.map_structure(lambda rows: _padded(rows, devices), tensors)
+    return model.predict_on_batch(tensors)
+
+
+def _padded(rows: Any, multiple: int) -> Any:
+    """Repeat the last row up to a multiple of a number of rows."""
+    missing = -rows.shape[0] % multiple
+    copies = [keras.ops.repeat(rows[-1:], missing, axis=0)] if missing else []
+    return keras.ops.concatenate([rows, *copies], axis=0)
 
 
 def _tensor(array: Any) -> Any:

@@ -19,9 +19,9 @@ from pipelines.checks import as_integers, check_callable
 from pipelines.images.decode import Source
 from pipelines.images.tensorflow_transforms import transform_batch
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
-from pipelines.python_calls import map_numpy
+from pipelines.python_calls import delivered, map_numpy
 from pipelines.samplers import Sampler
-from pipelines.steps import MOST_STEPS, Steps
+from pipelines.steps import MOST_STEPS, Passes, Steps
 from pipelines.table import ImageTable, check_table, plain_rows
 
 _BATCHES_AHEAD = 2
@@ -35,6 +35,7 @@ def training_batches(
     start_step: int = 0,
     num_steps: int | None = None,
     input_context: tf.distribute.InputContext | None = None,
+    steps_per_epoch: int | None = None,
 ) -> tf.data.Dataset:
     """Return a dataset of augmented batches, one per step.
 
@@ -61,6 +62,9 @@ def training_batches(
         num_steps: Number of batches. None: infinite.
         input_context: `tf.distribute.InputContext` of a pipeline that feeds some of the replicas.
             None: one pipeline for one device.
+        steps_per_epoch: Number of batches of one iteration, for `fit` without its argument
+            `steps_per_epoch`. The next iteration continues with the next step. None: each
+            iteration starts at `start_step`. Not with `num_steps`.
 
     Returns:
         tf.data.Dataset of (images float32 `[b, size, size, 3]`, labels int64 `[b]`), with
@@ -70,7 +74,8 @@ def training_batches(
         batch.
 
     Raises:
-        ValueError: `seed`, `start_step`, or `num_steps` is negative. Or the batch size is not a
+        ValueError: `seed`, `start_step`, or `num_steps` is negative. Or `num_steps` and
+            `steps_per_epoch` are both set. Or the batch size is not a
             multiple of the number of replicas, or this number not a multiple of the number of input
             pipelines. Or the sampler returns a wrong number of rows or rows out of range. After the
             first step, the sampler's error is a TensorFlow error with the same message.
@@ -79,8 +84,9 @@ def training_batches(
     if transform is None:
         rows = plain_rows(table)
         return feature_batches(
-            [rows], table.labels, sampler, seed, start_step, num_steps, input_context
-        )
+            [rows], table.labels, sampler, seed, start_step, num_steps, input_context,
+            steps_per_epoch,
+        )  # fmt: skip
     check_callable("transform", transform)
     steps = Steps(sampler, len(table), seed, start_step, num_steps)
     replicas, rows_per_replica, share = _share(steps.batch_size, input_context)
@@ -89,10 +95,11 @@ def training_batches(
         rows, seeds = (column[share] for column in steps.draw(int(step), 2))
         return *_sources(table, rows), seeds.view(np.int64), table.labels[rows]
 
+    passes = _passes(steps, steps_per_epoch, replicas)
     batches = _images(
-        table, transform, _numbers(steps), look_up, True, True, rows_per_replica, True
+        table, transform, _numbers(steps, passes), look_up, True, True, rows_per_replica, True
     )
-    return _finish(batches, steps.count, replicas)
+    return _finish(batches, steps.count, replicas, passes)
 
 
 def feature_batches(
@@ -103,6 +110,7 @@ def feature_batches(
     start_step: int = 0,
     num_steps: int | None = None,
     input_context: tf.distribute.InputContext | None = None,
+    steps_per_epoch: int | None = None,
 ) -> tf.data.Dataset:
     """Return a dataset of batches of precomputed features of the images, one per step.
 
@@ -113,7 +121,8 @@ def feature_batches(
     Args:
         features: One array `[n, ...]` for each view of the n images, with equal shapes and dtypes.
         labels: Integers `[n]`.
-        sampler, seed, start_step, num_steps, input_context: As for `training_batches`.
+        sampler, seed, start_step, num_steps, input_context, steps_per_epoch: As for
+            `training_batches`.
 
     Returns:
         tf.data.Dataset of (features `[b, ...]`, labels int64 `[b]`), as from `training_batches`.
@@ -146,14 +155,34 @@ def feature_batches(
         return batch, labels[rows]
 
     specs = [(tf.as_dtype(column.dtype), column.shape[1:]) for column in (features[0], labels)]
-    batches = map_numpy(_numbers(steps), look_up, *specs)
+    passes = _passes(steps, steps_per_epoch, replicas)
+    batches = map_numpy(_numbers(steps, passes), look_up, *specs)
     # One element for each replica.
     batches = batches.rebatch(rows_per_replica, drop_remainder=True)
-    return _finish(batches, steps.count, replicas)
+    return _finish(batches, steps.count, replicas, passes)
 
 
-def _numbers(steps: Steps) -> tf.data.Dataset:
-    """Return the dataset of step numbers."""
+def _passes(steps: Steps, steps_per_epoch: int | None, elements_per_step: int) -> Passes | None:
+    """Return the passes over the elements of a pipeline, or None without `steps_per_epoch`."""
+    if steps_per_epoch is None:
+        return None
+    if steps.count is not None:
+        raise argument_error("num_steps", "None with steps_per_epoch", steps.count)
+    steps_per_epoch = check_whole("steps_per_epoch", steps_per_epoch, least=1, most=MOST_STEPS)
+    return Passes(steps_per_epoch, elements_per_step)
+
+
+def _numbers(steps: Steps, passes: Passes | None) -> tf.data.Dataset:
+    """Return the dataset of step numbers, of one pass if there are passes."""
+    if passes is not None:
+        first = map_numpy(
+            tf.data.Dataset.range(1),
+            lambda _: (np.array([steps.start + passes.begin()]),),
+            (tf.int64, []),
+        )
+        return first.unbatch().flat_map(
+            lambda step: tf.data.Dataset.range(step, step + passes.steps)
+        )
     most = np.iinfo(np.int64).max
     return tf.data.Dataset.range(
         steps.start, most if steps.count is None else steps.start + steps.count
@@ -350,7 +379,12 @@ def _heic_as_png(encoded: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.numpy_function(heic.as_png, [encoded], tf.string, False), [])
 
 
-def _finish(batches: tf.data.Dataset, steps: int | None, elements_per_step: int) -> tf.data.Dataset:
+def _finish(
+    batches: tf.data.Dataset,
+    steps: int | None,
+    elements_per_step: int,
+    passes: Passes | None = None,
+) -> tf.data.Dataset:
     """Set the number of batches, which the pipeline does not know, and the options."""
     # Keras' `fit` has shuffle=True by default and warns that a dataset ignores it. The sampler
     # shuffles already.
@@ -360,5 +394,10 @@ def _finish(batches: tf.data.Dataset, steps: int | None, elements_per_step: int)
     # If the dataset is distributed, each worker takes its share of each batch, not of the files.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     cardinality = tf.data.INFINITE_CARDINALITY if steps is None else steps * elements_per_step
+    if passes is not None:
+        cardinality = passes.steps * elements_per_step
     batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))
-    return batches.prefetch(_BATCHES_AHEAD * elements_per_step).with_options(options)
+    batches = batches.prefetch(_BATCHES_AHEAD * elements_per_step)
+    # Batches that wait in the buffers of an abandoned pass do not count.
+    batches = batches if passes is None else delivered(batches, passes.deliver)
+    return batches.with_options(options)

@@ -102,11 +102,12 @@ def balanced(
         classes_per_batch: P.
         images_per_class: m.
         seed: Seed of the sequence of batches.
-        num_steps: Number of batches. None: infinite, so `fit` needs `steps_per_epoch`.
+        num_steps: Number of batches. None: `steps_per_epoch` batches in each iteration, of which
+            the next one continues with the next step.
 
     Returns:
         tf.data.Dataset of (x `[P·m, ...]`, labels int64 `[P·m]`: class numbers in sorted order),
-        with the attributes `class_names` and `steps_per_epoch`, n // (P·m).
+        with the attributes `class_names` and `steps_per_epoch`, n // (P·m) (at least 1).
 
     Raises:
         TypeError, ValueError: As for `table_from_dataset`, `BalancedSampler`, and
@@ -116,11 +117,14 @@ def balanced(
 
         given = tf.data.Dataset.from_tensor_slices((np.eye(6, dtype="float32"), list("aabbcc")))
         batches = balanced(given, classes_per_batch=2, images_per_class=2)
-        steps_per_epoch = batches.steps_per_epoch  # for `fit(batches, ...)`
+        model.fit(batches, epochs=2)
     """
     table = table_from_dataset(dataset)
     sampler = BalancedSampler(table.labels, classes_per_batch, images_per_class, seed)
-    batches = training_batches(table, sampler, seed=seed, num_steps=num_steps)
+    steps = sampler.steps_per_epoch if num_steps is None else None
+    batches = training_batches(
+        table, sampler, seed=seed, num_steps=num_steps, steps_per_epoch=steps
+    )
     batches.class_names, batches.steps_per_epoch = table.class_names, sampler.steps_per_epoch
     return batches
 

@@ -1,30 +1,35 @@
 """Needs Keras. Training batches as a `keras.utils.PyDataset`, on any backend."""
 
-import warnings
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_dml._backend.private import DataAdapter, InOrder
+from keras_dml._common.checks import check_whole
 from pipelines.random_access import BatchSource
 from pipelines.samplers import Sampler
+from pipelines.steps import MOST_STEPS, Passes
 from pipelines.table import ImageTable
 
 
-class BalancedDataset(keras.utils.PyDataset):
+class BalancedDataset(keras.utils.PyDataset, DataAdapter):
     """A Keras dataset of augmented batches, without TensorFlow.
 
     Item i is the batch of step `start_step + i`. It has the same rows and labels as a batch of
-    `training_batches` for the same seeds and step. The dataset has no end, so `fit` needs
-    `steps_per_epoch`. The next epoch continues with the next step, and Keras shuffles nothing.
+    `training_batches` for the same seeds and step. An epoch of `fit` has `steps_per_epoch` batches
+    in the order of their steps, and the next epoch continues with the next step. Keras shuffles
+    nothing, and its `class_weight` has no effect.
 
     Examples:
         >>> labels = np.arange(12) // 3
         >>> table = pipelines.ImageTable.from_arrays(np.zeros([12, 4], "float32"), labels)
         >>> sampler = pipelines.BalancedSampler(labels, classes_per_batch=2, images_per_class=2)
-        >>> BalancedDataset(table, sampler)[0][1]
-        array([1, 1, 0, 0])
+        >>> dataset = BalancedDataset(table, sampler)
+        >>> dataset.num_batches, dataset[0][1]
+        (3, array([1, 1, 0, 0]))
 
     Args:
         table: `ImageTable`.
@@ -36,6 +41,9 @@ class BalancedDataset(keras.utils.PyDataset):
         seed: Seed of the augmentation, an integer of 0 or more.
         start_step: Step of the first batch. A resumed training sets the number of finished steps.
         workers: Number of threads that decode the images of a batch.
+        steps_per_epoch: Number of batches of an epoch. None: the sampler's `steps_per_epoch`. The
+            dataset of a sampler without this attribute has no end, so `fit` needs its argument
+            `steps_per_epoch`. Larger values of that argument end with this number.
 
     Raises:
         ValueError, TypeError: As for `training_batches`.
@@ -49,23 +57,61 @@ class BalancedDataset(keras.utils.PyDataset):
         seed: int = 0,
         start_step: int = 0,
         workers: int = 1,
+        steps_per_epoch: int | None = None,
     ) -> None:
-        # Not the workers of Keras, which restart at item 0 in each epoch of an infinite dataset.
+        # Not the workers of Keras, which would count the batches of two passes in one.
         super().__init__()
-        # The sampler shuffles already.
-        message = "`shuffle=True` was passed.*infinite PyDataset"
-        warnings.filterwarnings("ignore", message=message)
         self._batches = BatchSource(table, sampler, transform, seed, start_step, workers=workers)
+        if steps_per_epoch is None:
+            steps_per_epoch = getattr(sampler, "steps_per_epoch", None)
+        self._passes: Passes | None = None
+        if steps_per_epoch is not None:
+            self._passes = Passes(
+                check_whole("steps_per_epoch", steps_per_epoch, least=1, most=MOST_STEPS)
+            )
 
     @property
-    def num_batches(self) -> None:
-        """None: the dataset has no end.
-
-        Keras shuffles the items of a finite dataset. It also reports the end of an epoch that it
-        has not trained, so a finite dataset could not continue with the next step.
-        """
-        return None
+    def num_batches(self) -> int | None:
+        """Number of batches of an epoch, or None if the dataset has no end."""
+        return None if self._passes is None else self._passes.steps
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (images `[b, ...]`, labels int64 `[b]`) of step `start_step + index`."""
         return self._batches[index]
+
+    # The rest is the interface between a dataset and `fit`.
+    batch_size = has_partial_batch = partial_batch_size = None
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        """Return the batches of the next epoch as NumPy arrays."""
+        return InOrder(self, self._pass).get_numpy_iterator()
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """Return the batches of the next epoch for JAX."""
+        return InOrder(self, self._pass).get_jax_iterator()
+
+    def get_torch_dataloader(self) -> Any:
+        """Return the batches of the next epoch as a `DataLoader`."""
+        return InOrder(self, self._pass).get_torch_dataloader()
+
+    def get_tf_dataset(self) -> Any:
+        """Return a tf.data.Dataset, of which each iteration has the batches of the next epoch."""
+        if self._passes is None:
+            return InOrder(self, self._pass).get_tf_dataset()
+        from pipelines.python_calls import delivered
+
+        # Batches that wait in the buffers of an abandoned iteration do not count.
+        uncounted = InOrder(self, lambda: self._pass(count=False)).get_tf_dataset()
+        return delivered(uncounted, self._passes.deliver)
+
+    def _pass(self, count: bool = True) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the batches of the next epoch, or all without `num_batches`."""
+        if self._passes is None:
+            yield from map(self.__getitem__, itertools.count())
+            return
+        first = self._passes.begin()
+        for index in range(first, first + self._passes.steps):
+            batch = self[index]
+            if count:
+                self._passes.deliver()
+            yield batch

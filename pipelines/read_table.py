@@ -13,6 +13,7 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
 from pipelines.table import ImageTable
+from pipelines.text_files import text_bytes
 
 IMAGE_COLUMNS = ("image", "images", "path", "file_name", "filename", "file", "embedding")
 """Names of a column with images, in the order of the search."""
@@ -115,8 +116,9 @@ def csv_columns(path: pathlib.Path, argument: str) -> dict[str, list[str]]:
     """
     if not path.is_file():
         raise argument_error(argument, "an existing CSV file", str(path))
+    content = text_bytes(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = content.decode("utf-8")
         separators = "\t" if path.suffix.lower() == ".tsv" else ",;\t"
         separator = max(separators, key=text.partition("\n")[0].count)
         reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)

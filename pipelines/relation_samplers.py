@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike
 from keras_dml._common.checks import argument_error, as_array, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, shape_error
 from pipelines.checks import as_integers
-from pipelines.samplers import BalancedSampler, Sampler
+from pipelines.permutation import derive_keys, seed_key
+from pipelines.samplers import (
+    QuietBalancedSampler,
+    Sampler,
+    checked_seed,
+    choose,
+)
 
 
 class CatalogSampler:
@@ -18,7 +24,7 @@ class CatalogSampler:
 
     Examples:
         >>> photos, catalog = np.array([0, 0, 1, 1]), np.array([1, 0])
-        >>> sampler = BalancedSampler(photos, classes_per_batch=2, images_per_class=2)
+        >>> sampler = pipelines.BalancedSampler(photos, classes_per_batch=2, images_per_class=2)
         >>> photos[sampler(0)], catalog[CatalogSampler(sampler, photos, catalog)(0)]
         (array([0, 0, 1, 1]), array([0, 0, 1, 1]))
 
@@ -112,7 +118,7 @@ class TagSampler:
             wanted = f"at most the number of tags with images, {number}"
             raise argument_error("tags_per_batch", wanted, tags_per_batch)
         self._rows = rows
-        self._sampler = BalancedSampler(ids, tags_per_batch, images_per_tag, seed)
+        self._sampler = QuietBalancedSampler(ids, tags_per_batch, images_per_tag, seed)
         self.batch_size = self._sampler.batch_size
         self.steps_per_epoch = max(1, len(given) // self.batch_size)
 
@@ -169,7 +175,7 @@ class HierarchySampler:
         if there < categories_per_batch:
             wanted = f"at most the number of categories, {there}"
             raise argument_error("categories_per_batch", wanted, categories_per_batch)
-        self._products = BalancedSampler(
+        self._products = QuietBalancedSampler(
             paths[:, 0], categories_per_batch, products_per_category, seed
         )
         products = products.ravel()
@@ -177,17 +183,17 @@ class HierarchySampler:
         self._starts = np.searchsorted(products[self._rows], np.arange(len(paths)))
         self._sizes = np.bincount(products)
         self._images = images_per_product
-        self._visits = 1 + len(paths) // self._products.batch_size
+        # The categories and the order of their products have the streams before these.
+        streams = there + 1 + np.arange(len(paths))
+        self._keys = derive_keys(seed_key(checked_seed(seed)), streams)
         self.batch_size = self._products.batch_size * images_per_product
         self.steps_per_epoch = max(1, len(given) // self.batch_size)
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        products = self._products(step)
-        # A product returns about every `visits` steps, with its next images.
-        first = step // self._visits * self._images
-        places = (first + np.arange(self._images)) % self._sizes[products][:, None]
-        return self._rows[self._starts[products][:, None] + places].ravel()
+        products, visits = self._products.rows_and_visits(step)
+        images = choose(self._keys[products], self._sizes[products], self._images, visits)
+        return self._rows[self._starts[products][:, None] + images].ravel()
 
 
 def _matrix(name: str, given: ArrayLike) -> np.ndarray:

@@ -4,8 +4,9 @@ A sampler is a small immutable object. `sampler(step)` returns the same rows in 
 so a resumed run, a second worker, and a debugger see the same batch.
 """
 
+import warnings
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -62,7 +63,7 @@ class RandomSampler:
             wanted = f"at most the number of images, {num_images}"
             raise argument_error("batch_size", wanted, batch_size)
         self.steps_per_epoch = self._num_images // self.batch_size
-        self._key = seed_key(_checked_seed(seed))
+        self._key = seed_key(checked_seed(seed))
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
@@ -90,7 +91,7 @@ class BalancedSampler:
     Args:
         labels: Class of each row, integers (or whole floats) or strings `[n]`.
         classes_per_batch: P.
-        images_per_class: m.
+        images_per_class: m. The value 1 warns, because a loss over pairs then has no positives.
         seed: Seed of the sequence of batches, an int64.
 
     Attributes:
@@ -101,6 +102,8 @@ class BalancedSampler:
         ValueError, TypeError: There are fewer than P classes, the labels are not a vector, or an
             argument is out of range.
     """
+
+    _needs_positives: ClassVar[bool] = True
 
     def __init__(
         self, labels: ArrayLike, classes_per_batch: int, images_per_class: int, seed: int = 0
@@ -123,13 +126,19 @@ class BalancedSampler:
         self.batch_size = self._classes_per_batch * self._images_per_class
         self.steps_per_epoch = max(1, len(labels) // self.batch_size)
         # Stream 0 orders the classes. Stream k+1 orders the images of class k.
-        self._keys = derive_keys(seed_key(_checked_seed(seed)), np.arange(len(self._sizes) + 1))
+        self._keys = derive_keys(seed_key(checked_seed(seed)), np.arange(len(self._sizes) + 1))
+        if self._images_per_class == 1 and self._needs_positives:
+            warnings.warn(
+                "images_per_class=1 gives batches without two images of a class. A loss over pairs "
+                "learns nothing from them. Losses over proxies and classifiers do.",
+                stacklevel=2,
+            )
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
         step = _checked_step(step, self.batch_size)
         classes, visits = self._classes_and_visits(step)
-        images = _choose(
+        images = choose(
             self._keys[classes + 1], self._sizes[classes], self._images_per_class, visits
         )
         return self._rows[self._starts[classes][:, None] + images].ravel()
@@ -137,23 +146,69 @@ class BalancedSampler:
     def _classes_and_visits(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the classes of a batch, and how many earlier batches contain each class."""
         key, wanted, count = self._keys[:1], self._classes_per_batch, len(self._sizes)
-        classes = _choose(key, np.array([count]), wanted, np.array([step]))[0]
+        classes = choose(key, np.array([count]), wanted, np.array([step]))[0]
         left_out = count - wanted
         if left_out == 0 or not _draws_complement(count, wanted):
             # Classes are in the order of their slots. Each class has one of every `count` slots.
             return classes, (step * wanted + np.arange(wanted)) // count
-        cycle = step * left_out // count
-        draws = np.arange(cycle * count // left_out, step + 1)
-        others = _window(
-            np.repeat(key, len(draws)),
-            np.full(len(draws), count),
-            np.full(len(draws), left_out),
-            draws,
-        )
-        slots = draws[:, None] * left_out + np.arange(left_out)
-        # The last draw is of this batch. It contains none of `classes`, so it changes nothing.
-        this_cycle = others[slots >= cycle * count]
-        return classes, step - cycle - np.isin(classes, this_cycle)
+        return classes, step - _occurrences(key, count, left_out, step, classes)
+
+
+class QuietBalancedSampler(BalancedSampler):
+    """A `BalancedSampler` that does not warn, for batches whose rows need no positives."""
+
+    _needs_positives = False
+
+    def rows_and_visits(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of a batch, and how often each of them was drawn before.
+
+        Slots of the batch count, too: the second slot of a row has one visit more than the first.
+
+        Returns:
+            int64 `[batch_size]` each.
+        """
+        each = self._images_per_class
+        classes, numbers = self._classes_and_visits(step)
+        sizes, visits = self._sizes[classes], []
+        chosen = choose(self._keys[classes + 1], sizes, each, numbers)
+        for row in range(len(classes)):
+            key, size, number = self._keys[classes[row] + 1 :][:1], int(sizes[row]), numbers[row]
+            # A draw has each item `times` times, and `rest` of them once more.
+            times, rest = divmod(each, size)
+            if not times and not _draws_complement(size, rest):
+                visits.append((number * rest + np.arange(rest)) // size)
+                continue
+            items, left_out = chosen[row], size - rest
+            if rest == 0:
+                more = np.zeros(each, np.int64)
+            elif _draws_complement(size, rest):
+                more = number - _occurrences(key, size, left_out, number, items)
+            else:
+                more = _occurrences(key, size, rest, number, items)
+            visits.append(number * times + more + np.arange(each) // size)
+        rows = self._rows[self._starts[classes][:, None] + chosen]
+        return rows.ravel(), np.concatenate(visits)
+
+
+def _occurrences(
+    key: np.ndarray, size: int, drawn: int, number: int, items: np.ndarray
+) -> np.ndarray:
+    """Return how many of the windows before window `number` contain each item, int64 `[items]`.
+
+    An item is in each cycle of the walk once, so only windows of the last cycle need a look.
+    """
+    cycle = number * drawn // size
+    draws = np.arange(cycle * size // drawn, number)
+    if not len(draws):
+        return np.full(len(items), cycle)
+    walk = _window(
+        np.repeat(key, len(draws)),
+        np.full(len(draws), size),
+        np.full(len(draws), drawn),
+        draws,
+    )
+    slots = draws[:, None] * drawn + np.arange(drawn)
+    return cycle + np.isin(items, walk[slots >= cycle * size])
 
 
 def random_batches(labels: ArrayLike, batch_size: int, seed: int = 0) -> RandomSampler:
@@ -186,7 +241,8 @@ def balanced_batches(
         wanted = f"at most {there * images_per_class}, {images_per_class} images of {there} classes"
         advice = "Lower batch_size, or raise images_per_class or train_classes."
         raise argument_error("batch_size", wanted, batch_size, advice=advice)
-    return BalancedSampler(labels, classes, images_per_class, seed)
+    # The command checks whether its loss needs positives.
+    return QuietBalancedSampler(labels, classes, images_per_class, seed)
 
 
 SAMPLERS: dict[str, Callable[..., RandomSampler | BalancedSampler]] = {
@@ -199,7 +255,7 @@ A command line sets the further arguments by flags of their names.
 """
 
 
-def _checked_seed(seed: object) -> int:
+def checked_seed(seed: object) -> int:
     """Check that a seed is an int64. Larger seeds would repeat smaller ones."""
     return check_whole("seed", seed, least=-(2**63), most=2**63 - 1)
 
@@ -208,7 +264,7 @@ def _checked_step(step: object, batch_size: int) -> int:
     return check_whole("step", step, least=0, most=_MOST_SLOTS // batch_size)
 
 
-def _choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:
+def choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:
     """Draw `count` items of `range(size)` as evenly as possible, one independent sequence per row.
 
     Over the draws 0, 1, 2, … of a row, all items appear equally often (±1). Each item appears at

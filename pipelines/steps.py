@@ -11,6 +11,34 @@ MOST_STEPS = 2**62
 """Largest number of steps, and of the first step."""
 
 
+class Passes:
+    """The passes over a dataset: each continues with the step after the last complete pass.
+
+    `fit` begins a pass for each epoch, and one before the first epoch to build the model, from
+    which it takes only one batch.
+
+    Args:
+        steps: Number of steps of a pass.
+        batches_per_step: Number of batches that deliver a step.
+    """
+
+    def __init__(self, steps: int, batches_per_step: int = 1) -> None:
+        self.steps = steps
+        self._batches = steps * batches_per_step
+        self._first, self._delivered = 0, 0
+
+    def begin(self) -> int:
+        """Begin a pass, and return the number of steps of all complete passes."""
+        if self._delivered >= self._batches:
+            self._first += self.steps
+        self._delivered = 0
+        return self._first
+
+    def deliver(self) -> None:
+        """Count a batch that the current pass has delivered."""
+        self._delivered += 1
+
+
 class Steps:
     """The steps of a training.
 

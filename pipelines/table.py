@@ -4,8 +4,11 @@ A table stores images as paths, as the bytes of image files, or as one array. A 
 batch needs its image. This module needs only NumPy and decodes nothing.
 """
 
+import logging
+import math
 import os
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -23,6 +26,9 @@ from pipelines.checks import as_integers, as_labels, checked_items
 
 MAX_BOX_PIXELS = 2**30
 """Largest coordinate or side of a box. The decoders need the sum of both as an int32."""
+
+# Labels in a warning.
+_SHOWN = 10
 
 # __post_init__ converts other array-like arguments.
 _Boxes: TypeAlias = np.ndarray | None
@@ -114,11 +120,23 @@ class ImageTable:
             class_names: `K` names in the same order. Default: the labels as strings.
             boxes: Integers `[n, 4]`, see `ImageTable`. Default: whole images.
 
+        Warns if an image, or a box of it, has two classes.
+
         Raises:
             ValueError, TypeError: As for `ImageTable`.
         """
-        numbers, names = number_classes(labels, class_names)
-        return cls(numbers, names, paths=cast(np.ndarray, paths), boxes=cast(_Boxes, boxes))
+        numbers, names = _named_classes(labels, class_names)
+        table = cls(numbers, names, paths=cast(np.ndarray, paths), boxes=cast(_Boxes, boxes))
+        images = [str(path) for path in cast(np.ndarray, table.paths)]
+        shown = images if table.boxes is None else list(zip(images, map(tuple, table.boxes)))
+        several, _ = repeated_images(shown, numbers)
+        if several:
+            warnings.warn(
+                f"{len(several)} images have two classes or more, so equal pictures are negatives. "
+                f"The first: {several[0]}",
+                stacklevel=2,
+            )
+        return table
 
     @classmethod
     def from_arrays(
@@ -132,7 +150,7 @@ class ImageTable:
 
         `labels`, `class_names`, `boxes`, and errors are as for `from_paths`.
         """
-        numbers, names = number_classes(labels, class_names)
+        numbers, names = _named_classes(labels, class_names)
         return cls(numbers, names, arrays=arrays, boxes=cast(_Boxes, boxes))
 
     @classmethod
@@ -147,7 +165,7 @@ class ImageTable:
 
         `labels`, `class_names`, `boxes`, and errors are as for `from_paths`.
         """
-        numbers, names = number_classes(labels, class_names)
+        numbers, names = _named_classes(labels, class_names)
         return cls(numbers, names, encoded=cast(np.ndarray, encoded), boxes=cast(_Boxes, boxes))
 
     def __len__(self) -> int:
@@ -237,6 +255,51 @@ def number_classes(
             f"{len(names)} names."
         )
     return numbers, names
+
+
+def repeated_images(
+    images: Sequence[Hashable], labels: Sequence[object] | np.ndarray
+) -> tuple[list[Hashable], list[Hashable]]:
+    """Return the images with several labels, and those with a repeated row, each once."""
+    label_of: dict[Hashable, object] = {}
+    several: dict[Hashable, None] = {}
+    repeated: dict[Hashable, None] = {}
+    for image, label in zip(images, np.asarray(labels).tolist()):
+        if image not in label_of:
+            label_of[image] = label
+        elif label_of[image] == label:
+            repeated[image] = None
+        else:
+            several[image] = None
+    return list(several), list(repeated)
+
+
+def _named_classes(
+    labels: Sequence[int] | Sequence[str] | np.ndarray, class_names: Sequence[str] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return `number_classes`, and warn about labels that differ only in their form."""
+    numbers, names = number_classes(labels, class_names)
+    if class_names is None:
+        forms: dict[object, list[str]] = {}
+        for name in names:
+            forms.setdefault(_form(name), []).append(name)
+        alike = [" and ".join(map(repr, same)) for same in forms.values() if len(same) > 1]
+        if alike:
+            logging.getLogger("pipelines").warning(
+                "labels differ only by case, spaces, or the form of a number, and are different "
+                "classes: %s%s", ", ".join(alike[:_SHOWN]), ", …" * (len(alike) > _SHOWN),
+            )  # fmt: skip
+    return numbers, names
+
+
+def _form(name: str) -> object:
+    """Return a label without case and spaces, or the number that it spells."""
+    text = "".join(name.split()).casefold()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) and "_" not in text else text
 
 
 def check_table(name: str, table: object) -> None:

@@ -28,6 +28,7 @@ AT_ONCE = ("keras_dml.retrieval", "keras_dml.optimizers", "keras_dml.relations")
 # They train, compile, or export, and take seconds each.
 LONG = {
     "keras_dml.callbacks.RetrievalEvaluation",
+    "keras_dml.callbacks.StopAtNaN",
     "keras_dml.export.check_export",
     "keras_dml.export.export_saved_model",
     "keras_dml.metrics.MutualInformationBound",

@@ -60,6 +60,9 @@ def load(options: DataOptions) -> Split:
             crop_to_box=options.crop_to_box,
             split=options.class_split,
             split_seed=options.split_seed,
+            # Options of a command without training have neither texts nor a relation.
+            several_classes=getattr(options, "texts", None) is not None
+            or getattr(options, "relation", None) == "shares_label",
         )
     except MissingDataError as error:
         if options.dataset not in ARCHIVES:

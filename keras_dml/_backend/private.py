@@ -6,12 +6,14 @@ The rest of the package uses none of them, which `tests/test_import_rules.py` ch
 import functools
 import pickle
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 from keras.src.backend.common.stateless_scope import in_stateless_scope as in_stateless_scope
 from keras.src.models.functional import Functional as Functional
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter as DataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 # Written in Python. `pickle.Unpickler`, in C, reserves memory for any index that a file names.
 PythonUnpickler = pickle._Unpickler
@@ -95,6 +97,26 @@ def rematerialize(layer: keras.Layer) -> None:
         return lambda *args, **kwargs: computed_anew(*args)
 
     layer.rematerialized_call = remade
+
+
+class InOrder(PyDatasetAdapter):
+    """Keras' adapter of a `PyDataset`, with another iterator than Keras' shuffled indices.
+
+    `fit` uses a dataset that is a `DataAdapter` itself, which can delegate to this adapter.
+
+    Args:
+        dataset: The dataset.
+        iterator: Function that returns an iterator over the batches of an epoch.
+    """
+
+    def __init__(
+        self, dataset: keras.utils.PyDataset, iterator: Callable[[], Iterator[Any]]
+    ) -> None:
+        super().__init__(dataset)
+        self._iterator = iterator
+
+    def _get_iterator(self) -> Iterator[Any]:
+        return self._iterator()
 
 
 class BuildsOnBatch:

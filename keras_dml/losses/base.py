@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
@@ -377,6 +378,8 @@ class PairLoss(EmbeddingLoss):
         """
         memory, embeddings = self.memory, self.prepare(embeddings)
         if memory is None:
+            if self.relation.of_classes:
+                _warn_without_positives(class_ids)
             pairs = Pairs.of_batch(class_ids, embeddings, self.relation.compare)
         else:
             # The embeddings can be a prefix of the rows in the memory.
@@ -544,6 +547,18 @@ def check_compared_loss(loss: object) -> EmbeddingLoss:
     return loss
 
 
+def _warn_without_positives(class_ids: Tensor) -> None:
+    """Warn once about class ids, if known, of which no two are equal."""
+    known = known_numbers(class_ids) if place_among_replicas()[1] == 1 else None
+    if known is not None and len(known) > 1 and len(np.unique(known)) == len(known):
+        # Python shows equal warnings of one line once.
+        warnings.warn(
+            "A batch had no two images of a class, so a loss over pairs learned nothing from it. "
+            "Use pipelines.BalancedSampler with images_per_class of at least 2.",
+            stacklevel=2,
+        )
+
+
 def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:
     """Return the strategies in order, or raise `TypeError`."""
     strategies = tuple(mining) if isinstance(mining, (list, tuple)) else (mining,)
@@ -563,12 +578,15 @@ def _own_class(class_ids: Tensor, cosines: Tensor) -> Tensor:
     num_classes = cosines.shape[1]
     if num_classes is None or num_classes < 2:
         raise shape_error("y_pred", "the cosines to at least 2 classes", cosines)
-    check_class_range(class_ids, num_classes, "num_classes of keras_dml.models.proxy_model")
-    known = known_numbers(cosines)
-    if known is not None and known.size and np.abs(known).max() > _LARGEST_COSINE:
+    # On PyTorch, and eagerly on JAX, a training step knows the cosines without their gradient.
+    sizes = ops.abs(ops.stop_gradient(cosines))
+    finite = ops.where(ops.isfinite(sizes), sizes, ops.zeros_like(sizes))
+    largest = known_numbers(ops.max(finite)) if cosines.shape[0] else None
+    if largest is not None and largest > _LARGEST_COSINE:
         raise ArgumentError(
-            "y_pred must be cosines to the classes, but got "
-            f"{known.flat[np.abs(known).argmax()]}. Use the model that "
-            "keras_dml.models.proxy_model(embedding, num_classes) returns."
+            f"y_pred must be cosines to the classes, but got {largest} in absolute value. End the "
+            "model with a keras_dml.models.ProxyHead instead of a Dense layer, or use the model "
+            "that keras_dml.models.proxy_model(embedding, num_classes) returns."
         )
+    check_class_range(class_ids, num_classes, "num_classes of keras_dml.models.proxy_model")
     return one_hot(class_ids, num_classes)

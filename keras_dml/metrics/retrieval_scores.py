@@ -49,9 +49,9 @@ def recall_at_k(
         `{K: fraction}` in the order of `ks`.
 
     Raises:
-        ValueError: `ks` is empty, a K is out of range, labels have another shape, only one of
-            gallery and gallery_labels is set, the widths differ, or `retrieval.Index` refuses the
-            embeddings or the metric.
+        ValueError: `ks` is empty, a K is out of range, labels have another shape, no query has an
+            item of its class, only one of gallery and gallery_labels is set, the widths differ, or
+            `retrieval.Index` refuses the embeddings or the metric.
     """
     task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation)
     ks = task.check_ks("ks", ks)
@@ -60,7 +60,7 @@ def recall_at_k(
 
 
 class PrecisionAtR(NamedTuple):
-    """Means over the queries with a match (NaN without any), and the number of other queries.
+    """Means over the queries with a match, and the number of other queries.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])

@@ -171,7 +171,8 @@ def retrieval_task(
     """Check the arguments of a retrieval score.
 
     Raises:
-        ValueError: As in `recall_at_k`, except for K, or the relation refuses the labels.
+        ValueError: As in `recall_at_k`, except for K, or the relation refuses the labels, or no
+            query has a relevant item.
     """
     relation = relations.get(relation)
     if relation.of_classes:
@@ -179,7 +180,7 @@ def retrieval_task(
             embeddings, labels, gallery, gallery_labels, metric
         )
         same_class = SameClassRelevance(codes, item_codes, gallery is None)
-        return RetrievalTask(queries, items, same_class, metric)
+        return _with_matches(RetrievalTask(queries, items, same_class, metric))
     check_together(gallery, gallery_labels)
     queries, items = rows_of_sets(embeddings, gallery, metric)
     of_queries = as_array("labels", labels)
@@ -191,7 +192,18 @@ def retrieval_task(
                 f"{given.shape}."
             )
     relevance = RelationRelevance(relation, of_queries, of_items, gallery is None)
-    return RetrievalTask(queries, items, relevance, metric)
+    return _with_matches(RetrievalTask(queries, items, relevance, metric))
+
+
+def _with_matches(task: RetrievalTask) -> RetrievalTask:
+    """Return a task in which at least one query has a relevant item, or raise `ValueError`."""
+    if not len(task.matched):
+        where = "another row" if task.own_rows else "a row of gallery_labels"
+        raise ArgumentError(
+            f"labels must contain at least one row whose class {where} also has, but got "
+            f"{len(task.queries)} rows without a match. Every score would be 0 or NaN."
+        )
+    return task
 
 
 def known_mean(values: Float64Array) -> float:

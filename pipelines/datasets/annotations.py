@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError
+from pipelines.text_files import text_bytes
 
 # Most characters of a line in a message. A damaged file can be one line of megabytes.
 _SHOWN = 200
@@ -21,7 +22,7 @@ def read_table(
     """Read lines of columns. Empty lines are ignored.
 
     Args:
-        path: Path of a UTF-8 file.
+        path: Path of a UTF-8 file. A byte-order mark is ignored.
         columns: Name of each column, and the function that converts its word (`np.int64`, `str`,
             ...) or raises ValueError or OverflowError. The last column takes the rest of the line.
         counted: Whether the first line is the number of lines after the header.
@@ -36,8 +37,8 @@ def read_table(
             twice, the file is empty, or its number of lines is not the announced one.
     """
     form = (separator or " ").join(columns)
-    with open(path, "rb") as file:
-        lines = [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
+    found = text_bytes(path).split(b"\n")
+    lines = [(number, line) for number, line in enumerate(found, start=1) if line.strip()]
     promised = None
     if counted and lines:
         promised = _parse(path, *lines.pop(0), {"number of images": np.int64}, None)[0]

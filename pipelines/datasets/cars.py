@@ -13,6 +13,7 @@ from keras_dml._common.extras import needing
 from pipelines.datasets import read_mat
 from pipelines.datasets.annotations import check_images, first
 from pipelines.datasets.files import (
+    check_one_class,
     checked_data_dir,
     folder_with,
     missing_file_error,
@@ -70,6 +71,7 @@ def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> 
             _check_boxes(file, boxes)
     paths = [path for part, _, _ in parts for path in part]
     classes, boxes = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
+    check_one_class(" and ".join(file for file, _, _ in lists), paths, classes)
     class_ids = np.unique(classes)
     table = ImageTable.from_paths(
         paths, classes, _class_names(names, class_ids), boxes if crop_to_box else None

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
-from pipelines.datasets.files import dataset_root, warn_of_other_counts
+from pipelines.datasets.files import check_one_class, dataset_root, warn_of_other_counts
 from pipelines.split import Unsplit
 from pipelines.table import MAX_BOX_PIXELS, ImageTable
 
@@ -47,6 +47,7 @@ def load(data_dir: str | os.PathLike[str] | None, crop_to_box: bool = False) -> 
     paths = [path for (path,) in images.values()]
     check_images(os.path.join(root, "images"), paths, "images.txt")
     class_of_row = np.array(labels)[:, 0]
+    check_one_class(os.path.join(root, "images.txt"), paths, class_of_row)
     class_ids = np.unique(class_of_row)
     table = ImageTable.from_paths(
         [os.path.join(root, "images", path) for path in paths],

@@ -2,12 +2,13 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
-from pipelines.table import ImageTable
+from pipelines.split import Split
+from pipelines.table import ImageTable, repeated_images
 
 LOGGER = logging.getLogger("pipelines")
 
@@ -101,3 +102,44 @@ def warn_of_other_counts(
             images,
             classes,
         )
+
+
+def check_one_class(
+    where: str, paths: Iterable[str], labels: Sequence[object] | np.ndarray
+) -> None:
+    """Check that each image file has one class, and warn about repeated rows.
+
+    Args:
+        where: Path of the list, for messages.
+        paths, labels: Path and class of each row.
+
+    Raises:
+        ValueError: A file has two classes, so two equal pictures would be a negative pair.
+    """
+    several, repeated = repeated_images([os.path.normpath(path) for path in paths], labels)
+    if several:
+        raise ArgumentError(
+            f"{where} must list each image under one class, but got {len(several)} images with "
+            f"two or more. The first: {several[0]}"
+        )
+    if repeated:
+        LOGGER.warning(
+            "%s: %d images have more than one row. The first: %s",
+            where, len(repeated), repeated[0],
+        )  # fmt: skip
+
+
+def check_separate(split: Split) -> None:
+    """Raise `ValueError` if an image file is in training and test."""
+    if split.train.paths is None:
+        return
+    trained = set(map(os.path.normpath, split.train.paths.tolist()))
+    for side in (split.test, split.gallery):
+        if side is None or side.paths is None:
+            continue
+        both = trained.intersection(map(os.path.normpath, side.paths.tolist()))
+        if both:
+            raise ArgumentError(
+                "data_dir must not have an image in both training and test, but got "
+                f"{len(both)}. The first: {min(both)}"
+            )

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
-from pipelines.datasets.files import dataset_root, warn_of_other_counts
+from pipelines.datasets.files import check_one_class, dataset_root, warn_of_other_counts
 from pipelines.split import Unsplit
 from pipelines.table import ImageTable
 
@@ -63,6 +63,7 @@ def load(data_dir: str | os.PathLike[str] | None) -> Unsplit:
         _check_classes(rows.values(), classes, f"{name} in {root}")
         paths += rows
         ids += [class_id for class_id, _ in rows.values()]
+    check_one_class(f"The lists in {root}", paths, ids)
     class_ids, labels = np.unique(ids, return_inverse=True)
     names, coarse_ids, pictures = zip(*(classes[number] for number in class_ids.tolist()))
     check_images(root, pictures, _CLASSES)

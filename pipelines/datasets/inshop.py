@@ -7,6 +7,7 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
 from pipelines.datasets.files import (
+    check_one_class,
     checked_data_dir,
     folder_with,
     missing_file_error,
@@ -55,6 +56,7 @@ def load(data_dir: str | os.PathLike[str] | None) -> Split:
     rows = read_table(path, columns, counted=True, header=True)
     check_images(images, rows, _LIST)
     items, sides = (np.array(column) for column in zip(*rows.values()))
+    check_one_class(path, rows, items)
     for side in NUM_IMAGES:
         if side not in sides:
             raise ArgumentError(

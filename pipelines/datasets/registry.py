@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from keras_dml._common.checks import check_bool, check_choice
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
-from pipelines.datasets.files import check_not_given
+from pipelines.datasets.files import check_not_given, check_separate
 from pipelines.datasets.tfds import PREFIX, tfds_split
 from pipelines.split import SPLITS, Split, Unsplit
 
@@ -43,6 +43,7 @@ def load_dataset(
     crop_to_box: bool = False,
     split: str = "first_classes",
     split_seed: int = 0,
+    several_classes: bool = False,
 ) -> Split:
     """Load a dataset and split it into training classes and unseen test classes.
 
@@ -76,10 +77,12 @@ def load_dataset(
         split: How to choose the classes: `"first_classes"`, `"random_classes"`, `"within_classes"`,
             or `"every_class"`, see `split_by_class`. Not for `"sop"`, `"inshop"`, and `"digits"`.
         split_seed: Seed of the random choices of `split`.
+        several_classes: Whether an image of `"table"` can have several classes, for a training with
+            texts or tags. Otherwise, two equal pictures would be a negative pair.
 
     Raises:
-        ValueError: The name is unknown, files are missing or disagree, or one side of the split is
-            empty.
+        ValueError: The name is unknown, files are missing or disagree, a file has two classes or is
+            in training and test, or one side of the split is empty.
     """
     crop_to_box = check_bool("crop_to_box", crop_to_box)
     if not isinstance(name, str):
@@ -108,6 +111,8 @@ def load_dataset(
             )
         check_not_given(name, "has an official split", **numbers)
     arguments: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
+    if _takes(name, "several_classes"):
+        arguments["several_classes"] = check_bool("several_classes", several_classes)
     if _takes(name, "data_dir"):
         arguments["data_dir"] = data_dir
     else:
@@ -121,9 +126,11 @@ def load_dataset(
         if error.argument != "num_classes":
             raise
         raise ArgumentError(error.renamed("train_classes + test_classes")) from error
-    if isinstance(loaded, Split):
-        return loaded
-    return loaded.split(**numbers, split=split, seed=split_seed)
+    if not isinstance(loaded, Split):
+        loaded = loaded.split(**numbers, split=split, seed=split_seed)
+    if split != "every_class":
+        check_separate(loaded)
+    return loaded
 
 
 def takes_split(name: str) -> bool:

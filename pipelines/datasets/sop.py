@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError
 from pipelines.datasets.annotations import check_images, first, read_table
-from pipelines.datasets.files import dataset_root, warn_of_other_counts
+from pipelines.datasets.files import check_one_class, dataset_root, warn_of_other_counts
 from pipelines.split import Split
 from pipelines.table import ImageTable
 
@@ -70,6 +70,7 @@ def _table(root: str, side: str, rows: Iterable[tuple]) -> ImageTable:
     name = f"Ebay_{side}.txt"
     paths = [path for _, _, path in rows]
     check_images(root, paths, name)
+    check_one_class(os.path.join(root, name), paths, [class_id for class_id, _, _ in rows])
     table = ImageTable.from_paths(
         [os.path.join(root, path) for path in paths], [class_id for class_id, _, _ in rows]
     )

@@ -101,6 +101,10 @@ MISTAKES = {
         ("{tiny} --output_dir={root}/text.jpg/run", "output_dir must be a writable folder"),
         ("{tiny} --backbone=resnet51", "backbone must be one of .*resnet50.*resnet51"),
         ("{tiny} --backbone=inceptionv3", "inceptionv3, but got 16.*at least 75"),
+        (
+            "{tiny} --images_per_class=1 --batch_size=4",
+            "images_per_class must be at least 2 for loss=.*but got 1",
+        ),
         ("{tiny} --weights=imagenet", "small_convnet"),
         ("{bare} --backbone=hub:{root}", "with a config.json"),
         ("{bare} --backbone={root}/gone.keras", "No such file"),

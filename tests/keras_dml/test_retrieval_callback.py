@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run_python
 from retrieval_sets import clusters
 
 from keras_dml._common.errors import ArgumentError
@@ -36,6 +37,10 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, number):
         part = slice(8 * number, 8 * number + 8)
         return VALIDATION[part], LABELS[part], np.ones(8)
+
+
+class Endless(Batches):
+    num_batches = None
 
 
 def test_the_logs_match_the_metrics():
@@ -145,6 +150,8 @@ def test_nearly_equal_embeddings_warn_once():
         ({"dataset": iter([])}, "dataset must be a repeatable dataset.*generator"),
         ({"gallery": iter([])}, "gallery must be a repeatable dataset"),
         ({"dataset": tf.data.Dataset.range(3).repeat()}, "must end"),
+        ({"dataset": Endless()}, "dataset must end, but got an endless PyDataset"),
+        ({"gallery": Endless()}, "gallery must end, but got an endless PyDataset"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -162,9 +169,42 @@ def test_unsuitable_data_fails_before_the_first_epoch():
         ([(IMAGES[:2], LABELS[:2])] * 3, None, "ks must be at most 5, .* but got .6,"),
         ((IMAGES[:6], LABELS[:6]), None, "ks must be at most 5, the number of other images"),
         ((IMAGES, LABELS), few, "ks must be at most 5, the number of images in gallery"),
+        ((IMAGES, np.arange(24)), None, "dataset must have two images of a class, but got none"),
+        ([(IMAGES[:9], np.arange(9)), (IMAGES[9:], np.arange(9, 24))], None, "two images of a"),
+        ((IMAGES, LABELS), [(IMAGES, LABELS + 6)], "an image of a class of gallery, but got none"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(model, [RetrievalEvaluation(dataset, ks=6, gallery=gallery)])
+    # A match between the second batches of both sets is enough.
+    parts = [(IMAGES[:4], LABELS[:4]), (IMAGES[4:], LABELS[4:])]
+    fit(network(), [RetrievalEvaluation(parts, gallery=[(IMAGES[:4], LABELS[:4] + 6), parts[1]])])
     with pytest.raises(ValueError, match="embedding_model must be set .* but got None"):
         RetrievalEvaluation((IMAGES, LABELS)).evaluate()
     assert int(model.optimizer.iterations) == 0
+
+
+ON_DEVICES = """
+import keras
+import numpy as np
+from keras_dml.callbacks import RetrievalEvaluation, StopAtNaN
+from keras_dml.losses import SupConLoss
+
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+assert len(keras.distribution.list_devices()) == 4
+images, labels = np.random.default_rng(0).normal(size=(10, 4)), np.arange(10) // 2
+model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
+model.compile("sgd", SupConLoss())
+callbacks = [RetrievalEvaluation((images, labels), batch_size=7), StopAtNaN((images, labels))]
+logs = model.fit(images[:8], labels[:8], batch_size=4, callbacks=callbacks, verbose=0).history
+assert 0 <= logs["val_recall@1"][0] <= 1
+model.set_weights([np.full_like(each, np.nan) for each in model.get_weights()])
+model.fit(images[:8], labels[:8], batch_size=4, callbacks=callbacks[1:], verbose=0)
+print(callbacks[1].cause)
+"""
+
+
+@pytest.mark.slow
+def test_the_devices_do_not_divide_the_last_batch():
+    flags = "--xla_force_host_platform_device_count=4"
+    printed = run_python("-c", ON_DEVICES, KERAS_BACKEND="jax", XLA_FLAGS=flags)
+    assert "kernel contained NaN or infinity before the epoch" in printed

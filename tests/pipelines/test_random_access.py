@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import time
 
 import keras
 import numpy as np
@@ -151,6 +152,101 @@ def test_fit_trains_on_the_steps_in_order():
     # Keras logs the mean of an epoch.
     means = [np.mean([sampler(step), sampler(step + 1)]) for step in (2, 4, 6)]
     np.testing.assert_allclose(history["loss"], means, rtol=1e-5)
+
+
+def fitted_steps(batches, sampler, **options):
+    """Return the mean rows of the epochs, which only the steps of these numbers have."""
+
+    def mean_row(labels, rows):
+        return keras.ops.mean(rows)
+
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.0), mean_row)
+    return model.fit(batches, verbose=0, **options).history["loss"]
+
+
+def means(sampler, *epochs):
+    return [np.mean([sampler(step) for step in steps]) for steps in epochs]
+
+
+ROWS = pipelines.ImageTable.from_arrays(np.arange(28.0, dtype="float32")[:, None], LABELS)
+
+
+@pytest.mark.any_backend
+def test_epochs_of_a_balanced_dataset_end_and_continue():
+    sampler = sampler_of(1)  # of 4 steps per epoch
+    assert sampler.steps_per_epoch == 4
+    dataset = pipelines.BalancedDataset(ROWS, sampler)
+    assert dataset.num_batches == 4
+    expected = means(sampler, range(4), range(4, 8), range(8, 12))
+    np.testing.assert_allclose(fitted_steps(dataset, sampler, epochs=3), expected, rtol=1e-5)
+    # Another fit continues.
+    more = means(sampler, range(12, 16))
+    np.testing.assert_allclose(fitted_steps(dataset, sampler), more, rtol=1e-5)
+    # Shorter epochs continue within the pass.
+    dataset = pipelines.BalancedDataset(ROWS, sampler, start_step=1, steps_per_epoch=6)
+    losses = fitted_steps(dataset, sampler, epochs=3, steps_per_epoch=3)
+    expected = means(sampler, range(1, 4), range(4, 7), range(7, 10))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.any_backend
+def test_a_sampler_without_epochs_has_no_end():
+    def sampler(step):
+        return np.arange(step, step + 2)
+
+    sampler.batch_size = 2
+    dataset = pipelines.BalancedDataset(ROWS, sampler)
+    assert dataset.num_batches is None
+    losses = fitted_steps(dataset, sampler, epochs=2, steps_per_epoch=5)
+    np.testing.assert_allclose(losses, means(sampler, range(5), range(5, 10)), rtol=1e-5)
+    finite = pipelines.BalancedDataset(ROWS, sampler, steps_per_epoch=3)
+    losses = fitted_steps(finite, sampler, epochs=2)
+    np.testing.assert_allclose(losses, means(sampler, range(3), range(3, 6)), rtol=1e-5)
+
+
+@pytest.mark.any_backend
+def test_epochs_of_tf_data_end_and_continue():
+    tf = pytest.importorskip("tensorflow")
+    sampler = sampler_of(1)
+
+    def with_transform(source, seed):
+        return tf.cast(source, tf.float32)
+
+    pixels = np.arange(28, dtype="uint8")[:, None, None, None]
+    images = pipelines.ImageTable.from_arrays(pixels, LABELS)
+    for batches in (
+        pipelines.training_batches(ROWS, sampler, steps_per_epoch=4),
+        pipelines.training_batches(images, sampler, with_transform, steps_per_epoch=4),
+        pipelines.balanced(tf.data.Dataset.from_tensor_slices((ROWS.arrays, LABELS)), 3, 2, seed=1),
+    ):
+        expected = means(sampler, range(4), range(4, 8), range(8, 12))
+        np.testing.assert_allclose(
+            np.ravel(fitted_steps(batches, sampler, epochs=3)), expected, rtol=1e-5
+        )
+
+
+def test_tf_data_and_a_py_dataset_have_the_same_epochs():
+    sampler = sampler_of(3)
+    batches = pipelines.training_batches(ROWS, sampler, start_step=2, steps_per_epoch=4)
+    dataset = pipelines.BalancedDataset(ROWS, sampler, start_step=2)
+    epochs = [*batches.as_numpy_iterator(), *batches.as_numpy_iterator()]
+    others = [*dataset.get_numpy_iterator(), *dataset.get_numpy_iterator()]
+    for step, (one, other) in enumerate(zip(epochs, others, strict=True)):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+        np.testing.assert_array_equal(one[0].ravel(), sampler(step + 2))
+    # An iteration that is not complete begins again, although buffers may hold its last batch.
+    next(iter(batches))
+    np.testing.assert_array_equal(next(iter(batches))[0].numpy().ravel(), sampler(10))
+    short = pipelines.training_batches(ROWS, sampler, steps_per_epoch=2)
+    for _ in range(20):
+        assert next(iter(short))[0].numpy().ravel().tolist() == sampler(0).tolist()
+        time.sleep(0.002)
+    with pytest.raises(ValueError, match="num_steps must be None with steps_per_epoch"):
+        pipelines.training_batches(ROWS, sampler, num_steps=3, steps_per_epoch=4)
+    with pytest.raises(ValueError, match="steps_per_epoch must be"):
+        pipelines.BalancedDataset(ROWS, sampler, steps_per_epoch=0)
 
 
 WORKS = """

@@ -280,3 +280,33 @@ def test_names_that_are_not_utf_8_stay_different_classes():
     names = [b"\xff", b"\xfe", b"a", b"\xff"]
     table = table_from_dataset(tf.data.Dataset.from_tensor_slices((np.eye(4), names)))
     assert table.num_classes == 3 and table.labels[0] == table.labels[3]
+
+
+def test_a_table_with_a_file_under_two_classes(tmp_path):
+    rows = ["a.jpg,cat", "b.jpg,cat", "./a.jpg,dog", "c.jpg,dog", "c.jpg,dog", "d.jpg,owl"]
+    file = tmp_path / "animals.csv"
+    file.write_text("path,label\n" + "\n".join(rows))
+    with pytest.raises(ValueError, match=r"animals.csv must list each .* but got 1 .*a\.jpg"):
+        pipelines.load_dataset("table", data_dir=file)
+    # Texts and tags allow several classes, but not in training and test.
+    with pytest.raises(ValueError, match="both training and test, but got 1"):
+        pipelines.load_dataset("table", data_dir=file, several_classes=True, train_classes=1)
+    split = pipelines.load_dataset("table", data_dir=file, several_classes=True, train_classes=2)
+    assert len(split.train) == 5
+    # One row twice, on both sides of each class.
+    file.write_text("path,label\na.jpg,cat\na.jpg,cat\nb.jpg,dog\nc.jpg,dog")
+    with pytest.raises(ValueError, match="both training and test, but got 1"):
+        pipelines.load_dataset("table", data_dir=file, split="within_classes")
+    pipelines.load_dataset("table", data_dir=file, split="every_class")
+
+
+def test_csv_files_in_other_encodings_are_named(tmp_path):
+    file, text = tmp_path / "animals.csv", "path,label\na.jpg,cat\nb.jpg,dog\n"
+    file.write_bytes(text.encode("utf-8-sig"))
+    assert pipelines.read_table(file).class_names == ("cat", "dog")
+    file.write_bytes(text.encode("utf-16"))
+    with pytest.raises(ValueError, match=r"animals.csv must be text in UTF-8, but got UTF-16\."):
+        pipelines.read_table(file)
+    file.write_bytes(text.replace("\n", "\r").encode())
+    with pytest.raises(ValueError, match="animals.csv must have lines .* carriage returns only"):
+        pipelines.read_table(file)

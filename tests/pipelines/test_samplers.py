@@ -1,8 +1,10 @@
 """Samplers: balance, permutations, tags, hierarchies, catalogs, and mistakes."""
 
+import itertools
 import math
 import pickle
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from pipelines import (
     TagSampler,
 )
 from pipelines.permutation import SORTED_UP_TO, derive_keys, permuted, seed_key
+from pipelines.samplers import balanced_batches
 
 RNG = np.random.default_rng(0)
 TAGS = (RNG.random((60, 7)) < 0.3).astype(int)
@@ -230,6 +233,46 @@ def test_a_batch_has_products_of_each_category_and_images_of_each_product():
         assert len(np.unique(groups[:, :, 0].reshape(6, 2), axis=0)) == 6
         seen[rows] += 1
     assert (seen > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("categories", "products", "images"),
+    [(1, 1, 2), (2, 3, 2), (3, 2, 4), (4, 7, 1), (2, 4, 3)],
+)
+def test_all_images_of_a_product_come_up_equally_often_at_any_time(categories, products, images):
+    """With 2, 3, 5, and 9 products of 1 to 11 images, so that some of them repeat in a batch."""
+    sizes = np.random.default_rng(0).integers(1, 12, 19)
+    of_products = np.repeat(np.arange(19), sizes)
+    category = np.searchsorted([2, 5, 10], np.arange(19), side="right")
+    paths = np.stack([category[of_products], of_products], axis=1)
+    sampler = HierarchySampler(paths, categories, products, images, seed=1)
+    seen = np.zeros(len(paths), int)
+    for step in range(60):
+        np.add.at(seen, sampler(step), 1)
+        for product in range(19):
+            assert np.ptp(seen[of_products == product]) <= 1
+
+
+def test_a_large_product_is_not_starved_and_pairs_change():
+    large = np.repeat([[0, number] for number in range(11)], [10] * 10 + [1000], axis=0)
+    sampler = HierarchySampler(large, 1, products_per_category=2, images_per_product=2)
+    shown = np.concatenate([sampler(step) for step in range(1000)])
+    assert len(np.unique(shown[shown >= 100])) > 350  # of 2 images in 2 of 11 batches
+    # All products are in each batch.
+    sampler = HierarchySampler(large[:40], 1, products_per_category=4, images_per_product=2)
+    pairs = [set(sampler(step)[:2].tolist()) for step in range(10)]
+    assert all(one != other for one, other in itertools.pairwise(pairs))
+
+
+def test_batches_without_positives_warn_once():
+    labels = np.arange(8) // 2
+    with pytest.warns(UserWarning, match="images_per_class=1 .*A loss over pairs learns nothing"):
+        BalancedSampler(labels, 4, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BalancedSampler(labels, 2, 2)
+        HierarchySampler(np.stack([labels // 2, labels], axis=1), 2, 1, 2)
+        balanced_batches(labels, 4, images_per_class=1)  # of a command, which checks its loss
 
 
 def test_small_categories_and_products_repeat():

@@ -1,6 +1,7 @@
 """Tables of images, their labels and boxes, and their splits and folds."""
 
 import dataclasses
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -274,3 +275,25 @@ def test_transforms_of_numpy_and_python_numbers_are_equal():
     assert repr(given) == repr(ours)
     evaluation = EvaluationTransform(np.int64(32), np.int16(40))
     assert repr(evaluation) == repr(EvaluationTransform(32, 40))
+
+
+def test_an_image_under_two_classes_is_a_warning():
+    with pytest.warns(UserWarning, match=r"1 images have two classes or more.*first: a\.jpg"):
+        ImageTable.from_paths(["a.jpg", "b.jpg", "a.jpg"], ["cat", "cat", "dog"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ImageTable.from_paths(["a.jpg", "a.jpg"], ["cat", "cat"])
+        # Two objects in one picture.
+        ImageTable.from_paths(["a.jpg"] * 2, ["cat", "dog"], boxes=[[0, 0, 9, 9], [0, 9, 9, 9]])
+
+
+def test_labels_that_differ_only_in_form_give_one_warning(caplog):
+    labels = ["Cat", "cat", "dog", "1", "1.0", "hot dog", "hot  dog", "owl", "nan", "NAN", "1_0"]
+    ImageTable.from_paths([f"{number}.jpg" for number in range(11)], labels)
+    (line,) = caplog.messages
+    assert "'1' and '1.0'" in line and "'Cat' and 'cat'" in line and "'NAN' and 'nan'" in line
+    assert "'hot  dog' and 'hot dog'" in line and "owl" not in line and "1_0" not in line
+    caplog.clear()
+    ImageTable.from_arrays(np.zeros((3, 2), "float32"), [1, 10, 100])
+    ImageTable.from_arrays(np.zeros((2, 2), "float32"), [0, 1], ["Cat", "cat"])  # on purpose
+    assert not caplog.messages

@@ -78,4 +78,18 @@ def objective_of(options: RunOptions) -> Objective:
         kind = JointClassifier if kind is Classifier else Joint
     objective = kind(options)
     objective.check()
+    _check_positives(options)
     return objective
+
+
+def _check_positives(options: RunOptions) -> None:
+    """Raise `UsageError` if a loss over pairs trains on batches without two images of a class."""
+    over_pairs = losses.LOSSES[options.loss].kind in ("pairs", "statistics_network")
+    elsewhere = options.candidates == "catalog" or options.memory or options.relation is not None
+    if options.sampler != "balanced" or elsewhere or not (over_pairs or options.also):
+        return
+    if options.of_samplers["images_per_class"] == 1:
+        raise UsageError(
+            f"images_per_class must be at least 2 for loss={options.also or options.loss}, but got "
+            "1. A loss over pairs needs two images of a class in a batch."
+        )

@@ -95,6 +95,9 @@ def test_one_photograph_per_test_class_cannot_be_measured():
         check_can_be_measured(single)
     check_can_be_measured(dataclasses.replace(single, gallery=single.test))
     check_can_be_measured(data(2))
+    within = split_by_class(ImageTable.from_paths(2 * names, 2 * names), split="within_classes")
+    with pytest.raises(UsageError, match="two images or more"):
+        check_can_be_measured(within)
 
 
 BEGINS, GOES_ON = (

@@ -1,5 +1,7 @@
 """Inputs of the losses: class ids, embeddings of all types and dtypes, and empty batches."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -280,3 +282,16 @@ def test_an_unknown_argument_names_the_nearest():
 def test_a_name_of_another_library_suggests_ours(name, ours):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean {ours}"):
         getattr(losses, name)
+
+
+def test_an_eager_batch_without_positives_warns():
+    loss = losses.MultiSimilarityLoss()
+    with pytest.warns(UserWarning, match="A batch had no two images of a class"):
+        loss(np.arange(8), Z)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(PLAIN, Z)
+        loss(PLAIN[:1], Z[:1])
+        # The positives are the other set.
+        loss.between(np.arange(8), Z, np.arange(8), Z)
+        losses.ArcFaceLoss()(np.arange(4), np.eye(4, dtype="float32"))

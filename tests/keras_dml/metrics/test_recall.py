@@ -12,8 +12,10 @@ from keras_dml.metrics import (
     nearest_neighbors,
     neighbors,
     precision_at_r,
+    ranking_scores,
     recall_at_k,
 )
+from keras_dml.relations import SharesLabel
 from keras_dml.retrieval import METRICS
 
 
@@ -113,9 +115,22 @@ def test_precision_agrees_with_a_naive_loop(metric, monkeypatch):
 
 
 def test_queries_without_matches():
-    found = precision_at_r(np.eye(3), ["a", "b", "c"])
-    assert np.isnan(found.map_at_r) and np.isnan(found.r_precision)
-    assert found.queries_without_match == 3
+    found = precision_at_r(np.eye(4), ["a", "b", "c", "c"])
+    assert not np.isnan(found.map_at_r) and found.queries_without_match == 2
+    z, labels = np.eye(3), ["a", "b", "c"]
+    gallery = {"gallery": z, "gallery_labels": ["d", "e", "f"]}
+    for score in (
+        lambda **more: precision_at_r(z, labels, **more),
+        lambda **more: recall_at_k(z, labels, [1], **more),
+        lambda **more: ranking_scores(z, labels, [1], **more),
+        lambda **more: evaluate(z, labels, [1], **more),
+    ):
+        with pytest.raises(ValueError, match="another row also has, but got 3 rows"):
+            score()
+        with pytest.raises(ValueError, match="gallery_labels also has, but got 3 rows"):
+            score(**gallery)
+    with pytest.raises(ValueError, match="without a match"):
+        precision_at_r(z, np.eye(3, dtype=int), relation=SharesLabel())
 
 
 def test_class_mean_accuracy_agrees_with_its_definition():

@@ -11,6 +11,7 @@ from official_layouts import (
     write_cub,
     write_groceries,
     write_inshop,
+    write_mat,
     write_sop,
 )
 
@@ -339,3 +340,99 @@ def test_a_file_that_crashes_the_subprocess(tmp_path, monkeypatch):
     monkeypatch.setattr(read_mat, "__file__", str(tmp_path / "child.py"))
     with pytest.raises(ValueError, match="MATLAB file: the reader crashed with signal 11"):
         cars.load(write_cars(tmp_path / "data"))
+
+
+def replace_in(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def sop_twice(root):
+    # The image of class 1 is also the one of class 2.
+    replace_in(write_sop(root) / "Ebay_train.txt", "chair_final/2_3.JPG", "./chair_final/1_2.JPG")
+
+
+def cub_twice(root):
+    replace_in(
+        write_cub(root) / "images.txt",
+        "002.Bird_2/Bird_0003.jpg",
+        "002.Bird_2/../001.Bird_1/Bird_0001.jpg",
+    )
+
+
+def cars_twice(root):
+    write_cars(root)
+    paths = [f"car_ims/{image:06}.jpg" for image in (1, 2, 2, 4, 5)]
+    write_mat(root / "cars_annos.mat", (1, 1, 2, 99, 100), "relative_im_path", paths)
+
+
+def inshop_twice(root):
+    # The list refuses equal names.
+    write_inshop(root)
+    list_of = root / "list_eval_partition.txt"
+    replace_in(list_of, "img/WOMEN/Tees/id_00000002/02", "img/WOMEN//Tees/id_00000001/00")
+
+
+def groceries_twice(root):
+    write_groceries(root)
+    replace_in(
+        root / "val.txt", "val/Fruit/Kind_0/Kind_1/Kind_1_000.jpg",
+        "train/Fruit/Kind_0/Kind_0/Kind_0_000.jpg",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("sop", sop_twice),
+        ("cub", cub_twice),
+        ("cars", cars_twice),
+        ("inshop", inshop_twice),
+        ("groceries", groceries_twice),
+    ],
+)
+def test_a_file_under_two_classes_is_an_error(name, write, tmp_path):
+    write(tmp_path)
+    with pytest.raises(ValueError, match="list each image under one class, but got 1 images"):
+        load_dataset(name, data_dir=tmp_path)
+
+
+def test_a_file_in_training_and_test_is_an_error(tmp_path):
+    write_sop(tmp_path)
+    replace_in(tmp_path / "Ebay_test.txt", "chair_final/3_4.JPG", "chair_final/1_1.JPG")
+    with pytest.raises(ValueError, match=r"both training and test, but got 1\. .*1_1\.JPG"):
+        load_dataset("sop", data_dir=tmp_path)
+
+
+def test_a_repeated_row_is_a_warning(tmp_path, caplog):
+    write_sop(tmp_path)
+    replace_in(tmp_path / "Ebay_train.txt", "chair_final/1_2.JPG", "chair_final/1_1.JPG")
+    load_dataset("sop", data_dir=tmp_path)
+    (line,) = [each for each in caplog.messages if "more than one row" in each]
+    assert "Ebay_train.txt: 1 images" in line and line.endswith("1_1.JPG")
+
+
+LISTS = {
+    "sop": (write_sop, "Ebay_train.txt"),
+    "cub": (write_cub, "images.txt"),
+    "inshop": (write_inshop, "list_eval_partition.txt"),
+    "groceries": (write_groceries, "classes.csv"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_with_a_byte_order_mark_and_other_encodings(name, tmp_path):
+    write, file = LISTS[name]
+    path = write(tmp_path) / file
+    expected = load_dataset(name, data_dir=tmp_path).train.paths.tolist()
+    text = path.read_text()
+    path.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert load_dataset(name, data_dir=tmp_path).train.paths.tolist() == expected
+    for encoding in ("utf-16", "utf-16-be", "utf-16-le"):
+        path.write_bytes(text.encode(encoding))
+        with pytest.raises(ValueError, match=f"{file} must be text in UTF-8, but got UTF-16"):
+            load_dataset(name, data_dir=tmp_path)
+    path.write_bytes(text.replace("\n", "\r").encode())
+    with pytest.raises(ValueError, match=f"{file} must have lines that .* carriage returns only"):
+        load_dataset(name, data_dir=tmp_path)
