@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import StrPath
-from keras_dml._files.atomic import replacing_folder
+from keras_dml._files.atomic import read_folder, replacing_folder
 from keras_dml._files.checksums import check_same, folder_checksums
 from keras_dml.retrieval.items import EMBEDDINGS, Items
 
@@ -91,6 +91,16 @@ def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Ite
     wanted = f"an index of format {FORMAT} or older"
     advice = f"It has format {description['format']}. Install a newer version of keras-dml."
     raise argument_error("path", wanted, os.fspath(path), advice=advice)
+
+
+def index_files(path: StrPath) -> list[str]:
+    """Return the relative paths of the files of an index, without other files in its folder.
+
+    Raises:
+        ValueError: As for `read_index`.
+    """
+    description, _ = read_folder(path, lambda folder: read_index(folder, path))
+    return list(description[_CHECKSUMS])
 
 
 def _digest(description: Mapping[str, Any]) -> str:
