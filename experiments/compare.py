@@ -8,7 +8,14 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from experiments.options import RunOptions, given_for_run, option, parse, run_command
+from experiments.options import (
+    RunOptions,
+    command_line_only_words,
+    given_for_run,
+    option,
+    parse,
+    run_command,
+)
 from experiments.training.child_runs import flag_files, run_recipe
 
 if TYPE_CHECKING:
@@ -72,7 +79,7 @@ def main(argv: list[str]) -> None:
     table = write_table(output / "comparison", table_of(lines))
     page = output / "comparison.html"
     in_order = {line["recipe"]: folders[line["recipe"]] for line in lines[: len(recipes)]}
-    write_comparison_page(page, forwarded, lines, histories, _same_queries(in_order))
+    write_comparison_page(page, forwarded, lines, histories, _same_queries(in_order, options))
     for folder in folders.values():
         add_link(folder / REPORT, page, "Comparison")
     print(f"\n{table}\n\nbest: {lines[0]['recipe']}, cosine R@1 {100 * lines[0][MAIN]:.1f} %")
@@ -81,14 +88,15 @@ def main(argv: list[str]) -> None:
     print(f"pictures: {page}\ntable: {output / 'comparison'}.md, .csv, .tex")
 
 
-def _same_queries(folders: Mapping[str, pathlib.Path]) -> Grid | None:
+def _same_queries(folders: Mapping[str, pathlib.Path], given: CompareOptions) -> Grid | None:
     """Return the same queries by each run; None if the images are missing or differ."""
     from experiments.options import data
     from experiments.pages.retrieval import same_queries
     from experiments.training.run_files import FLAGS_FILE
 
     first = next(iter(folders.values()))
-    options = parse(RunOptions, ["compare", f"--flagfile={first / FLAGS_FILE}"])
+    words = [f"--flagfile={first / FLAGS_FILE}", *command_line_only_words(given)]
+    options = parse(RunOptions, ["compare", *words])
     try:
         images = data.load(options)
     except (ValueError, OSError):  # moved, or not on this machine

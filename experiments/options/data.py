@@ -55,6 +55,7 @@ def load(options: DataOptions) -> Split:
         crop_to_box=options.crop_to_box,
         split=options.class_split,
         split_seed=options.split_seed,
+        outside_paths=options.outside_paths,
     )
     if options.fold is None:
         return split

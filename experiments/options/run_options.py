@@ -147,6 +147,8 @@ class DataOptions(Options):
         fold: K/N: divide the training classes into N parts, test on part K, and train on the
             others. The test classes stay unseen. experiments.study --search uses folds.
         crop_to_box: cub, cars: crop every image to its bounding box. Most papers do not.
+        outside_paths: table: also read images with absolute paths and paths out of the table's
+            folder (..). Only for tables that you trust. Flag files cannot set it.
     """
 
     group = DATA
@@ -159,6 +161,7 @@ class DataOptions(Options):
     split_seed: int = option(0, lower_bound=0)
     fold: str | None = option(None, convert=normal_fold)
     crop_to_box: bool = option(False)
+    outside_paths: bool = option(False, command_line_only=True)
 
     @property
     def keeps_nothing_back(self) -> bool:

@@ -43,6 +43,7 @@ def load_dataset(
     crop_to_box: bool = False,
     split: str = "first_classes",
     split_seed: int = 0,
+    outside_paths: bool = True,
 ) -> Split:
     """Load a dataset and split it into training classes and unseen test classes.
 
@@ -76,12 +77,15 @@ def load_dataset(
         split: How to choose the classes: `"first_classes"`, `"random_classes"`, `"within_classes"`,
             or `"every_class"`, see `split_by_class`. Not for `"sop"`, `"inshop"`, and `"digits"`.
         split_seed: Seed of the random choices of `split`.
+        outside_paths: Whether `"table"` can name images outside its folder, as in
+            `pipelines.read_table`. Other datasets cannot.
 
     Raises:
         ValueError: The name is unknown, files are missing or disagree, or one side of the split is
             empty.
     """
     crop_to_box = check_bool("crop_to_box", crop_to_box)
+    outside_paths = check_bool("outside_paths", outside_paths)
     if not isinstance(name, str):
         raise argument_error("name", "a string", name, ArgumentTypeError)
     check_choice("split", split, SPLITS)
@@ -108,6 +112,8 @@ def load_dataset(
             )
         check_not_given(name, "has an official split", **numbers)
     arguments: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
+    if _takes(name, "outside_paths"):
+        arguments["outside_paths"] = outside_paths
     if _takes(name, "data_dir"):
         arguments["data_dir"] = data_dir
     else:

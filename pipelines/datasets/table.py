@@ -12,14 +12,14 @@ _EXPECTED = (
 )
 
 
-def load(data_dir: str | os.PathLike[str] | None) -> Unsplit:
+def load(data_dir: str | os.PathLike[str] | None, outside_paths: bool = True) -> Unsplit:
     """A CSV, TSV, or Parquet file as data_dir. By default, the first half of the classes trains.
 
-    See `pipelines.read_table` for its columns.
+    See `pipelines.read_table` for its columns and for `outside_paths`.
 
     Raises:
         ValueError: `data_dir` is not set, or as for `read_table`.
     """
     if not data_dir:
         raise argument_error("data_dir", _EXPECTED, data_dir)
-    return Unsplit(read_table(data_dir))
+    return Unsplit(read_table(data_dir, outside_paths=outside_paths))
