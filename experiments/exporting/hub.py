@@ -48,9 +48,7 @@ def check_target(to: str, index: pathlib.Path | None) -> tuple[str, pathlib.Path
                 names = [posixpath.join(place, name) for name in index_files(folder)]
                 check_files(index, names)
             except ArgumentError as error:
-                raise UsageError(
-                    f"index must be an undamaged index without links. {error}"
-                ) from error
+                raise UsageError(f"index must be a whole index without links. {error}") from error
             return repository, folder
     raise UsageError(f"index must be a folder of experiments.index, but got {index}.")
 
