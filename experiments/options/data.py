@@ -6,7 +6,7 @@ import dataclasses
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -205,9 +205,9 @@ def _of_line(line: str) -> tuple[str, str]:
     return json.loads(name) if name.startswith('"') else name, reason
 
 
-def classes_in_words(table: pipelines.ImageTable) -> str:
-    """Return the first three classes of a table and the last one."""
-    names = [visible(name) for name in table.class_names]
+def classes_in_words(table: pipelines.ImageTable, shown: Callable[[str], str] = visible) -> str:
+    """Return the first three classes of a table and the last one, each as `shown` returns it."""
+    names = [shown(name) for name in table.class_names]
     return ", ".join(names if len(names) <= 5 else [*names[:3], "…", names[-1]])
 
 
