@@ -106,7 +106,7 @@ class VisualSearch:
 
     def read(self, item: int) -> bytes:
         """Read an image's file."""
-        return self.images.read(self._paths[item])
+        return self.images.read(self._paths[item], self.max_pixels)
 
     def search(
         self, encoded: bytes, k: int, conditions: Conditions = ANYTHING, but: int | None = None
