@@ -139,7 +139,8 @@ def not_an_image(
     row, _, reason = bad[0]
     more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
     name = image_names(side, table)[row]
-    raised = ", a higher --max_pixels takes them" if reason.endswith(" pixels") else ""
+    of_size = reason.endswith((" pixels", " MB"))
+    raised = ", a higher --max_pixels takes them" if of_size else ""
     return (
         f"not an image that can be read: {name} ({reason}){more}. "
         f"--skip_bad_images leaves such files out{raised}"

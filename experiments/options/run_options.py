@@ -122,7 +122,8 @@ class ImageLimitOptions(Options):
 
     Attributes:
         max_pixels: Largest number of pixels of an image file. A larger image is never decoded: a
-            file of 17 KB can need 5 GB.
+            file of 17 KB can need 5 GB. A file of more than 256 MB, or of more than 5 bytes for
+            each of these pixels if that is more, is never opened.
     """
 
     group = DATA
