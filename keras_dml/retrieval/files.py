@@ -86,7 +86,9 @@ def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Ite
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
     # Of the JSON reader. The checksums in the file cover all other files.
-    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+    except (
+        AttributeError, KeyError, MemoryError, OSError, RecursionError, TypeError, ValueError
+    ) as error:  # fmt: skip
         raise damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
     wanted = f"an index of format {FORMAT} or older"
     advice = f"It has format {description['format']}. Install a newer version of keras-dml."
