@@ -93,7 +93,11 @@ def test_a_file_of_embeddings_with_other_files(special, tmp_path, capsys):
     rows = np.random.default_rng(0).normal(size=(len(paths), 4)).astype("float32")
     file = tmp_path / "rows.npz"
     np.savez(file, embeddings=rows, labels=np.arange(len(paths)) // 2, paths=paths)
+    found = {}
     for name, *words in (["evaluate", "--noclustering"], ["audit"]):
         output = tmp_path / name
         assert command_of(name)(f"--embeddings={file}", f"--output_dir={output}", *words) == 0
-        assert "not a regular file" in capsys.readouterr().out
+        found[name] = capsys.readouterr().out
+    assert "not a regular file" in found["evaluate"]
+    for reason in special.values():
+        assert reason in (tmp_path / "audit" / "audit.html").read_text()

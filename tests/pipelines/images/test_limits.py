@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
-from image_files import animated, encode, png, readable_files
+from image_files import animated, encode, png, readable_files, smooth
 
 from experiments.evaluation.pictures import checked_picture, thumbnail
 from pipelines import (
