@@ -8,7 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.options import RunOptions, given_for_run, option, parse, run_command
+from experiments.options import (
+    RunOptions,
+    command_line_only_words,
+    given_for_run,
+    option,
+    parse,
+    run_command,
+)
 from experiments.training.child_runs import flag_files, run_recipe
 
 if TYPE_CHECKING:
@@ -49,11 +56,14 @@ def main(argv: list[str]) -> None:
     from experiments.evaluation.held_folder import held
 
     with held(output, "output_dir"):
-        _compare(recipes, output, forwarded)
+        _compare(options, recipes, output, forwarded)
 
 
 def _compare(
-    recipes: Sequence[pathlib.Path], output: pathlib.Path, forwarded: Sequence[str]
+    options: CompareOptions,
+    recipes: Sequence[pathlib.Path],
+    output: pathlib.Path,
+    forwarded: Sequence[str],
 ) -> None:
     # These imports take seconds. A mistyped flag is reported before them.
     from experiments.evaluation.conclusions import below_raw_pixels
@@ -82,7 +92,7 @@ def _compare(
     table = write_table(output / "comparison", table_of(lines))
     page = output / "comparison.html"
     in_order = {line["recipe"]: folders[line["recipe"]] for line in lines[: len(recipes)]}
-    write_comparison_page(page, forwarded, lines, histories, _same_queries(in_order))
+    write_comparison_page(page, forwarded, lines, histories, _same_queries(in_order, options))
     for folder in folders.values():
         add_link(folder / REPORT, page, "Comparison")
     best = lines[0]["recipe"]
@@ -94,14 +104,15 @@ def _compare(
     print(f"pictures: {page}\ntable: {output / 'comparison'}.md, .csv, .tex")
 
 
-def _same_queries(folders: Mapping[str, pathlib.Path]) -> Grid | None:
+def _same_queries(folders: Mapping[str, pathlib.Path], given: CompareOptions) -> Grid | None:
     """Return the same queries by each run; None if the images are missing or differ."""
     from experiments.options import data
     from experiments.pages.retrieval import same_queries
     from experiments.training.run_files import FLAGS_FILE
 
     first = next(iter(folders.values()))
-    options = parse(RunOptions, ["compare", f"--flagfile={first / FLAGS_FILE}"])
+    words = [f"--flagfile={first / FLAGS_FILE}", *command_line_only_words(given)]
+    options = parse(RunOptions, ["compare", *words])
     try:
         images = data.load(options)
     except (ValueError, OSError):  # moved, or not on this machine

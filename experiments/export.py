@@ -14,7 +14,14 @@ from experiments.options.together import check_together
 from experiments.options.values import normal_path
 
 _MODEL = "Model"
-_OVERRIDING = ("data_dir", "eval_batch_size", "import_modules", "trust_code", "max_pixels")
+_OVERRIDING = (
+    "data_dir",
+    "eval_batch_size",
+    "import_modules",
+    "trust_code",
+    "max_pixels",
+    "outside_paths",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +36,8 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
         int8: Use 8-bit integers: about a quarter of the size.
         examples: int8: number of the run's training images that set the integers' scales.
         data_dir: Folder of the run's dataset, if it has moved.
+        outside_paths: table: also read images with absolute paths and paths out of the table's
+            folder (..). Only for tables that you trust. Flag files cannot set it.
         eval_batch_size: Images per batch.
         output_dir: Output folder. Default: RUN/exports/FORMAT, or FORMAT-int8.
         to: hf:USER/NAME: upload the export, the run's .keras file, the model card, and the
@@ -58,6 +67,7 @@ the lost recall, and the time per image, and writes a model card.
     int8: bool = option(False)
     examples: int = option(200, lower_bound=1, needs="int8")
     data_dir: str | None = option(None, _MODEL, convert=normal_path)
+    outside_paths: bool = option(False, _MODEL, command_line_only=True)
     eval_batch_size: int = option(64, _MODEL, lower_bound=1)
     output_dir: str | None = option(None)
     to: str | None = option(None, command_line_only=True)

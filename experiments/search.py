@@ -21,6 +21,7 @@ from experiments.options.values import absolute, absolute_place
 from experiments.searching.addresses import is_address, parsed_address
 from experiments.searching.answer import GROUP_SIMILARITY, Answer, Conditions, answers_text, json_of
 from keras_dml._common.extras import needing
+from pipelines.image_files import read_image
 
 if TYPE_CHECKING:
     from experiments.searching.visual_search import VisualSearch
@@ -174,7 +175,7 @@ def _answers(
     answers = []
     for name, in_folder in _query_files(options.query):
         try:
-            encoded = pathlib.Path(name).read_bytes()
+            encoded = read_image(name, options.max_pixels)
         except OSError as error:
             raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
         try:

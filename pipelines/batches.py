@@ -5,6 +5,7 @@ therefore returns the same bits as one that starts at 0 and has reached step s. 
 Python. Each step looks up its rows, so no graph contains the paths of a whole dataset.
 """
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -14,12 +15,15 @@ import tensorflow as tf
 
 from keras_dml._common.checks import check_bool, check_whole
 from keras_dml._common.errors import ArgumentError, argument_error
-from pipelines import heic
 from pipelines.checks import as_integers, check_callable
+from pipelines.image_files import check_image
 from pipelines.images.decode import Source
+from pipelines.images.file_bytes import is_jpeg
+from pipelines.images.file_checks import readable
 from pipelines.images.tensorflow_transforms import transform_batch
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
-from pipelines.python_calls import delivered, map_numpy
+from pipelines.max_pixels import max_pixels_of
+from pipelines.python_calls import delivered, map_numpy, on_files
 from pipelines.samplers import Sampler
 from pipelines.steps import MOST_STEPS, Passes, Steps
 from pipelines.table import ImageTable, check_table, plain_rows
@@ -93,7 +97,7 @@ def training_batches(
 
     def look_up(step: np.ndarray) -> tuple[np.ndarray, ...]:
         rows, seeds = (column[share] for column in steps.draw(int(step), 2))
-        return *_sources(table, rows), seeds.view(np.int64), table.labels[rows]
+        return *_sources(table, rows, transform), seeds.view(np.int64), table.labels[rows]
 
     passes = _passes(steps, steps_per_epoch, replicas)
     batches = _images(
@@ -273,7 +277,11 @@ def evaluation_batches(
             slot = turn * replicas + context.input_pipeline_id * fed + replica
             rows = np.minimum(first_row + slot * size + np.arange(size), len(table) - 1)
             drawn = () if seeds is None else (seeds[rows],)
-            return *_sources(table, rows), *drawn, *((table.labels[rows],) if labels else ())
+            return (
+                *_sources(table, rows, transform),
+                *drawn,
+                *((table.labels[rows],) if labels else ()),
+            )
 
         elements = tf.data.Dataset.range(number * fed)
         return _images(table, transform, elements, look_up, seeds is not None, labels, size, False)
@@ -296,10 +304,19 @@ def _replicas_fed(context: tf.distribute.InputContext) -> int:
     return replicas // pipelines
 
 
-def _sources(table: ImageTable, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the path, bytes, or pixels of each row, and its box if the table has boxes."""
+def _sources(
+    table: ImageTable, rows: np.ndarray, transform: Callable[..., tf.Tensor] | None
+) -> tuple[np.ndarray, ...]:
+    """Return the path, bytes, or pixels of each row, and its box if the table has boxes.
+
+    Raises:
+        OSError: A path names a folder, pipe, or device, or a file that is too large.
+    """
     boxes = () if table.boxes is None else (table.boxes[rows],)
     if table.paths is not None:
+        for path in table.paths[rows].tolist():
+            with contextlib.suppress(FileNotFoundError):  # TensorFlow also reads addresses
+                check_image(path, max_pixels_of(transform))
         # TensorFlow only accepts NumPy strings as objects.
         return table.paths[rows].astype(object), *boxes
     images = table.arrays if table.encoded is None else table.encoded
@@ -327,6 +344,7 @@ def _images(
         seeds, labels: Whether there are seeds and labels.
         batch_size, drop_remainder: As in `tf.data.Dataset.batch`.
     """
+    max_pixels = max_pixels_of(transform)
     specs: list[tuple[tf.DType, Sequence[int]]] = [(tf.string, [])]
     if table.arrays is not None:
         specs = [(tf.as_dtype(table.arrays.dtype), table.arrays.shape[1:])]
@@ -337,7 +355,7 @@ def _images(
     rows = map_numpy(elements, look_up, *specs)
 
     def load(*parts: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-        read = _read(table, *parts[:sources])
+        read = _read(table, max_pixels, *parts[:sources])
         image = read if transform is None else transform(read, *parts[sources:with_seeds])
         return (image, *parts[with_seeds:]) if labels else image
 
@@ -362,21 +380,13 @@ def _takes_batches(table: ImageTable, transform: Callable[..., tf.Tensor] | None
     return type(transform) is EvaluationTransform
 
 
-# AutoGraph would warn that it cannot convert the search for pillow-heif.
-@tf.autograph.experimental.do_not_convert
-def _read(table: ImageTable, image: tf.Tensor, *box: tf.Tensor) -> Source:
-    encoded = image if table.paths is None else tf.io.read_file(image)
-    if table.arrays is None and heic.can_be_read():
-        encoded = tf.cond(
-            tf.strings.regex_full_match(tf.strings.substr(encoded, 4, 8), heic.BRANDS),
-            lambda: _heic_as_png(encoded),
-            lambda: encoded,
-        )
+def _read(table: ImageTable, max_pixels: int, image: tf.Tensor, *box: tf.Tensor) -> Source:
+    read = image if table.paths is None else tf.io.read_file(image)
+    encoded = read
+    if table.arrays is None:
+        # A JPEG is decoded by the pixel. The check of its scans would take as long.
+        encoded = tf.cond(is_jpeg(read), lambda: read, lambda: on_files(readable)(read, max_pixels))
     return (encoded, *box) if box else encoded
-
-
-def _heic_as_png(encoded: tf.Tensor) -> tf.Tensor:
-    return tf.ensure_shape(tf.numpy_function(heic.as_png, [encoded], tf.string, False), [])
 
 
 def _finish(

@@ -4,6 +4,11 @@
 MOST_PIXELS = 50_000_000
 
 
+def max_pixels_of(transform: object) -> int:
+    """Return the largest number of pixels that a transform decodes."""
+    return getattr(transform, "max_pixels", MOST_PIXELS)
+
+
 def too_large(max_pixels: int) -> str:
     """Return the error message for an image with too many pixels."""
     whole, rest = divmod(max_pixels, 10**6)

@@ -86,10 +86,30 @@ def delivered(batches: tf.data.Dataset, count: Callable[[], None]) -> tf.data.Da
     return results.with_options(options)
 
 
-def _call(number: np.ndarray, element: np.ndarray) -> tuple[np.ndarray, ...]:
+@functools.cache
+def on_files(function: Callable[[bytes, int], bytes]) -> Callable[..., tf.Tensor]:
+    """Return a pure function of the bytes of a file and a number as a function of tensors."""
+
+    def call(encoded: bytes, number: np.ndarray) -> bytes:
+        _note_call()
+        return function(encoded, int(number))
+
+    def in_graph(encoded: tf.Tensor, number: int) -> tf.Tensor:
+        arguments = [encoded, tf.constant(number, tf.int64)]
+        found = tf.numpy_function(call, arguments, tf.string, stateful=False)
+        return tf.ensure_shape(found, [])
+
+    return in_graph
+
+
+def _note_call() -> None:
     _last_call[0] = time.monotonic()
     if _exiting.is_set():
         raise StopIteration
+
+
+def _call(number: np.ndarray, element: np.ndarray) -> tuple[np.ndarray, ...]:
+    _note_call()
     return _functions[int(number)](element)
 
 

@@ -5,7 +5,6 @@ Equal seeds and steps give the same rows, labels, and seeds of the augmentation 
 """
 
 import concurrent.futures
-import pathlib
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,6 +13,8 @@ import numpy as np
 from keras_dml._common.checks import check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import check_callable
+from pipelines.image_files import read_image
+from pipelines.max_pixels import max_pixels_of
 from pipelines.samplers import Sampler
 from pipelines.steps import MOST_STEPS, Steps
 from pipelines.table import ImageTable, check_table, plain_rows
@@ -62,6 +63,7 @@ class BatchSource:
         if transform is not None:
             check_callable("transform", transform)
         self._table = table
+        self._max_pixels = max_pixels_of(transform)
         self._transform = getattr(transform, "with_pillow", transform)
         self._workers = check_whole("workers", workers, least=1)
         self._steps = Steps(sampler, len(table), seed, start_step, num_steps)
@@ -90,7 +92,7 @@ class BatchSource:
         name = f"image {row}" if table.paths is None else str(table.paths[row])
         try:
             if table.paths is not None:
-                image = pathlib.Path(name).read_bytes()
+                image = read_image(name, self._max_pixels)
             else:
                 images = table.arrays if table.encoded is None else table.encoded
                 image = cast(np.ndarray, images)[row]

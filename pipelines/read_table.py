@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
+from pipelines.datasets.annotations import leads_out
 from pipelines.table import ImageTable
 from pipelines.text_files import text_bytes
 
@@ -27,8 +28,13 @@ def read_table(
     image: str | None = None,
     label: str | None = None,
     folder: str | os.PathLike[str] | None = None,
+    outside_paths: bool = True,
 ) -> ImageTable:
     """Read a table of images and classes from a file, a dataset, or columns.
+
+    By default, a table can name any file that you can read, with an absolute path or `..`. Set
+    `outside_paths=False` for a table from a stranger. The commands do so unless `--outside_paths`
+    is on the command line.
 
     Examples:
         >>> text = "path,label\\na.jpg,cat\\nb.jpg,cat\\nc.jpg,dog\\n"
@@ -49,13 +55,16 @@ def read_table(
             `LABEL_COLUMNS`.
         folder: Folder that paths are relative to. None: the folder of the file, or the current
             folder.
+        outside_paths: Whether paths can be absolute or lead out of `folder`. Links in the folder
+            are always followed.
 
     Returns:
         `ImageTable`, whose classes are the labels in sorted order. Bytes stay in memory, and paths
         are read when a batch needs them.
 
     Raises:
-        ValueError: The file has another format, or a column is missing or has an empty cell.
+        ValueError: The file has another format, a column is missing or has an empty cell, or a path
+            leads out of the folder with `outside_paths=False`.
         MissingExtraError: A Parquet file needs pyarrow.
     """
     columns = source
@@ -79,7 +88,7 @@ def read_table(
         class_names = [class_names[number] for number in sorted(set(labels))]
     elif all(isinstance(value, str) and _is_whole(value) for value in labels):
         labels = [int(value) for value in labels]  # so that 10 comes after 9
-    return _table(image, _values(columns[image]), labels, class_names, folder)
+    return _table(image, _values(columns[image]), labels, class_names, folder, outside_paths)
 
 
 def _file_columns(path: pathlib.Path) -> Any:
@@ -188,6 +197,7 @@ def _table(
     labels: Any,
     class_names: Sequence[str] | None,
     folder: str | os.PathLike[str] | None,
+    outside_paths: bool,
 ) -> ImageTable:
     if isinstance(images, np.ndarray):
         return ImageTable.from_arrays(images, labels, class_names)
@@ -198,6 +208,12 @@ def _table(
     if all(isinstance(image, bytes) for image in images):
         return ImageTable.from_encoded(images, labels, class_names)
     if all(isinstance(image, str | os.PathLike) for image in images):
+        outside = [] if outside_paths else list(filter(leads_out, map(os.fspath, images)))
+        if outside:
+            raise ArgumentError(
+                f"{name} must contain paths inside the folder of the table, but got {outside[0]}. "
+                "If you trust the table, set outside_paths (--outside_paths on the command line)."
+            )
         paths = [os.path.join(folder or "", image) for image in images]
         paths = [os.path.normpath(path) for path in paths]
         return ImageTable.from_paths(paths, labels, class_names)

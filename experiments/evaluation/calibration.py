@@ -14,6 +14,7 @@ import numpy as np
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.saved_model import fingerprint
 from experiments.options.errors import UsageError
+from keras_dml._common.types import METRICS
 from keras_dml._files.atomic import replacing
 from keras_dml.metrics import IdentificationPoint, Verification, pairs_needed
 
@@ -142,6 +143,7 @@ def read_calibration(
     try:
         calibration = Calibration(**(read_checked(path) or {}))
         whole = math.isfinite(calibration.threshold) and calibration.false_match_rate > 0
+        whole = whole and calibration.metric in METRICS  # a word in a card
     except TypeError:
         whole = False
     if not whole:

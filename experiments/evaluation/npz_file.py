@@ -6,6 +6,8 @@ from collections.abc import Collection
 
 import numpy as np
 
+from keras_dml._files.archives import opened_zip
+
 _ENDING = ".npy"
 
 
@@ -26,11 +28,12 @@ def read_npz(
         names: Names of the arrays to read, if they are in the file. The default is all.
 
     Raises:
-        UnreadableError: The file is damaged, is not a `.npz` file, or has Python objects.
+        UnreadableError: The file is damaged, is not a `.npz` file, has Python objects, or is
+            compressed too much.
         OSError: The file cannot be opened.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened_zip(path) as archive:
             held = [
                 name.removesuffix(_ENDING) for name in archive.namelist() if name.endswith(_ENDING)
             ]

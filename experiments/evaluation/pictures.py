@@ -2,13 +2,13 @@
 
 import io
 import os
-import pathlib
 from typing import IO, TypeAlias
 
 import tensorflow as tf
 from PIL import Image
 
 from pipelines import heic
+from pipelines.image_files import read_image
 from pipelines.images.orientation import read_orientation
 from pipelines.images.pillow_decode import is_animated, open_image, rgb_pixels, turned_upright
 from pipelines.max_pixels import MOST_PIXELS
@@ -31,7 +31,7 @@ def checked_picture(encoded: bytes, max_pixels: int = MOST_PIXELS) -> bytes:
 
     Raises:
         ValueError: The content is not an image, an animated WebP, or a damaged GIF, has more than
-            `max_pixels`, or is a JPEG with too many scans or segments.
+            `max_pixels`, or is too costly, such as a JPEG of many scans.
     """
     encoded = heic.as_png(encoded, max_pixels)
     image = open_image(encoded, max_pixels)
@@ -58,7 +58,7 @@ def thumbnail(source: Source, max_pixels: int = MOST_PIXELS, side: int = SIDE) -
     Raises:
         ValueError: As `checked_picture`, or the image is damaged.
     """
-    encoded = heic.as_png(_bytes(source), max_pixels)
+    encoded = heic.as_png(_bytes(source, max_pixels), max_pixels)
     image = open_image(encoded, max_pixels)
     image.draft("RGB", (side, side))  # a JPEG is decoded at a smaller size
     # The orientation as the models read it. Pillow would read XMP too.
@@ -66,9 +66,9 @@ def thumbnail(source: Source, max_pixels: int = MOST_PIXELS, side: int = SIDE) -
     return encoded_picture(turned_upright(rgb_pixels(image, "white"), orientation), side)
 
 
-def _bytes(source: Source) -> bytes:
+def _bytes(source: Source, max_pixels: int) -> bytes:
     if isinstance(source, str | os.PathLike):
-        return pathlib.Path(source).read_bytes()
+        return read_image(source, max_pixels)
     source.seek(0)
     return source.read()
 

@@ -24,7 +24,7 @@ from experiments.options import RunOptions, UsageError
 from experiments.options.data import evaluation_transform, recall_at
 from experiments.options.errors import RunError
 from experiments.options.progress import progress_bar
-from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, model_card
+from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, fenced, model_card
 from experiments.training.made_of import images_of_run
 from experiments.training.run_files import RESULT, kept_model, read_json
 from keras_dml._files.atomic import replacing_folder
@@ -251,7 +251,7 @@ def _card(export: Export, data: Split, scores: str) -> str:
     if of_run.keeps_nothing_back:
         images = "images that were trained on"
         result = read_json(export.run, RESULT) or {}
-        measured = f"\n\n```\n{result['table']}\n```" if "measured" in result else ""
+        measured = f"\n\n{fenced(result['table'])}" if "measured" in result else ""
     threshold = calibration_words(export.run / "saved_model") or NO_THRESHOLD
     if export.examples and threshold != NO_THRESHOLD:
         threshold += " It was found with the model in float32."

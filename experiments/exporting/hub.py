@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import posixpath
 import re
-import shutil
 import tempfile
 
 from experiments.evaluation.calibration import calibration_path
@@ -13,8 +13,11 @@ from experiments.exporting.exported_run import FACTS
 from experiments.options import RunOptions, UsageError
 from experiments.pages.model_card import MODEL_CARD
 from experiments.training.run_files import kept_model
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
+from keras_dml._files.copies import check_files, copy_file, copy_files, names_of_files
 from keras_dml.models.from_hub import MODEL_FILE
+from keras_dml.retrieval.files import index_files
 
 PREFIX = "hf:"
 CARD, THRESHOLD, INDEX = "README.md", "threshold.json", "index"
@@ -25,10 +28,10 @@ def check_target(to: str, index: pathlib.Path | None) -> tuple[str, pathlib.Path
     """Return the repository USER/NAME of `--to`, and the folder of the index to upload.
 
     The folder of `experiments.index` also has names of local folders. Only the index in it, which
-    `keras_dml.retrieval.load_index` reads, is uploaded.
+    `keras_dml.retrieval.load_index` reads, is uploaded: the files that it names, and no links.
 
     Raises:
-        UsageError: The target is not hf:USER/NAME, or `index` is not an index.
+        UsageError: The target is not hf:USER/NAME, or `index` is not an index, or has links.
         MissingExtraError: The extra `hf` is not installed.
     """
     repository = to.removeprefix(PREFIX)
@@ -38,8 +41,14 @@ def check_target(to: str, index: pathlib.Path | None) -> tuple[str, pathlib.Path
         import huggingface_hub  # noqa: F401
     if index is None:
         return repository, None
-    for folder in (index / INDEX, index):
+    for place in (INDEX, ""):
+        folder = index / place
         if (folder / "index.json").is_file():
+            try:
+                names = [posixpath.join(place, name) for name in index_files(folder)]
+                check_files(index, names)
+            except ArgumentError as error:
+                raise UsageError(f"index must be a whole index without links. {error}") from error
             return repository, folder
     raise UsageError(f"index must be a folder of keras-dml index, but got {index}.")
 
@@ -64,20 +73,20 @@ def publish(
 
     Raises:
         UsageError: The Hub cannot be reached, or refuses the upload.
+        ArgumentError: A file to upload is a link.
     """
     import huggingface_hub
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        shutil.copytree(
-            export, folder, ignore=shutil.ignore_patterns(MODEL_CARD), dirs_exist_ok=True
-        )
-        shutil.copy(kept_model(run), folder / MODEL_FILE)
+        exported = [file for file in names_of_files(export) if file != MODEL_CARD]
+        copy_files(export, exported, folder)
+        copy_file(kept_model(run), folder / MODEL_FILE)
         threshold = calibration_path(run / "saved_model")
         if threshold.is_file():
-            shutil.copy(threshold, folder / THRESHOLD)
+            copy_file(threshold, folder / THRESHOLD)
         if index is not None:
-            shutil.copytree(index, folder / INDEX)
+            copy_files(index, index_files(index), folder / INDEX)
         (folder / CARD).write_text(_card(of_run, export, repository), encoding="utf-8")
         try:
             api = huggingface_hub.HfApi()

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -60,6 +60,7 @@ def load(options: DataOptions) -> Split:
             crop_to_box=options.crop_to_box,
             split=options.class_split,
             split_seed=options.split_seed,
+            outside_paths=options.outside_paths,
             # Options of a command without training have neither texts nor a relation.
             several_classes=getattr(options, "texts", None) is not None
             or getattr(options, "relation", None) == "shares_label",
@@ -154,7 +155,8 @@ def not_an_image(
     row, _, reason = bad[0]
     more = f" ({len(bad) - 1} more like it)" if len(bad) > 1 else ""
     name = image_names(side, table)[row]
-    raised = ", a higher --max_pixels takes them" if reason.endswith(" pixels") else ""
+    of_size = reason.endswith((" pixels", " MB"))
+    raised = ", a higher --max_pixels takes them" if of_size else ""
     return (
         f"not an image that can be read: {name} ({reason}){more}. "
         f"--skip_bad_images leaves such files out{raised}"
@@ -220,9 +222,9 @@ def _of_line(line: str) -> tuple[str, str]:
     return json.loads(name) if name.startswith('"') else name, reason
 
 
-def classes_in_words(table: pipelines.ImageTable) -> str:
-    """Return the first three classes of a table and the last one."""
-    names = [visible(name) for name in table.class_names]
+def classes_in_words(table: pipelines.ImageTable, shown: Callable[[str], str] = visible) -> str:
+    """Return the first three classes of a table and the last one, each as `shown` returns it."""
+    names = [shown(name) for name in table.class_names]
     return ", ".join(names if len(names) <= 5 else [*names[:3], "…", names[-1]])
 
 

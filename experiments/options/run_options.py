@@ -122,7 +122,8 @@ class ImageLimitOptions(Options):
 
     Attributes:
         max_pixels: Largest number of pixels of an image file. A larger image is never decoded: a
-            file of 17 KB can need 5 GB.
+            file of 17 KB can need 5 GB. A file of more than 256 MB, or of more than 5 bytes for
+            each of these pixels if that is more, is never opened.
     """
 
     group = DATA
@@ -147,6 +148,8 @@ class DataOptions(Options):
         fold: K/N: divide the training classes into N parts, test on part K, and train on the
             others. The test classes stay unseen. keras-dml study --search uses folds.
         crop_to_box: cub, cars: crop every image to its bounding box. Most papers do not.
+        outside_paths: table: also read images with absolute paths and paths out of the table's
+            folder (..). Only for tables that you trust. Flag files cannot set it.
     """
 
     group = DATA
@@ -159,6 +162,7 @@ class DataOptions(Options):
     split_seed: int = option(0, lower_bound=0)
     fold: str | None = option(None, convert=normal_fold)
     crop_to_box: bool = option(False)
+    outside_paths: bool = option(False, command_line_only=True)
 
     @property
     def keeps_nothing_back(self) -> bool:

@@ -14,6 +14,7 @@ from experiments.evaluation import query_order
 from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
 from experiments.pages.embedding_map import Map, map_of
 from experiments.pages.page import Cell, Row, array_picture, breaking
+from keras_dml._files.archives import check_zip
 from keras_dml.metrics.neighbors import make_index
 from pipelines import ImageTable, Split, evaluation_batches
 
@@ -174,6 +175,7 @@ def same_queries(runs: Mapping[str, pathlib.Path], data: Split, transform: Calla
     chosen = query_order.choose_queries(table.labels, 4)
     found = []
     for name, folder in runs.items():
+        check_zip(folder / "test_embeddings.npz")
         with np.load(folder / "test_embeddings.npz") as saved:
             if not np.array_equal(saved["labels"], table.labels):
                 return None

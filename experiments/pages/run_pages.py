@@ -15,7 +15,13 @@ from typing import Any
 import keras_dml
 from experiments.evaluation.result import FLAGS_FILE, REPORT, Result
 from experiments.options import RunOptions, command_line_only_words
-from experiments.pages.model_card import MODEL_CARD, model_card, update_final_model, write_card
+from experiments.pages.model_card import (
+    MODEL_CARD,
+    fenced,
+    model_card,
+    update_final_model,
+    write_card,
+)
 from experiments.pages.page import add_link
 from experiments.pages.report import write_report
 
@@ -45,7 +51,9 @@ def write_run_pages(run: Any, result: Result) -> None:
         f"{size}, {size}, 3] (`embed_images`)",
         "Gives": f"`embeddings`, float32 [n, {dimensions}]; compare by cosine similarity",
     }
-    scores = f"{result.note or 'Of the test images:'}\n\n```\n{result.table}\n```"
+    # The table ends with the note, which has names of classes.
+    of = "With their origin:" if result.note else "Of the test images:"
+    scores = f"{of}\n\n{fenced(result.table)}"
     card = model_card(run.options.name, use, options, run.data, run.preprocessing, scores)
     write_card(folder / MODEL_CARD, card)
 

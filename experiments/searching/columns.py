@@ -164,6 +164,7 @@ class Columns:
         classes = [name or folder for name, folder in zip(columns.pop(CLASS, folders), folders)]
         self._values = {CLASS: classes, FOLDER: folders, **columns}
         self._counts = {name: collections.Counter(each) for name, each in self._values.items()}
+        self._forms: dict[str, dict[str, list[str]]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -238,13 +239,16 @@ class Columns:
 
     def _matching(self, name: str, value: str) -> list[str]:
         """Return the values in a column that a value in a condition means."""
-        values = list(self._counts[name])
+        if name not in self._forms:  # composed once, because it takes seconds for many classes
+            self._forms[name] = {
+                each: [*map(_composed, _with_parents(name, each))] for each in self._counts[name]
+            }
+        forms = self._forms[name].items()
         wanted = _composed(value.strip("/") if name == FOLDER else value)
-        forms = {each: [*map(_composed, _with_parents(name, each))] for each in values}
-        matching = [each for each in values if wanted in forms[each]]
+        matching = [each for each, found in forms if wanted in found]
         if not matching and wanted and name in (CLASS, FOLDER):
             end = f"/{wanted}"
-            matching = [each for each in values if any(form.endswith(end) for form in forms[each])]
+            matching = [each for each, found in forms if any(one.endswith(end) for one in found)]
         if not matching:
             counts = [each for each, _ in self.counts(name)[:_COMPARED]]
             parts = [*counts, *(each.rpartition("/")[2] for each in counts)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
@@ -27,10 +28,17 @@ class Folder(NamedTuple):
         """Return the path of a file in the folder."""
         return posixpath.join(self.root, name)
 
-    def read(self, name: str) -> bytes:
-        """Read a file."""
+    def read(self, name: str, most: int) -> bytes:
+        """Read a file.
+
+        Raises:
+            OSError: The file cannot be read, or has more than `most` bytes.
+        """
         with self.system.open_input_stream(self.path(name), compression=None) as stream:
-            return stream.read()
+            found = stream.read(most)
+            if len(found) == most and stream.read(1):
+                raise OSError(errno.EFBIG, f"a file of more than {most >> 20:,} MB", name)
+            return found
 
     def files(self, endings: Sequence[str]) -> Iterator[tuple[str, int, int]]:
         """Yield path, size, and modification time in ns of all files with these endings.

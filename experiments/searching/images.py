@@ -13,6 +13,8 @@ import numpy as np
 from experiments.options.errors import RunError, UsageError
 from pipelines.datasets import folder
 from pipelines.datasets.files import LOGGER
+from pipelines.image_files import most_bytes, read_image
+from pipelines.max_pixels import MOST_PIXELS
 
 if TYPE_CHECKING:
     from experiments.evaluation.saved_model import ImageEmbedder
@@ -122,15 +124,17 @@ class ImageFolder:
             raise UsageError(f"An image must have a path inside the folder, but got {name!r}.")
         return pathlib.Path(self.place, *parts)
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, max_pixels: int = MOST_PIXELS) -> bytes:
         """Read an image.
 
         Raises:
             UsageError: The name is not one of an image in the folder.
-            OSError: The file cannot be read.
+            OSError: The file cannot be read, or is too large for an image of `max_pixels`.
         """
         path = self.path(name)
-        return self._remote.read(name) if self._remote else path.read_bytes()
+        if self._remote:
+            return self._remote.read(name, most_bytes(max_pixels))
+        return read_image(path, max_pixels)
 
     def read_checked(self, name: str, max_pixels: int) -> bytes | str:
         """Return the contents of an image file, or the reason why it cannot be embedded.
@@ -141,7 +145,7 @@ class ImageFolder:
         from experiments.evaluation.pictures import checked_picture
 
         try:
-            encoded = self.read(name)
+            encoded = self.read(name, max_pixels)
             return checked_picture(encoded, max_pixels) if encoded else "the file is empty"
         except OSError as error:
             self.check_not_gone()

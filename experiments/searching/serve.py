@@ -36,6 +36,8 @@ _MOST_READ = 8 * MOST_BYTES
 MOST_NEIGHBORS = 100
 _COUNTS = (5, 10, 20, 50, MOST_NEIGHBORS)
 _EXAMPLES = 20
+MOST_CONDITIONS = 20
+"""The number of different conditions on columns."""
 MOST_VALUES = 500
 """The number of values of a column on the page."""
 _BUSY = "Too many searches at once: try again in a few seconds."
@@ -307,8 +309,11 @@ def _conditions(search: VisualSearch) -> Conditions:
             numbers[name] = _number(args[name], float, low, 1)
             if numbers[name] is None:
                 flask.abort(400, f"{name} must be a number from {low} to 1.")
+    texts = dict.fromkeys(args.getlist("where"))  # without repeats
+    if len(texts) > MOST_CONDITIONS:
+        flask.abort(400, f"where must have at most {MOST_CONDITIONS} conditions.")
     try:
-        where = tuple(search.columns.parsed(text, ":") for text in args.getlist("where"))
+        where = tuple(search.columns.parsed(text, ":") for text in texts)
         conditions = Conditions(where, **numbers)
         search.check(conditions)
     except ValueError as error:

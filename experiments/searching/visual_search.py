@@ -106,7 +106,7 @@ class VisualSearch:
 
     def read(self, item: int) -> bytes:
         """Read an image's file."""
-        return self.images.read(self._paths[item])
+        return self.images.read(self._paths[item], self.max_pixels)
 
     def search(
         self, encoded: bytes, k: int, conditions: Conditions = ANYTHING, but: int | None = None
@@ -125,8 +125,8 @@ class VisualSearch:
             UsageError: The image cannot be read or is too large, or as `check`.
             BusyError: Other searches take too long.
         """
-        mask = self.check(conditions)
         with self._slot():
+            mask = self._mask(conditions)
             embeddings, bad = self._embedder([checked_picture(encoded, self.max_pixels)])
             if bad:
                 raise UsageError(bad[0])
@@ -139,8 +139,8 @@ class VisualSearch:
             UsageError: The model does not take text, or as `check`.
             BusyError: Other searches take too long.
         """
-        mask = self.check(conditions)
         with self._slot():
+            mask = self._mask(conditions)
             embeddings, bad = self._embedder([text.encode()])
             if bad:
                 raise UsageError(f"query_model must take text, but got {self.saved_model}.")
@@ -156,12 +156,18 @@ class VisualSearch:
         """
         return self.search(self.read(item), k, conditions, but=item)
 
-    def check(self, conditions: Conditions) -> Mask:
-        """Return which images meet the conditions on columns, or None for all images.
+    def check(self, conditions: Conditions) -> None:
+        """Check the conditions.
 
         Raises:
             UsageError: A value does not exist, or the metric has no similarity.
+            BusyError: Other searches take too long.
         """
+        with self._slot():
+            self._mask(conditions)
+
+    def _mask(self, conditions: Conditions) -> Mask:
+        """Return which images meet the conditions on columns, or None for all images."""
         if conditions.min_similarity is not None and self.metric != "cosine":
             raise UsageError(
                 "min_similarity must be unset for an index of distances, but got "

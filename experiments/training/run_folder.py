@@ -32,6 +32,7 @@ from experiments.training.run_files import (
 )
 
 # keras_dml imports Keras, which takes seconds. A finished run is reported without it.
+
 if TYPE_CHECKING:
     import keras
 
@@ -275,7 +276,10 @@ class RunFolder:
             self._manifest.check(name, self._advice)
         lines = self.file(LOG).read_text().splitlines() if LOG in names else []
         self.history = [json.loads(line) for line in lines]
+        from keras_dml._files.archives import check_zip
+
         try:
+            check_zip(self.file(CHECKPOINT))
             with np.load(self.file(CHECKPOINT), allow_pickle=False) as saved:
                 self.threads = int(saved["threads"]) or None
                 fields = [field.name for field in dataclasses.fields(State)]

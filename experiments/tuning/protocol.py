@@ -323,7 +323,7 @@ def scores_on_test_classes(
     of_models = [
         json.loads((output / "evaluation.json").read_text())["scores"] for output in outputs
     ]
-    together = _concatenated(outputs, flags)
+    together = _concatenated(outputs, given)
     found: Scores = {}
     for score in compared():
         each = [scores[score.key] for scores in of_models if score.of_distance]
@@ -345,14 +345,14 @@ def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
     return output
 
 
-def _concatenated(outputs: Sequence[pathlib.Path], flags: pathlib.Path) -> dict[str, float]:
+def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict[str, float]:
     """Compute the scores of the concatenated normalized embeddings."""
 
     def concatenated(name: str) -> np.ndarray:
         rows = [normalized(np.load(output / f"{name}.npy")) for output in outputs]
         return np.concatenate(rows, axis=1)
 
-    tested, _ = data.data(parse(RunOptions, ["study", f"--flagfile={flags}"]))
+    tested, _ = data.data(parse(RunOptions, ["study", *flags]))
     gallery = tested.gallery
     return dict(
         metrics.evaluate(

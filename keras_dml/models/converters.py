@@ -10,6 +10,7 @@ import numpy as np
 from keras_dml._common.checks import check_choice
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import StrPath
+from keras_dml._files.archives import check_zip
 from keras_dml.models.torch_files import read_tensors
 
 ENDINGS = (".pth", ".pt", ".npz")
@@ -136,7 +137,10 @@ def _read(path: StrPath) -> dict[str, np.ndarray]:
 
 def _read_npz(path: StrPath) -> dict[str, np.ndarray]:
     try:
+        check_zip(path)
         with np.load(path, allow_pickle=False) as file:
             return {name: np.asarray(file[name], "float32") for name in file.files}
+    except ArgumentError:
+        raise
     except Exception as error:  # a damaged file may raise nearly any error
         raise ArgumentError("not an .npz file of numbers that can be read") from error

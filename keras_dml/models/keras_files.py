@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from keras_dml._backend.private import Functional
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from keras_dml._common.types import StrPath
+from keras_dml._files.archives import opened_zip
 
 ENDING = ".keras"
 _HUB = "keras_hub"
@@ -120,10 +120,12 @@ def _config(path: pathlib.Path) -> Any:
     if not path.is_file():
         raise ArgumentError(f"No such file: {path}")
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened_zip(path) as archive:
             # Check all checksums here, because Keras reads the weights piecewise and checks none.
             damaged = archive.testzip()
             config = json.loads(archive.read("config.json"))
+    except ArgumentError:
+        raise
     except Exception as error:  # a damaged file may raise nearly any error
         raise ArgumentError(f"{path} is not a readable .keras file") from error
     if damaged is not None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import StrPath
-from keras_dml._files.atomic import replacing_folder
+from keras_dml._files.atomic import read_folder, replacing_folder
 from keras_dml._files.checksums import check_same, folder_checksums
 from keras_dml.retrieval.items import EMBEDDINGS, Items
 
@@ -86,11 +86,23 @@ def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Ite
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
     # Of the JSON reader. The checksums in the file cover all other files.
-    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+    except (
+        AttributeError, KeyError, MemoryError, OSError, RecursionError, TypeError, ValueError
+    ) as error:  # fmt: skip
         raise damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
     wanted = f"an index of format {FORMAT} or older"
     advice = f"It has format {description['format']}. Install a newer version of keras-dml."
     raise argument_error("path", wanted, os.fspath(path), advice=advice)
+
+
+def index_files(path: StrPath) -> list[str]:
+    """Return the relative paths of the files of an index, without other files in its folder.
+
+    Raises:
+        ValueError: As for `read_index`.
+    """
+    description, _ = read_folder(path, lambda folder: read_index(folder, path))
+    return list(description[_CHECKSUMS])
 
 
 def _digest(description: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 import functools
 import os
 import pathlib
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -15,6 +14,7 @@ from keras_dml._backend import private
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config
 from keras_dml._files.atomic import replacing_folder
+from keras_dml._files.copies import copy_files, names_of_files
 from keras_dml.similarity import distances
 from keras_dml.similarity.indexer import Indexer, Matcher, Metrics, print_table
 from keras_dml.similarity.losses import XBM
@@ -368,7 +368,8 @@ class SimilarityModel(keras.Model):
             if saves_index:
                 self._index.save(folder / "index", compression)
             elif (target / "index").is_dir():
-                shutil.copytree(target / "index", folder / "index")
+                index = target / "index"
+                copy_files(index, names_of_files(index), folder / "index")
 
 
 _INDEX_OPTIONS = ("search", "kv_store", "evaluator", "embedding_output", "stat_buffer_size")

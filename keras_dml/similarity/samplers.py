@@ -6,6 +6,7 @@ for any i.
 """
 
 import collections
+import io
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from keras_dml._common.checks import check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.exports import public_names
 from keras_dml._common.extras import TensorFlow, needing
+from keras_dml._common.regular_files import read_regular
 
 tf = TensorFlow("TFDataSampler")
 Arrays = tuple[Any, Any]
@@ -234,10 +236,13 @@ def load_image(path: str, target_size: tuple[int, int] | None = None) -> np.ndar
     Args:
         path: An image file.
         target_size: Height and width for a resize with a Lanczos filter, or None.
+
+    Raises:
+        OSError: The file is missing, a pipe or device, or larger than 256 MB.
     """
     with needing("commands", "load_image"):
         from PIL import Image
-    with Image.open(path) as file:
+    with Image.open(io.BytesIO(read_regular(path))) as file:
         image = file.convert("RGB")
         if target_size:
             image = image.resize(target_size[::-1], Image.Resampling.LANCZOS)

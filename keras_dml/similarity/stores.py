@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
+from keras_dml._files.archives import check_zip
 from keras_dml.similarity.types import PandasDataFrame
 
 __all__ = ["MemoryStore", "Store"]
@@ -111,7 +112,9 @@ class MemoryStore(Store):
         Similarity, become None with a warning.
         """
         self.reset()
-        with np.load(pathlib.Path(path, "index.npz"), allow_pickle=False) as arrays:
+        file = pathlib.Path(path, "index.npz")
+        check_zip(file)
+        with np.load(file, allow_pickle=False) as arrays:
             names = set(arrays.files)
 
             def read(name: str) -> Any:

@@ -83,7 +83,7 @@ def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
     present: dict[str, set[str]] = {}
     missing = []
     paths = list(paths)
-    outside = [path for path in paths if _leads_out(path)]
+    outside = [path for path in paths if leads_out(path)]
     if outside:
         raise ArgumentError(
             f"Images listed in {listed_in} must be inside {folder}, but got {len(outside)} outside "
@@ -102,7 +102,8 @@ def check_images(folder: str, paths: Iterable[str], listed_in: str) -> None:
         )
 
 
-def _leads_out(path: str) -> bool:
+def leads_out(path: str) -> bool:
+    """Return whether a path leads out of the folder that it is relative to."""
     inner = os.path.normpath(path)
     return os.path.isabs(path) or inner.split(os.sep)[0] == os.pardir or "\0" in path
 

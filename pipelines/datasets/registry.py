@@ -44,6 +44,7 @@ def load_dataset(
     split: str = "first_classes",
     split_seed: int = 0,
     several_classes: bool = False,
+    outside_paths: bool = True,
 ) -> Split:
     """Load a dataset and split it into training classes and unseen test classes.
 
@@ -79,12 +80,15 @@ def load_dataset(
         split_seed: Seed of the random choices of `split`.
         several_classes: Whether an image of `"table"` can have several classes, for a training with
             texts or tags. Otherwise, two equal pictures would be a negative pair.
+        outside_paths: Whether `"table"` can name images outside its folder, as in
+            `pipelines.read_table`. Other datasets cannot.
 
     Raises:
         ValueError: The name is unknown, files are missing or disagree, a file has two classes or is
             in training and test, or one side of the split is empty.
     """
     crop_to_box = check_bool("crop_to_box", crop_to_box)
+    outside_paths = check_bool("outside_paths", outside_paths)
     if not isinstance(name, str):
         raise argument_error("name", "a string", name, ArgumentTypeError)
     check_choice("split", split, SPLITS)
@@ -113,6 +117,8 @@ def load_dataset(
     arguments: dict[str, object] = {"crop_to_box": True} if crop_to_box else {}
     if _takes(name, "several_classes"):
         arguments["several_classes"] = check_bool("several_classes", several_classes)
+    if _takes(name, "outside_paths"):
+        arguments["outside_paths"] = outside_paths
     if _takes(name, "data_dir"):
         arguments["data_dir"] = data_dir
     else:

@@ -14,10 +14,14 @@ _EXPECTED = (
 )
 
 
-def load(data_dir: str | os.PathLike[str] | None, several_classes: bool = False) -> Unsplit:
+def load(
+    data_dir: str | os.PathLike[str] | None,
+    several_classes: bool = False,
+    outside_paths: bool = True,
+) -> Unsplit:
     """A CSV, TSV, or Parquet file as data_dir. By default, the first half of the classes trains.
 
-    See `pipelines.read_table` for its columns.
+    See `pipelines.read_table` for its columns and for `outside_paths`.
 
     Args:
         data_dir: The file.
@@ -30,7 +34,7 @@ def load(data_dir: str | os.PathLike[str] | None, several_classes: bool = False)
         raise argument_error("data_dir", _EXPECTED, data_dir)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of two classes
-        table = read_table(data_dir)
+        table = read_table(data_dir, outside_paths=outside_paths)
     if table.paths is not None and not several_classes:
         check_one_class(os.fspath(data_dir), table.paths.tolist(), table.labels)
     return Unsplit(table)

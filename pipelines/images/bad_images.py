@@ -18,14 +18,16 @@ from keras_dml._common.errors import ArgumentError, as_array
 from pipelines import heic
 from pipelines.bars import Bar
 from pipelines.checks import as_integers
+from pipelines.image_files import read_image
 from pipelines.images.decode import decode_image
-from pipelines.images.file_checks import NO_IMAGE, why_too_costly, why_unsupported
+from pipelines.images.file_checks import NO_IMAGE, readable, why_unsupported
 from pipelines.images.limits import MOST_PIXELS
 from pipelines.images.truncated import why_truncated
 from pipelines.table import ImageTable, check_table
 
 NO_SUCH_FILE = "no such file"
 _ROWS_AT_A_TIME = 1024
+_HEAD = 12  # bytes
 _BAR_FROM = 1000  # rows; smaller checks are over before a bar is useful
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8")
 # Starts of the lines around the reason in an error of nested functions.
@@ -100,12 +102,10 @@ def find_bad_images(
 def _why_unreadable(path: str, decode: bool, max_pixels: int) -> str | None:
     """Return None for a good file, or the reason in one line."""
     try:
-        with open(path, "rb") as file:
-            head = file.read(12)
-            reason = _why_not_an_image(head)
-            if reason is None and decode:
-                reason = _why_undecodable(max_pixels, head + file.read())
-            return reason
+        reason = _why_not_an_image(read_image(path, max_pixels, first=_HEAD))
+        if reason is None and decode:
+            reason = _why_undecodable(max_pixels, read_image(path, max_pixels))
+        return reason
     except FileNotFoundError:
         return NO_SUCH_FILE
     except OSError as error:
@@ -128,11 +128,8 @@ def _why_undecodable(max_pixels: int, encoded: bytes) -> str | None:
     other = why_unsupported(encoded)
     if other is not None:
         return other
-    costly = why_too_costly(encoded)
-    if costly is not None:
-        return costly
     try:
-        encoded = heic.as_png(encoded, max_pixels)
+        encoded = readable(encoded, max_pixels)
     except ArgumentError as error:
         return str(error)
     try:

@@ -33,9 +33,9 @@ def open_image(encoded: bytes, max_pixels: int) -> Image.Image:
 
     Raises:
         ValueError: The content is not an image or an animated WebP, has more than `max_pixels`, or
-            is a JPEG with too many scans or segments.
+            is too costly, such as a JPEG of many scans.
     """
-    costly = why_too_costly(encoded)
+    costly = why_too_costly(encoded, max_pixels)
     if costly is not None:
         raise ArgumentError(costly)
     try:

@@ -8,6 +8,7 @@ import socketserver
 import tarfile
 import threading
 import time
+import zipfile
 
 import pytest
 from official_layouts import write_cub, write_groceries, write_inshop, write_sop
@@ -157,6 +158,25 @@ def test_a_truncated_archive(name, checksum, tmp_path, serve, refused):
     reason = "the checksum differs" if checksum else "is damaged or cut off: "
     refused(2, f"{path.name} ", reason, "repeat this command", name=name)
     assert contents(folder) == [path.name]
+
+
+@pytest.mark.parametrize("name", ["cub", "sop"])
+def test_an_archive_cannot_write_outside_its_folder(name, tmp_path, serve):
+    path, evil = write_archive(name, tmp_path / "remote"), tmp_path / "evil"
+    evil.write_text("")
+    if name == "cub":
+        whole = tmp_path / "whole"
+        shutil.unpack_archive(path, whole, filter="data")
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(whole / "CUB_200_2011", "CUB_200_2011")
+            archive.add(evil, "CUB_200_2011/../../../../evil")
+    else:
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.write(evil, "Stanford_Online_Products/../../../evil")
+    evil.unlink()
+    serve(path, name)
+    command(f"--dataset={name}", f"--data_dir={tmp_path / 'a' / 'data'}")
+    assert not list(tmp_path.rglob("evil"))
 
 
 def test_leftovers_of_a_killed_command_are_not_used(tmp_path, cub_archive):

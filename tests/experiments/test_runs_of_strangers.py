@@ -5,10 +5,12 @@ import io
 import keras
 import numpy as np
 import pytest
-from tiny_run import command_of, write_run
+from tiny_run import command_of, run_options, small_encoder, write_run
 
 from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.options import data
 from experiments.pages.page import add_link, write_page
+from keras_dml._common.errors import ArgumentError
 from keras_dml.retrieval import ExactIndex, load_index
 
 COMMANDS = {
@@ -54,6 +56,31 @@ def test_the_command_line_can_allow_code(stranger, tmp_path):
     words = COMMANDS["evaluate"].format(run=stranger).split()
     assert command_of("evaluate")(*words, "--trust_code") == 0
     assert (tmp_path / "called").exists() and not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("path", ["/a.png", "inner/../../a.png"])
+@pytest.mark.parametrize("name", [*COMMANDS, "preview"])
+def test_a_table_cannot_name_files_outside_its_folder(name, path, tmp_path, capsys):
+    table, run = tmp_path / "table.csv", tmp_path / "run"
+    table.write_text("path,label\n" + f"{path},a\n{path},b\n" * 2)
+    flags = ["--dataset=table", f"--data_dir={table}", "--outside_paths"]
+    write_run(run, small_encoder(), *flags)
+    words = (COMMANDS | {"preview": "--flagfile={run}/flags.txt"})[name].format(run=run).split()
+    assert command_of(name)(*words) == 2
+    error = capsys.readouterr().err
+    assert f"inside the folder of the table, but got {path}." in error
+    assert "--outside_paths on the command line" in error
+
+
+def test_the_command_line_can_allow_paths_outside_of_a_table(tmp_path):
+    (tmp_path / "table.csv").write_text("path,label\n" + "/a.png,x\n../b.png,x\n/c.png,y\n" * 2)
+    flags = ["--dataset=table", f"--data_dir={tmp_path / 'table.csv'}"]
+    (tmp_path / "table.flags").write_text("\n".join([*flags, "--outside_paths"]))
+    words = [f"--flagfile={tmp_path / 'table.flags'}"]
+    with pytest.raises(ArgumentError, match="path must contain paths inside.*--outside_paths"):
+        data.load(run_options(*words))
+    split = data.load(run_options(*words, "--outside_paths"))
+    assert split.train.paths.tolist() == ["/a.png", str(tmp_path.parent / "b.png")] * 2
 
 
 def test_a_file_without_permission_is_not_damaged(tmp_path, monkeypatch):

@@ -28,16 +28,18 @@ def animated(file_format, width, height):
     return encode(first, file_format, save_all=True, append_images=[second], duration=50)
 
 
-def png(width, height, bits, color_type, rows, *chunks):
+def png(width, height, bits, color_type, rows, *chunks, stored=False):
     """Return a PNG of these scan lines, also of kinds that Pillow does not write.
 
     Args:
         width, height, bits, color_type: fields of the header.
         rows: bytes of the scan lines, each after its filter.
         chunks: pairs (kind, data) before the pixels.
+        stored: whether the rows are compressed already.
     """
     header = struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, 0)
-    parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    data = rows if stored else zlib.compress(rows, 9)
+    parts = [(b"IHDR", header), *chunks, (b"IDAT", data), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in parts

@@ -15,6 +15,7 @@ from experiments.options import RunOptions, UsageError, parse
 from keras_dml import models
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import MissingExtraError
+from keras_dml.retrieval import ExactIndex
 
 CARD = "# glyphs, saved_model, float32\n\n## Use\n\n- File: `saved_model`\n\n## Data\n\nsome\n"
 
@@ -30,8 +31,8 @@ def run(tmp_path):
     (folder / "model_card.md").write_text(CARD)
     (folder / "export.json").write_text(json.dumps({"keras_recalls": {"1": 0.84567, "2": 0.9}}))
     (run / "saved_model-calibration.json").write_text('{"threshold": 0.6}')
-    (tmp_path / "photo_index" / "index").mkdir(parents=True)
-    (tmp_path / "photo_index" / "index" / "index.json").write_text("{}")
+    (tmp_path / "photo_index").mkdir()
+    ExactIndex(np.eye(3, dtype="float32")).save(tmp_path / "photo_index" / "index")
     (tmp_path / "photo_index" / "settings.json").write_text('{"images": "/home/me/photos"}')
     return run
 
@@ -65,6 +66,7 @@ def test_model_card_threshold_and_index_are_published(run, api, tmp_path):
     files = {path.relative_to(published).as_posix() for path in published.rglob("*.*")}
     assert files == {
         "README.md", "model.keras", "export.json", "threshold.json", "index/index.json",
+        "index/embeddings.npy",
         "saved_model/saved_model.pb",
     }  # fmt: skip
     images = np.ones([2, 16, 16, 3], "float32")
@@ -81,6 +83,34 @@ def test_model_card_threshold_and_index_are_published(run, api, tmp_path):
     # Scores of images that trained say nothing about new images.
     hub.publish(run, options_of("--class_split=every_class"), exported, repository, None)
     assert "model-index" not in (published / "README.md").read_text()
+
+
+def test_an_upload_has_no_files_that_links_name(run, api, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a password")
+    folder, exported = tmp_path / "photo_index" / "index", run / "exports" / "saved_model"
+    (folder / "notes.txt").symlink_to(secret)
+    (folder / "other.txt").write_text("not of the index")
+    repository, index = hub.check_target("hf:me/glyphs", folder.parent)
+    hub.publish(run, options_of(), exported, repository, index)
+    assert {path.name for path in (api.repository / "index").iterdir()} == {
+        "index.json", "embeddings.npy",
+    }  # fmt: skip
+    # A link under the name of a file of the index, and a link to a whole index.
+    rows = folder / "embeddings.npy"
+    rows.rename(tmp_path / "rows.npy")
+    rows.symlink_to(tmp_path / "rows.npy")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "index").symlink_to(folder)
+    for place in (folder.parent, folder, tmp_path / "linked"):
+        with pytest.raises(UsageError, match="index without links.*must not be a link"):
+            hub.check_target("hf:me/glyphs", place)
+    for name in ("saved_model-calibration.json", "exports/saved_model/more"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(secret)
+        with pytest.raises(ArgumentError, match="must not be a link"):
+            hub.publish(run, options_of(), exported, repository, None)
+        (run / name).unlink()
 
 
 def test_a_refused_upload_is_one_line(run, api):

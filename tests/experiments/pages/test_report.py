@@ -12,6 +12,7 @@ from unittest import mock
 import matplotlib
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from PIL import Image
 
 import keras_dml
@@ -23,6 +24,7 @@ from experiments.pages import report
 from experiments.pages.embedding_map import Map
 from experiments.pages.model_card import (
     NO_THRESHOLD,
+    fenced,
     license_of_weights,
     model_card,
     update_final_model,
@@ -269,8 +271,9 @@ def test_pages_without_a_place_for_links_do_not_change(tmp_path):
 
 OPTIONS = parse(RunOptions, ["run", "--dataset=glyphs", "--weights=none", "--data_dir=/of/mine"])
 TABLE = ImageTable.from_arrays(np.zeros((4, 8, 8, 3), np.uint8), [0, 0, 1, 1])
+SPLIT = Split(TABLE, TABLE, same_classes=True)
 CARD = model_card(
-    "mine", {"File": "`f`"}, OPTIONS, Split(TABLE, TABLE, same_classes=True),
+    "mine", {"File": "`f`"}, OPTIONS, SPLIT,
     EvaluationTransform(8, (9, 10)), "R@1 is 1", example="f(x)",
 )  # fmt: skip
 
@@ -290,6 +293,49 @@ def test_a_threshold_and_the_final_model_are_written_once(tmp_path):
     assert text.count("- Final model, of every class: `refit/saved_model`\n\n## Prepro") == 1
 
 
+def test_names_in_a_card_have_no_markup():
+    names = ["<img src=x onerror=f()>", "![x](http://a.example/b)", "`*c*`\n# d", "www.e.com", "f"]
+    table = ImageTable.from_arrays(np.zeros((5, 8, 8, 3), np.uint8), range(5), names)
+    options = dataclasses.replace(OPTIONS, dataset="``<b>\n# x", weights="<b>\n```\n<b>")
+    split = Split(table, table, same_classes=True)
+    table = fenced(f"{names}\n```\n<b>")
+    card = model_card("<i>mine`", {}, options, split, EvaluationTransform(8), table)
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(card)
+    inner = [child for token in tokens for child in token.children or []]
+    assert {token.type for token in inner} == {"text", "code_inline"}
+    assert not any("html" in token.type for token in tokens)
+    shown = [token.content for token in inner if token.type == "code_inline"]
+    assert shown[:6] == [
+        "<i>mine`", "``<b>\\u000a# x", *names[:2], "`*c*`\\u000a# d", "www.e.com"
+    ]  # fmt: skip
+    scores, recipe = (token.content for token in tokens if token.type == "fence")
+    assert scores.endswith("\n```\n<b>\n") and "--dataset=``<b>\n# x\n" in recipe
+
+
+def test_a_recipe_names_no_file_of_the_machine(tmp_path, monkeypatch):
+    (tmp_path / "preset").mkdir()
+    monkeypatch.chdir(tmp_path)
+    words = [
+        *(
+            "--texts=secret/a.csv",
+            "--data_dir=secret",
+            "--cache_dir=/secret",
+            "--weights=secret.h5",
+        ),
+        *("--measured_in=secret", "--backbone=hub:secret/net", "--candidates=catalog"),
+        *("--candidate_backbone=hub:preset", "--candidate_weights=~/secret", "--import_modules=s"),
+    ]
+    options = parse(RunOptions, ["run", *words])
+    card = model_card("mine", {}, options, SPLIT, EvaluationTransform(8), "")
+    assert "secret" not in card and "import_modules" not in card
+    for flag in ("backbone=hub:FOLDER", "weights=FILE"):
+        assert f"\n--{flag}\n" in card and f"\n--candidate_{flag}\n" in card
+    for name in ("hub:dinov2_base", "hub:hf://owner/net", "resnet50"):
+        public = dataclasses.replace(options, backbone=name)
+        card = model_card("mine", {}, public, SPLIT, EvaluationTransform(8), "")
+        assert f"\n--backbone={name}\n" in card
+
+
 @pytest.mark.parametrize(
     ("backbone", "weights", "words"),
     [
@@ -298,7 +344,10 @@ def test_a_threshold_and_the_final_model_are_written_once(tmp_path):
         ("resnet50_v1_5", "imagenet", "of `resnet50_v1_5` by torchvision"),
         ("efficientnet_lite0", "packaged", "(Apache-2.0)"),
         ("hub:dinov2_base", "imagenet", "`hub:dinov2_base`, which has their license"),
-        ("resnet50", "mine.h5", "`mine.h5`, of unknown license"),
+        ("resnet50", "mine.h5", "in a file, of unknown license"),
+        ("hub:hf://owner/net", "none", "`hub:hf://owner/net`, which"),
+        ("hub:/secret/net", "imagenet", "`hub:FOLDER`, which has their license"),
+        ("secret/net.keras", "imagenet", "`FILE.keras`, which has their license"),
     ],
 )
 def test_licenses(backbone, weights, words):

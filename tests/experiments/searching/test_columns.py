@@ -20,6 +20,17 @@ def rows_of(known, *where):
     return np.flatnonzero(known.mask(where)).tolist()
 
 
+def test_classes_are_composed_once(monkeypatch):
+    known = Columns([f"class{number}/a.png" for number in range(500)])
+    normalize, calls = unicodedata.normalize, []
+    monkeypatch.setattr(
+        unicodedata, "normalize", lambda form, text: calls.append(text) or normalize(form, text)
+    )
+    for number in range(30):
+        assert rows_of(known, ("class", f"class{number}")) == [number]
+    assert len(calls) == 500 + 30
+
+
 def test_class_and_folder_without_a_csv():
     known = Columns(PATHS)
     assert known.names == ["class", "folder"]

@@ -121,6 +121,21 @@ def test_the_query_is_hidden_until_the_browser_can_show_it(client):
     assert hides < shows < sets and "image.hidden = false" in script[shows:sets]
 
 
+def test_a_request_has_few_conditions(client):
+    same = "&where=class:a" * 1000
+    assert client.get(f"/search?item=2{same}").json["allowed"] == 1
+    for count, status in [
+        (20, "no image has class="),
+        (21, "where must have at most 20 conditions"),
+    ]:
+        other = "".join(f"&where=class:x{number}" for number in range(count))
+        for answer in (
+            client.get(f"/search?item=2{other}"),
+            upload(client, png(1), address=f"/search?k=1{other}"),
+        ):
+            assert answer.status_code == 400 and answer.json["error"].startswith(status)
+
+
 def test_the_page_is_self_contained(client):
     page = client.get("/")
     text = page.text

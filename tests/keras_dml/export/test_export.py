@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from batches import functional
+from image_files import encode, smooth
 from processes import run_python
 from retrieval_sets import needs_scann
 
@@ -18,6 +19,7 @@ from keras_dml.export import check_export, export_saved_model
 from keras_dml.metrics import verification
 from keras_dml.retrieval import METRICS, ExactIndex, ScannIndex, TreeAH, scann_loads
 from keras_dml.retrieval.serving import SearchModule
+from pipelines import EvaluationTransform
 
 SIZE, DIMENSIONS = 8, 6
 
@@ -352,3 +354,15 @@ def test_the_scale_of_embeddings_does_not_change_the_neighbors(scale):
     expected, expected_distances = ExactIndex(rows, "l2").search(rows[:9] / 2, 5)
     np.testing.assert_array_equal(ids, expected)
     np.testing.assert_allclose(distances, expected_distances, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_saved_model_refuses_large_images(tmp_path):
+    transform = EvaluationTransform(SIZE, max_pixels=100)
+    export_saved_model(nested_model(), tmp_path / "model", transform)
+    embed = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    files = [encode(smooth(side, 10), "PNG") for side in (10, 11)]
+    name = next(iter(embed.structured_input_signature[1]))
+    assert embed(**{name: tf.constant(files[:1])})["embeddings"].shape == (1, DIMENSIONS)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="an image of more than 100 pixels"):
+        embed(**{name: tf.constant(files)})

@@ -130,6 +130,10 @@ def test_models_and_indexes_are_saved(tmp_path, monkeypatch):
         assert [one.data for one in again.single_lookup(x[1], k=1)] == ["b"]
     model.save("folder", save_index=False)
     assert (tmp_path / "folder" / "index" / "index.npz").is_file()
+    (tmp_path / "folder" / "index" / "more").symlink_to("/etc/passwd")
+    with pytest.raises(ValueError, match="must not be a link"):
+        model.save("folder", save_index=False)
+    (tmp_path / "folder" / "index" / "more").unlink()
     with pytest.raises(ValueError, match="overwrite=False"):
         model.save_index("folder", overwrite=False)
     with pytest.warns(UserWarning, match="save_format"):

@@ -1,13 +1,26 @@
 """Bad images are found with their reason, and too expensive ones by their first bytes."""
 
+import io
+import re
+import time
+import zlib
+
 import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
-from image_files import animated, png, readable_files
+from image_files import animated, encode, png, readable_files, smooth
 
-from experiments.evaluation.pictures import checked_picture
-from pipelines import EvaluationTransform, ImageTable, TrainTransform, find_bad_images
+from experiments.evaluation.pictures import checked_picture, thumbnail
+from pipelines import (
+    BatchSource,
+    EvaluationTransform,
+    ImageTable,
+    RandomSampler,
+    TrainTransform,
+    evaluation_batches,
+    find_bad_images,
+)
 from pipelines.images import file_checks
 from pipelines.images.decode import decode_image
 
@@ -108,6 +121,90 @@ def test_a_jpeg_of_many_segments_is_refused_before_pillow_opens_it(filling, reas
     assert file_checks.why_too_costly(jpeg) == reason
     half = len(filling) // 8 * 4
     assert file_checks.why_too_costly(JPEG[:2] + filling[:half] + JPEG[2:]) is None
+
+
+def deflated(megabytes, head=b""):
+    """Return a zlib stream of zeros after these bytes."""
+    stream = zlib.compressobj(9)
+    parts = [stream.compress(head), *(stream.compress(bytes(2**20)) for _ in range(megabytes))]
+    return b"".join([*parts, stream.flush()])
+
+
+ROWS = bytes(8 * 25)
+ZEROS = deflated(64)
+COSTLY = {
+    "pixels": (png(8, 8, 8, 2, ZEROS, stored=True), "with more data than its pixels have"),
+    "pixels in parts": (
+        png(8, 8, 8, 2, b"", *((b"IDAT", ZEROS[n : n + 99]) for n in range(0, len(ZEROS), 99))),
+        "with more data than its pixels have",
+    ),
+    "parts": (png(8, 8, 8, 2, ROWS, *[(b"tESt", b"")] * 200_000), "of more than .* parts"),
+    "texts": (
+        png(8, 8, 8, 2, ROWS, *[(b"zTXt", b"a\0\0" + deflated(2))] * 9),
+        "with more than 16 MB of text",
+    ),
+    "unicode": (
+        png(8, 8, 8, 2, ROWS, (b"iTXt", b"a\0\1\0en\0b\0" + ZEROS)),
+        "with more than 16 MB of text",
+    ),
+    "profile": (
+        png(8, 8, 8, 2, ROWS, (b"iCCP", b"a\0\0" + ZEROS)),
+        "with more than 16 MB of text",
+    ),
+    "GIF": (SMALL["gif"][:-1] + b"!\xfe\0" * 50_000 + b";", "a GIF of too many small blocks"),
+    "GIF of other bytes": (SMALL["gif"][:-1] + b"\1" * 50_000 + b";", "a GIF of too many"),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_file_with_few_pixels_takes_little_time(name, tmp_path):
+    encoded, reason = COSTLY[name]
+    start = time.process_time()
+    with pytest.raises(ValueError, match=reason):
+        checked_picture(encoded)
+    with pytest.raises(ValueError, match=reason):
+        thumbnail(io.BytesIO(encoded))
+    table = ImageTable.from_encoded([encoded], [0])
+    with pytest.raises(ValueError, match=reason):
+        BatchSource(table, RandomSampler(1, 1), TrainTransform(8))[0]
+    ((_, _, found),) = find_bad_images(table)
+    assert re.search(reason, found)
+    with pytest.raises(tf.errors.OpError, match=reason):
+        list(evaluation_batches(table, EvaluationTransform(8)))
+    assert time.process_time() - start < 2
+
+
+def test_large_pictures_and_texts_are_not_costly():
+    for bits, color, numbers in [(16, 6, 8), (8, 2, 3), (1, 0, 0.125), (8, 3, 1)]:
+        rows = bytes(50 * (1 + int(np.ceil(40 * numbers))))
+        texts = [
+            (b"PLTE", bytes(3)),
+            (b"zTXt", b"a\0\0" + deflated(3)),
+            (b"iTXt", b"a\0\0\0\0\0" + ZEROS),
+        ]
+        for chunks in ([], texts):
+            assert file_checks.why_too_costly(png(40, 50, bits, color, rows, *chunks)) is None
+    for name, encoded in SMALL.items():
+        assert file_checks.why_too_costly(encoded) is None, name
+        if not name.startswith("gif"):
+            assert file_checks.readable(encoded) == encoded
+        for size in range(0, len(encoded), 9):
+            file_checks.why_too_costly(encoded[:size])
+
+
+def test_only_the_first_image_of_a_gif_is_decoded():
+    frames = [smooth(300, 300, seed=number) for number in range(20)]
+    encoded = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    still = file_checks.readable(encoded)
+    assert len(still) < len(encoded) / 9
+    table = ImageTable.from_encoded([encoded], [0])
+    (images,) = evaluation_batches(table, EvaluationTransform(300))
+    np.testing.assert_array_equal(images[0], decode_image(still))
+    for size in (10, 40):
+        encoded = animated("GIF", size, size)
+        np.testing.assert_array_equal(
+            decode_image(file_checks.readable(encoded)), decode_image(encoded)
+        )
 
 
 @pytest.mark.parametrize("name", ["bmp_palette", "bmp"])
