@@ -95,9 +95,10 @@ class InstanceCrossEntropyLoss(PairLoss):
         Raises:
             TypeError: The loss is reweighted without `anchor_gradient`.
         """
+        super().check_memory()
         if self.reweight and not self.anchor_gradient:
-            wanted = "True, or reweight False, for candidates from a memory"
-            advice = "They have no gradient, so the gradient would be 0."
+            wanted = "True, or reweight False, so that the anchors have a gradient"
+            advice = "Candidates from a memory have none."
             raise argument_error("anchor_gradient", wanted, False, ArgumentTypeError, advice=advice)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

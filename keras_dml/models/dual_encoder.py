@@ -143,10 +143,12 @@ class DualEncoder(Configured, DistributedModel):
             kwargs: As in Keras, without `metrics` and `loss_weights`. Evaluate the embeddings with
                 `keras_dml.metrics.recall_at_k(queries, labels, gallery=candidates)`.
         """
-        check_compared_loss(loss)
+        loss = check_compared_loss(loss)
         refuse_arguments(kwargs, ("metrics", "weighted_metrics", "loss_weights"), TWO_SETS)
         if symmetric is not None:
             self.symmetric = check_bool("symmetric", symmetric)
+        if not self.symmetric and self.query_encoder is not self.candidate_encoder:
+            loss.check_memory()  # the encoder of the queries needs a gradient of the anchors
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def compute_loss(
