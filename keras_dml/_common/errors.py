@@ -108,9 +108,7 @@ def has_gaps(value: object) -> bool:
     return bool(np.ma.is_masked(value)) or hasattr(value, "nested_row_splits")
 
 
-def check_exact(
-    labels: np.ndarray | None, dtype: str, name: str, what: str = "class ids"
-) -> None:
+def check_exact(labels: np.ndarray | None, dtype: str, name: str, what: str = "class ids") -> None:
     """Raise `ValueError` unless labels in a float dtype are whole and cannot be rounded.
 
     Args:

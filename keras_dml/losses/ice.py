@@ -46,6 +46,11 @@ class InstanceCrossEntropyLoss(PairLoss):
     not have to fall at every step, and a second derivative is refused, because this gradient is not
     the derivative of the value. `parts` have their own gradients.
 
+    In `between`, positives and negatives are candidates, so only candidates have a gradient. The
+    queries have one with `anchor_gradient`, without `reweight`, or in a symmetric
+    `keras_dml.models.DualEncoder`, which also compares the candidates with the queries. Rows of a
+    memory are constants, so the first two also allow a memory.
+
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5

@@ -97,7 +97,9 @@ class MatryoshkaLoss(EmbeddingLoss):
         prefixes = self._prefixes(embeddings)
         return _sum([w * self.loss.compute_loss(class_ids, z, *candidates) for w, z in prefixes])
 
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor, *candidates: Candidates) -> Parts:
+    def compute_parts(
+        self, class_ids: Tensor, embeddings: Tensor, *candidates: Candidates
+    ) -> Parts:
         """Compute the two parts `[n]` of the loss of `compute_loss`."""
         prefixes = self._prefixes(embeddings)
         parts = [(w, self.loss.compute_parts(class_ids, z, *candidates)) for w, z in prefixes]

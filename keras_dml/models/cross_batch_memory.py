@@ -287,9 +287,7 @@ class CrossBatchMemory(ModelAround):
         scale = None if self._dual is None else self._dual.factor()
         return Candidates(memory, memory_labels, filled, own, scale), sound
 
-    def _record(
-        self, y: TensorLike | None, y_pred: Tensor, candidates: Candidates | None
-    ) -> None:
+    def _record(self, y: TensorLike | None, y_pred: Tensor, candidates: Candidates | None) -> None:
         """Add the parts of a batch to the metrics."""
         # Recorded here, because on JAX the values that a step writes cannot be read later.
         if not self._watched.parts:

@@ -57,9 +57,11 @@ class DualEncoder(Configured, DistributedModel):
         name: Name of the model.
 
     Raises:
-        TypeError: In `compile`, the loss is not a loss over pairs that can compare two sets.
+        TypeError: In `compile`, the loss is not a loss over pairs that can compare two sets, or it
+            has no gradient of the queries and `symmetric` is False.
         ValueError: An encoder is not built or its output is not `[n, d]`, the lengths of the
-            embeddings differ, or `scale` is out of range.
+            embeddings differ, `scale` is out of range, or (in the first step) the loss is a loss of
+            distances and `scale` is set.
 
     References: Radford et al., "Learning Transferable Visual Models From Natural Language
     Supervision", ICML 2021, figure 3 and section 2.5 (the scale). Zhai et al., "Sigmoid Loss for
