@@ -74,7 +74,7 @@ class Sets(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """The pairs of a batch: anchors of this replica, candidates of all replicas or outside the batch.
+    """The pairs of a batch: anchors of this replica with candidates of all replicas or others.
 
     A loss over pairs receives them in `compute_pair_parts` (`keras_dml.losses.PairLoss`). All
     methods are differentiable in the embeddings.

@@ -310,9 +310,9 @@ def test_ice_moves_the_candidates_of_two_sets():
     )
     logits = 16.0 * queries @ items.T
     terms = [
-        np.logaddexp(0, logsumexp(logits[i][OF_ITEMS != OF_QUERIES[i]]) - logits[i, j])
+        np.logaddexp(0, logsumexp(logits[i][OF_QUERIES[i] != OF_ITEMS]) - logits[i, j])
         for i in range(len(queries))
-        for j in np.flatnonzero(OF_ITEMS == OF_QUERIES[i])
+        for j in np.flatnonzero(OF_QUERIES[i] == OF_ITEMS)
     ]
     assert value == pytest.approx(np.sum(terms) / len(queries))
     # The gradient at an embedding of length 1 is the part across it.
