@@ -293,8 +293,8 @@ def ice_gradient(queries, items, scale=16.0):
         if not positive or not negative:
             continue
         logits = scale * items @ query
-        missing = [logsumexp(logits[negative]) - np.logaddexp(logits[j], logsumexp(logits[negative]))
-                   for j in positive]  # fmt: skip
+        pushed = logsumexp(logits[negative])
+        missing = [pushed - np.logaddexp(logits[j], pushed) for j in positive]  # log(1 − p)
         for j, weight in zip(positive, softmax(missing)):
             gradient[j] -= weight * query / 2 / len(queries)
         for j, weight in zip(negative, softmax(logits[negative])):
