@@ -487,7 +487,7 @@ def get(relation: RelationLike) -> Relation:
 
 
 def _tag_ids(labels: TensorLike, name: str) -> Tensor:
-    """Convert labels to tag ids that are signed, because −1 is no tag."""
+    """Convert labels to tag ids. They are signed, because −1 fills the rows."""
     tensor = as_labels(labels, name, "tag ids")
     if not keras.backend.is_int_dtype(tensor.dtype):
         return tensor

@@ -48,7 +48,7 @@ class Candidates:
     """Candidates outside the batch: rows of another set, or a memory of earlier batches.
 
     Attributes:
-        embeddings: `[m, d]`, as the model returned them. Those of a memory have no gradient.
+        embeddings: `[m, d]`, as the model returned them, without a gradient in a memory.
         labels: Class ids `[m]`, integers, or the labels of a relation, m rows.
         filled: Bool `[m]`, the slots that hold a row. Other slots are not candidates.
         own: int `[a]`, the slot of each anchor's copy, which is neither its positive nor its

@@ -103,7 +103,7 @@ class InstanceCrossEntropyLoss(PairLoss):
         super().check_memory()
         if self.reweight and not self.anchor_gradient:
             wanted = "True, or reweight False, so that the anchors have a gradient"
-            advice = "Candidates from a memory have none."
+            advice = "Candidates from a memory are constants."
             raise argument_error("anchor_gradient", wanted, False, ArgumentTypeError, advice=advice)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
