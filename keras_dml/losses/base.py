@@ -123,9 +123,10 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             (`keras_dml.models.RankMI`).
         boundaries: The number of learned boundaries after each embedding, from a layer
             `keras_dml.models.Boundary`.
-        takes_memory: Whether rows of earlier batches can be candidates
-            (`keras_dml.models.CrossBatchMemory`). True for losses that compare only anchors with
-            candidates, and neither candidates with each other nor with sums over classes.
+        takes_memory: Whether images outside the batch can be candidates: another set (`between`),
+            or rows of earlier batches (`keras_dml.models.CrossBatchMemory`). True for losses that
+            compare only anchors with candidates, and neither candidates with each other nor with
+            sums over classes.
         measured: Names of methods `(y_true, y_pred) -> numbers` that `keras_dml.metrics.LossPart`
             can record in addition to the two parts.
         default_name: The `name` of a registered loss.

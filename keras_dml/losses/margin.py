@@ -106,7 +106,9 @@ class MarginLoss(PairLoss):
             advice = "Set the initial boundaries in the layer that has them."
             raise argument_error("beta", "left out with boundaries", beta, advice=advice)
 
-    def pairs_of(self, class_ids: Tensor, embeddings: Tensor, *candidates: Candidates) -> Pairs:
+    def pairs_of(
+        self, class_ids: Tensor, embeddings: Tensor, candidates: Candidates | None = None
+    ) -> Pairs:
         """Pair the embeddings before the boundaries, and attach each anchor's boundary."""
         z: Tensor = embeddings
         boundary: Tensor | float = self.beta
@@ -122,7 +124,7 @@ class MarginLoss(PairLoss):
                 boundary = ops.sum(ops.where(own, learned, ops.zeros_like(learned)), axis=-1)
                 known = ops.any(own, axis=-1)
                 boundary = ops.where(known, boundary, ops.full_like(boundary, float("nan")))
-        pairs = super().pairs_of(class_ids, z, *candidates)
+        pairs = super().pairs_of(class_ids, z, candidates)
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
