@@ -309,14 +309,14 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             advice = "It must not use pairs of candidates, class sums, or learned classes."
             raise argument_error("loss", wanted, self, ArgumentTypeError, advice=advice)
         for name in ("call", "compute_loss", "compute_parts", "pairs_of"):
-            method = getattr(self, name, None)
+            signature = inspect.signature(getattr(self, name, lambda *batch: None))
             try:
-                method and inspect.signature(method).bind("labels", "embeddings", "candidates")
+                signature.bind("labels", "embeddings", "candidates")
             except TypeError as error:
                 raise ArgumentTypeError(
                     f"{name} of {type(self).__name__} must take (labels, embeddings, "
                     "candidates=None) for candidates outside the batch, but got the arguments "
-                    f"{inspect.signature(method)}. Pass the candidates to super().{name}, or "
+                    f"{signature}. Pass the candidates to super().{name}, or "
                     "override compute_pair_loss and compute_pair_parts."
                 ) from error
 
@@ -571,7 +571,9 @@ class LabelsAsTheyAre(keras.losses.Loss):
         reduces = self.reduction not in (None, "none")
         return ops.sum(value) if reduces and tuple(value.shape) == (0,) else value
 
-    def _mean(self, y_pred: Tensor, sample_weight: Tensor | None, of_weights: bool) -> Tensor:
+    def _mean(
+        self, y_pred: TensorLike, sample_weight: TensorLike | None, of_weights: bool
+    ) -> Tensor:
         """Compute this replica's part of a mean over the images or weights of all replicas."""
         self.reduction = "sum"
         total = super().__call__((), y_pred, sample_weight)
@@ -588,7 +590,8 @@ class LabelsAsTheyAre(keras.losses.Loss):
 class _Ones(keras.losses.Loss):
     """A loss of 1 for each image, whose sum is the sum of the weights that Keras applies."""
 
-    def call(self, y_true: TensorLike, y_pred: Tensor) -> Tensor:
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Return 1 for each image."""
         return ops.ones(ops.shape(y_pred)[:1], self.dtype)
 
 
