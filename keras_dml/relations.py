@@ -29,9 +29,12 @@ from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import (
     are_apart,
     as_labels,
+    check_width,
     checked_class_ids,
     known_numbers,
     numbers_of,
+    of_one_dtype,
+    widest_integers,
 )
 from keras_dml._pairwise.masks import Masks as Masks
 from keras_dml._pairwise.masks import checked_masks, same_class
@@ -87,11 +90,13 @@ class Relation(ConfiguredValue):
     def compare(self, anchors: Tensor, candidates: Tensor) -> Masks:
         """Return the result of `masks` for labels from `checked_labels`, after checks of the masks.
 
+        `masks` receives the labels in one dtype that represents both sets.
+
         Raises:
             ValueError: A mask has another shape, or a pair is both positive and negative.
         """
         shape = anchors.shape[0], candidates.shape[0]
-        masks = self.masks(anchors, candidates)
+        masks = self.masks(*of_one_dtype(anchors, candidates))
         positive, negative = checked_masks("relation", self, masks, shape)
         both = known_numbers(ops.logical_and(positive, negative))
         if both is not None and both.any():
@@ -115,12 +120,13 @@ class Relation(ConfiguredValue):
         tensor = numbers_of(name, labels, "labels")
         if not tensor.shape:
             raise argument_error(name, "labels with a row for each image", labels)
+        dtype = keras.backend.standardize_dtype(tensor.dtype)
+        check_width(labels, dtype, name, "labels")
         known = known_numbers(tensor)
         if known is not None and np.isnan(known.astype("float64")).any():
             raise ArgumentError(f"{name} must be numbers, but got NaN.")
         # Replicas exchange labels by sums, which bools do not have.
-        is_bool = keras.backend.standardize_dtype(tensor.dtype) == "bool"
-        return ops.cast(tensor, "int32") if is_bool else tensor
+        return ops.cast(tensor, "int32") if dtype == "bool" else tensor
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
         """Return whether checked labels are valid. A compiled graph has NaN losses otherwise."""
@@ -181,11 +187,12 @@ class SharesLabel(Relation):
     Args:
         min_overlap: Smallest overlap J of positives, from 0 to 1. With 0, one shared tag is enough.
         encoding: `"multi_hot"`: labels `[n, G]` of 0 and 1, a column for each tag. `"ids"`: labels
-            `[n, m]` of tag ids, each row padded with −1.
+            `[n, m]` of tag ids, each row padded with −1. A tag counts once in a row.
 
     Raises:
         ValueError: `min_overlap` is out of range, `encoding` is unknown, the labels are not a
-            matrix, a row has no tag or has a tag twice, or a multi-hot label is neither 0 nor 1.
+            matrix, a row has no tag, a multi-hot label is neither 0 nor 1, or a tag id is not a
+            whole number from −1 on. A compiled graph has NaN losses otherwise.
     """
 
     def __init__(self, min_overlap: float = 0.0, *, encoding: str = "multi_hot") -> None:
@@ -216,10 +223,12 @@ class SharesLabel(Relation):
 
     def checked_labels(self, labels: TensorLike, name: str = "y_true") -> Tensor:
         """Convert to a matrix of tags."""
-        tensor = super().checked_labels(labels, name)
+        ids = self.encoding == "ids"
+        tensor = _tag_ids(labels, name) if ids else super().checked_labels(labels, name)
         form = "[n, G], a column for each tag" if self.encoding == "multi_hot" else "[n, m] of ids"
         if len(tensor.shape) != 2:
             raise shape_error(name, f"tags of shape {form}, for SharesLabel", tensor)
+        tensor = _once_in_a_row(tensor) if ids else tensor
         known = known_numbers(tensor)
         if known is None:
             return tensor
@@ -228,14 +237,9 @@ class SharesLabel(Relation):
                 f"{name} must be 0 or 1 for each tag, but got "
                 f"{known[(known != 0) & (known != 1)][0]}. For tag ids, use encoding='ids'."
             )
-        if self.encoding == "ids":
-            ordered = np.sort(known, axis=1)
-            twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-            if twice.any():
-                raise ArgumentError(
-                    f"{name} must have each tag once in a row, but got tag "
-                    f"{ordered[:, 1:][twice][0]} twice in row {np.argwhere(twice)[0][0]}."
-                )
+        if ids and (known < -1).any():
+            wanted = "tag ids from 0 on, and −1 after the tags of a row"
+            raise argument_error(name, wanted, known[known < -1][0])
         empty = np.flatnonzero(ops.convert_to_numpy(self._number_of_tags(tensor)) == 0)
         if len(empty):
             raise ArgumentError(
@@ -245,10 +249,11 @@ class SharesLabel(Relation):
         return tensor
 
     def are_valid(self, labels: Tensor) -> Tensor | bool:
-        """Return whether each row has a tag, and multi-hot labels are 0 or 1."""
+        """Return whether each row has a tag, and the labels are tag ids, or 0 or 1."""
         tagged = ops.all(self._number_of_tags(labels) > 0)
         if self.encoding == "ids":
-            return tagged
+            sound = ops.logical_and(are_apart(labels), ops.all(labels >= -1))
+            return ops.logical_and(tagged, sound)
         return ops.logical_and(tagged, ops.all(ops.equal(labels * (labels - 1), 0)))
 
     def _number_of_tags(self, labels: Tensor) -> Tensor:
@@ -356,7 +361,8 @@ class Graded(Relation):
 
     Raises:
         TypeError: `similarity` is neither `"cosine"` nor a function.
-        ValueError: `negative_below` is above `positive_above`, or the labels are not vectors.
+        ValueError: `negative_below` is above `positive_above`, or the labels are not vectors, which
+            are finite and not 0. A compiled graph has NaN losses for the latter.
     """
 
     def __init__(
@@ -390,7 +396,19 @@ class Graded(Relation):
         tensor = super().checked_labels(labels, name)
         if self.similarity == "cosine" and len(tensor.shape) != 2:
             raise shape_error(name, "label vectors [n, d], for Graded(similarity='cosine')", tensor)
+        known = None if callable(self.similarity) else known_numbers(_have_direction(tensor))
+        if known is not None and not known.all():
+            raise ArgumentError(
+                f"{name} must be label vectors that are finite and not 0, for Graded, but got "
+                f"{np.sum(~known)} other rows, first row {known.argmin()}."
+            )
         return tensor
+
+    def are_valid(self, labels: Tensor) -> Tensor | bool:
+        """Return whether the labels are numbers, and each vector is finite and not 0."""
+        if callable(self.similarity):
+            return super().are_valid(labels)
+        return ops.all(_have_direction(labels))
 
     def _similarities(self, anchors: Tensor, candidates: Tensor) -> Tensor:
         if callable(self.similarity):
@@ -466,6 +484,30 @@ def get(relation: RelationLike) -> Relation:
         "(anchor_labels, candidate_labels) to the masks of the positives and the negatives"
     )
     raise argument_error("relation", wanted, relation, ArgumentTypeError)
+
+
+def _tag_ids(labels: TensorLike, name: str) -> Tensor:
+    """Convert labels to tag ids. They are signed, because −1 fills the rows."""
+    tensor = as_labels(labels, name, "tag ids")
+    if not keras.backend.is_int_dtype(tensor.dtype):
+        return tensor
+    whole = widest_integers()
+    check_width(labels, whole, name, "tag ids")
+    return ops.cast(tensor, whole)
+
+
+def _once_in_a_row(tags: Tensor) -> Tensor:
+    """Sort the tag ids of each row `[n, m]`, and replace a repeated tag by −1."""
+    ordered = ops.sort(tags, axis=1)
+    again = ops.equal(ordered[:, 1:], ordered[:, :-1])
+    rest = ops.where(again, ops.full_like(ordered[:, 1:], -1), ordered[:, 1:])
+    return ops.concatenate([ordered[:, :1], rest], axis=1)
+
+
+def _have_direction(vectors: Tensor) -> Tensor:
+    """Return which label vectors `[n, d]` are finite and longer than 1e-6, bool `[n]`."""
+    squares = ops.sum(ops.square(_floats(vectors)), axis=-1)
+    return ops.logical_and(squares > 1e-12, squares < float("inf"))  # False for NaN
 
 
 def _floats(tensor: Tensor) -> Tensor:

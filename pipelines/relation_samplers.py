@@ -89,8 +89,8 @@ class TagSampler:
         steps_per_epoch: `n // batch_size`, but at least 1.
 
     Raises:
-        ValueError, TypeError: The tags are not a matrix of integers, fewer tags than
-            `tags_per_batch` have an image, or an argument is out of range.
+        ValueError, TypeError: The tags are not a matrix of integers, a tag id is below −1, fewer
+            tags than `tags_per_batch` have an image, or an argument is out of range.
     """
 
     def __init__(
@@ -110,6 +110,12 @@ class TagSampler:
                 raise argument_error("tags", "0 or 1 for each tag", given, advice=advice)
             rows, ids = np.nonzero(given)
         else:
+            if (given < -1).any():
+                wanted = "tag ids from 0 on, and −1 after the tags of a row"
+                raise argument_error("tags", wanted, int(given.min()))
+            # A tag counts once in a row, as in `SharesLabel`.
+            given = np.sort(given, axis=1)
+            given[:, 1:][given[:, 1:] == given[:, :-1]] = -1
             rows, columns = np.nonzero(given >= 0)
             ids = given[rows, columns]
         tags_per_batch = check_whole("tags_per_batch", tags_per_batch, least=1)

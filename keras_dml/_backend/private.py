@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+from keras.src.backend.common.masking import get_keras_mask as get_keras_mask
 from keras.src.backend.common.stateless_scope import in_stateless_scope as in_stateless_scope
 from keras.src.models.functional import Functional as Functional
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter as DataAdapter

@@ -108,13 +108,14 @@ def has_gaps(value: object) -> bool:
     return bool(np.ma.is_masked(value)) or hasattr(value, "nested_row_splits")
 
 
-def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:
+def check_exact(labels: np.ndarray | None, dtype: str, name: str, what: str = "class ids") -> None:
     """Raise `ValueError` unless labels in a float dtype are whole and cannot be rounded.
 
     Args:
         labels: Labels of any shape, or None if they are not known yet.
         dtype: Their dtype before they became NumPy's.
         name: Name of the argument, for the message.
+        what: Description of the labels, in the plural.
     """
     if labels is None:
         return
@@ -123,6 +124,6 @@ def check_exact(labels: np.ndarray | None, dtype: str, name: str) -> None:
     if len(bad):
         where = f" in row {bad[0][0]}" if labels.ndim else ""
         raise ArgumentTypeError(
-            f"{name} must be class ids, which are whole numbers below {limit} in {dtype}, but got "
+            f"{name} must be {what}, which are whole numbers below {limit} in {dtype}, but got "
             f"{labels[tuple(bad[0])]}{where}. Pass larger ids as integers."
         )

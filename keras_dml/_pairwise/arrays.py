@@ -181,7 +181,7 @@ def known_shape(value: TensorLike) -> tuple[int | None, ...] | None:
         return None
 
 
-def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
+def as_labels(labels: TensorLike, name: str = "y_true", what: str = "class ids") -> Tensor:
     """Convert labels to a tensor that keeps them distinct: integers stay integers.
 
     Integers become int64, which replicas can exchange. On JAX they have at least 32 bits.
@@ -189,6 +189,7 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
     Args:
         labels: Class ids, or groups as numbers: array, list, or tensor.
         name: Name of the argument, for messages.
+        what: Description of the labels, in the plural.
 
     Raises:
         ValueError: The labels are None or not numbers. Class ids exceed the tensor's dtype
@@ -197,24 +198,51 @@ def as_labels(labels: TensorLike, name: str = "y_true") -> Tensor:
             2¹¹ in float16, 2⁸ in bfloat16). A graph has no known numbers to check, so use
             `are_apart` there.
     """
-    tensor = numbers_of(name, labels, "class ids", _ADVICE_FOR_STRINGS)
+    tensor = numbers_of(name, labels, what, _ADVICE_FOR_STRINGS)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
-    # The dtype of the tensor could round the numbers of an array.
-    numbers = known_numbers(tensor if ops.is_tensor(labels) else labels)
     if dtype in EXACT_LIMITS:
-        check_exact(numbers, dtype, name)
+        # The dtype of the tensor could round the numbers of an array.
+        numbers = known_numbers(tensor if ops.is_tensor(labels) else labels)
+        check_exact(numbers, dtype, name, what)
         return tensor
     if keras.backend.backend() != "jax":
         return ops.cast(tensor, "int64")
-    if numbers is not None:
-        bad = numbers != numbers.astype(dtype)
-        if bad.any():
-            raise ArgumentError(
-                f"{name} must be class ids within {dtype}, the widest integer type of this "
-                f"backend, but got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
-            )
+    check_width(labels, dtype, name, what)
     # The index of a class could exceed 8 or 16 bits.
     return ops.cast(tensor, "int32") if np.dtype(dtype).itemsize < 4 else tensor
+
+
+def check_width(labels: TensorLike, dtype: str, name: str, what: str) -> None:
+    """Raise `ValueError` if a conversion to `dtype`, the dtype of a tensor, changes integers.
+
+    Args:
+        labels: Array, list, or tensor.
+        dtype: The dtype.
+        name: Name of the argument, for the message.
+        what: Description of the labels, in the plural.
+    """
+    numbers = known_numbers(labels) if "int" in dtype else None
+    if numbers is None or numbers.dtype == dtype:
+        return
+    bad = numbers != numbers.astype(dtype)
+    if bad.any():
+        raise ArgumentError(
+            f"{name} must be {what} within {dtype}, the widest integer type of this backend, but "
+            f"got {numbers[bad][0]}. On JAX, enable jax_enable_x64."
+        )
+
+
+def of_one_dtype(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Convert the labels of two sets to a dtype that can represent both."""
+    first, second = (keras.backend.standardize_dtype(labels.dtype) for labels in (a, b))
+    if first == second:
+        return a, b
+    common = np.promote_types(*(each.replace("bfloat16", "float32") for each in (first, second)))
+    # NumPy converts int64 next to uint64 to floats.
+    kind = common.kind if "float" in first + second or common.kind != "f" else "i"
+    widest = np.dtype(widest_integers()).itemsize  # 4 on JAX without jax_enable_x64
+    dtype = np.dtype(f"{kind}{min(common.itemsize, widest)}").name
+    return ops.cast(a, dtype), ops.cast(b, dtype)
 
 
 def widest_integers() -> str:

@@ -9,6 +9,7 @@ from keras.backend import standardize_dtype
 
 from keras_dml._backend.gradients import Backward, with_gradient
 from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import (
     count,
@@ -43,11 +44,11 @@ Strategy: TypeAlias = _HasMasks | Callable[[Tensor, Tensor, Tensor], Masks]
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
-    """Rows of earlier batches and of this one, which are candidates without a gradient.
+class Candidates:
+    """Candidates outside the batch: rows of another set, or a memory of earlier batches.
 
     Attributes:
-        embeddings: `[m, d]`, as the model returned them.
+        embeddings: `[m, d]`, as the model returned them, without a gradient in a memory.
         labels: Class ids `[m]`, integers, or the labels of a relation, m rows.
         filled: Bool `[m]`, the slots that hold a row. Other slots are not candidates.
         own: int `[a]`, the slot of each anchor's copy, which is neither its positive nor its
@@ -73,7 +74,7 @@ class Sets(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """The pairs of a batch: anchors of this replica, candidates of all replicas or of a memory.
+    """The pairs of a batch: anchors of this replica with candidates of all replicas or others.
 
     A loss over pairs receives them in `compute_pair_parts` (`keras_dml.losses.PairLoss`). All
     methods are differentiable in the embeddings.
@@ -94,6 +95,7 @@ class Pairs:
         positive: Bool `[a, c]`, another image of the anchor's class.
         negative: Bool `[a, c]`, an image of another class.
         itself: Bool `[a, c]`, the anchor itself.
+        scale: A factor of the similarities, or None.
     """
 
     anchors: Tensor
@@ -101,6 +103,7 @@ class Pairs:
     positive: Tensor
     negative: Tensor
     itself: Tensor
+    scale: Tensor | float | None = None
 
     @classmethod
     def of_batch(
@@ -122,17 +125,15 @@ class Pairs:
         return cls._among(embeddings, candidates, masks, itself, ops.logical_not(itself))
 
     @classmethod
-    def of_memory(
-        cls, labels: Tensor, embeddings: Tensor, memory: Memory, compare: Compare
+    def of_candidates(
+        cls, labels: Tensor, embeddings: Tensor, candidates: Candidates, compare: Compare
     ) -> "Pairs":
-        """Pair labels (n rows) and embeddings `[n, d]` with the rows of a memory."""
-        # A memory stores whole numbers, whatever dtype the class ids have.
-        labels = ops.cast(labels, memory.labels.dtype)
-        columns = ops.arange(ops.shape(memory.embeddings)[0], dtype=memory.own.dtype)
-        itself = ops.equal(memory.own[:, None], columns[None, :])
-        other = ops.logical_and(memory.filled[None, :], ops.logical_not(itself))
-        masks = compare(labels, memory.labels)
-        return cls._among(embeddings, memory.embeddings, masks, itself, other)
+        """Pair labels (n rows) and embeddings `[n, d]` with candidates outside the batch."""
+        columns = ops.arange(ops.shape(candidates.embeddings)[0], dtype=candidates.own.dtype)
+        itself = ops.equal(candidates.own[:, None], columns[None, :])
+        other = ops.logical_and(candidates.filled[None, :], ops.logical_not(itself))
+        masks = compare(labels, candidates.labels)
+        return cls._among(embeddings, candidates.embeddings, masks, itself, other)
 
     @classmethod
     def _among(
@@ -143,13 +144,23 @@ class Pairs:
         return cls(anchors, candidates, positive, negative, itself)
 
     def similarities(self) -> Tensor:
-        """Compute the inner products `S_ij = a_i · c_j`, `[a, c]`."""
+        """Compute the inner products `S_ij = a_i · c_j`, times `scale` if it is set, `[a, c]`."""
         if self.candidates is self.anchors:
             return gram(self.anchors)
-        return matmul(self.anchors, ops.transpose(self.candidates))
+        anchors = self.anchors
+        if self.scale is not None:
+            anchors = anchors * ops.cast(self.scale, anchors.dtype)
+        return matmul(anchors, ops.transpose(self.candidates))
 
     def squared_distances(self) -> Tensor:
-        """Compute `D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exact for close pairs."""
+        """Compute `D_ij² = ‖a_i − c_j‖²`, `[a, c]`, exact for close pairs.
+
+        Raises:
+            ValueError: `scale`, a factor of similarities, is set.
+        """
+        if self.scale is not None:
+            wanted = "None for a loss of distances, because it is a factor of similarities"
+            raise argument_error("scale", wanted, self.scale)
         return squared_distances(self.anchors, self.candidates)
 
     def distances(self) -> Tensor:

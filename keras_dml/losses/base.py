@@ -1,18 +1,23 @@
 """The registry and the base classes of losses: of embeddings, of pairs, and of class cosines."""
 
-import copy
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_dml import relations
+from keras_dml._backend import private
 from keras_dml._backend.configured import Configured
-from keras_dml._backend.replicas import gather_candidates, place_among_replicas
+from keras_dml._backend.replicas import (
+    gather_candidates,
+    place_among_replicas,
+    sum_over_replicas,
+)
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
 from keras_dml._common.types import Config, Parts, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import are_finite
@@ -30,7 +35,7 @@ from keras_dml._pairwise.arrays import (
     known_shape,
     one_hot,
 )
-from keras_dml._pairwise.pairs import Memory, Pairs, Strategy, normalize
+from keras_dml._pairwise.pairs import Candidates, Pairs, Strategy, normalize
 from keras_dml.relations import RelationLike
 
 # Rounding in half precision can exceed 1.
@@ -103,8 +108,9 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
 
     Args:
         reduction: A Keras reduction. The default `"sum_over_batch_size"` is the mean over anchors.
-            Within a `tf.distribute` strategy, Keras divides means by the number of replicas, so the
-            sums over the replicas equal the value and the gradient of the global batch.
+            Within a `tf.distribute` strategy, means are divided by the number of replicas, or by
+            the sum of the weights or masks of all replicas, so the sums over the replicas equal the
+            value and the gradient of the global batch.
         name: Name of the loss. None is `default_name`, or without one the name of the class.
         dtype: Dtype of the arithmetic, `"float32"` or `"float64"`. The default is float32, or
             float64 if `keras.config.floatx()` is float64. Half precision would merge distances, so
@@ -118,9 +124,10 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             (`keras_dml.models.RankMI`).
         boundaries: The number of learned boundaries after each embedding, from a layer
             `keras_dml.models.Boundary`.
-        takes_memory: Whether rows of earlier batches can be candidates
-            (`keras_dml.models.CrossBatchMemory`). True for losses that compare only anchors with
-            candidates, and neither candidates with each other nor with sums over classes.
+        takes_memory: Whether images outside the batch can be candidates: another set (`between`),
+            or rows of earlier batches (`keras_dml.models.CrossBatchMemory`). True for losses that
+            compare only anchors with candidates, and neither candidates with each other nor with
+            sums over classes.
         measured: Names of methods `(y_true, y_pred) -> numbers` that `keras_dml.metrics.LossPart`
             can record in addition to the two parts.
         default_name: The `name` of a registered loss.
@@ -143,7 +150,6 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
     measured: ClassVar[tuple[str, ...]] = ()
     trained_by: ClassVar[str | None] = None
     default_name: ClassVar[str | None] = None
-    memory: Memory | None = None
 
     def __init__(
         self,
@@ -160,35 +166,100 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             raise argument_error("dtype", "float32 or float64", dtype, advice=advice)
 
     def __call__(
-        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
+        self,
+        y_true: TensorLike,
+        y_pred: TensorLike,
+        sample_weight: TensorLike | None = None,
+        candidates: Candidates | None = None,
     ) -> Tensor:
         """Compute the reduced loss. Integers in `y_true` stay integers."""
         check_order(y_true, y_pred)
         labels = self.checked_labels(y_true)
-        return LabelsAsTheyAre(self, labels)((), as_embeddings(y_pred), sample_weight)
+        loss = LabelsAsTheyAre(self, labels, *_given(candidates))
+        return loss((), as_embeddings(y_pred), sample_weight)
 
-    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    def call(
+        self, y_true: TensorLike, y_pred: TensorLike, candidates: Candidates | None = None
+    ) -> Tensor:
         """Compute the loss of each anchor, `[n]`."""
-        return self._evaluated(lambda *batch: (self.compute_loss(*batch),), y_true, y_pred)[0]
+        return self._evaluated(
+            lambda *batch: (self.compute_loss(*batch),), y_true, y_pred, candidates
+        )[0]
 
-    def parts(self, y_true: TensorLike, y_pred: TensorLike) -> Parts:
+    def parts(
+        self, y_true: TensorLike, y_pred: TensorLike, candidates: Candidates | None = None
+    ) -> Parts:
         """Compute the tightness part and the contrastive part of each anchor.
 
         Args:
             y_true: Class ids, `[n]` or `[n, 1]`, integer or float.
             y_pred: Embeddings (or logits) `[n, d]`.
+            candidates: The candidates of a loss that `takes_memory`. None: the images of the batch.
 
         Returns:
             `(tightness, contrastive)`, each `[n]`. Their sum is the loss.
         """
-        tightness, contrastive = self._evaluated(self.compute_parts, y_true, y_pred)
+        tightness, contrastive = self._evaluated(self.compute_parts, y_true, y_pred, candidates)
         return tightness, contrastive
+
+    def between(
+        self,
+        query_labels: TensorLike,
+        queries: TensorLike,
+        candidate_labels: TensorLike,
+        candidates: TensorLike,
+        sample_weight: TensorLike | None = None,
+        *,
+        scale: Tensor | float | None = None,
+    ) -> Tensor:
+        """Compute the reduced loss of queries against candidates of another set.
+
+        No query is one of the candidates. With `tf.distribute`, candidates come from all replicas.
+        Gradients reach both sets.
+
+        Examples:
+            >>> loss = keras_dml.losses.NTXentLoss(temperature=1.0)
+            >>> photos, catalog = np.eye(2, dtype="float32"), np.eye(2, dtype="float32")
+            >>> round(float(loss.between([0, 1], photos, [0, 1], catalog)), 3)
+            0.313
+
+        Args:
+            query_labels: Class ids `[q]`, or the labels of the relation, q rows.
+            queries: Embeddings `[q, d]`.
+            candidate_labels: Class ids `[c]`, or the labels of the relation, c rows.
+            candidates: Embeddings `[c, d]`.
+            sample_weight: Weight of each query, `[q]`, or None.
+            scale: A factor of the similarities, for losses of similarities. It can be learned.
+                Mining sees the similarities without the factor.
+
+        Raises:
+            TypeError: The loss compares candidates with each other (`takes_memory` is False).
+            ValueError: As in the call, d differs between the two sets, or a loss of distances has a
+                `scale`.
+        """
+        self.check_candidates()
+        labels, embeddings = self._checked(candidate_labels, candidates)
+        width = ops.shape(queries)[-1]
+        if embeddings.shape[-1] != width:
+            raise ArgumentError(
+                "queries and candidates must have embeddings of the same length, but got "
+                f"{width} and {embeddings.shape[-1]}."
+            )
+        rows, _ = gather_candidates(embeddings)
+        row_labels, _ = gather_candidates(labels)
+        filled = ops.ones(ops.shape(rows)[:1], "bool")
+        own = ops.full(ops.shape(queries)[:1], -1, "int32")
+        others = Candidates(rows, row_labels, filled, own, scale)
+        value = self(query_labels, queries, sample_weight, others)
+        # A compiled graph cannot raise an error for candidates that are not finite.
+        return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
 
     def _evaluated(
         self,
-        compute: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        compute: Callable[..., tuple[Tensor, ...]],
         y_true: TensorLike,
         y_pred: TensorLike,
+        candidates: Candidates | None = None,
     ) -> tuple[Tensor, ...]:
         """Compute values `[n]` from a checked batch: NaN for an invalid one, 0 for an empty one."""
         labels, embeddings = self._checked(y_true, y_pred)
@@ -197,7 +268,7 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             return ops.sum(embeddings, axis=-1), ops.sum(embeddings, axis=-1)
         # Masks and comparisons would turn NaN embeddings or merged classes into a plausible number.
         sound = self.are_sound(labels, embeddings)
-        values = compute(labels, embeddings)
+        values = compute(labels, embeddings, *_given(candidates))
         return tuple(ops.where(sound, each, ops.full_like(each, float("nan"))) for each in values)
 
     def _checked(self, y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
@@ -228,26 +299,35 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
         """Compute the two parts from checked class ids `[n]` and embeddings `[n, d]`."""
         raise NotImplementedError
 
-    def check_memory(self) -> None:
-        """Raise an error if rows of earlier batches cannot be candidates.
+    def check_candidates(self) -> None:
+        """Raise an error if images outside the batch cannot be candidates.
 
         Raises:
-            TypeError: `takes_memory` is False.
+            TypeError: `takes_memory` is False, or a method of a subclass does not take candidates.
         """
         if not self.takes_memory:
-            wanted = "a loss that compares anchors only with candidates, for candidates of a memory"
+            wanted = "a loss that compares anchors only with candidates"
             advice = "It must not use pairs of candidates, class sums, or learned classes."
             raise argument_error("loss", wanted, self, ArgumentTypeError, advice=advice)
+        for name in ("call", "compute_loss", "compute_parts", "pairs_of"):
+            signature = inspect.signature(getattr(self, name, lambda *batch: None))
+            try:
+                signature.bind("labels", "embeddings", "candidates")
+            except TypeError as error:
+                raise ArgumentTypeError(
+                    f"{name} of {type(self).__name__} must take (labels, embeddings, "
+                    "candidates=None) for candidates outside the batch, but got the arguments "
+                    f"{signature}. Pass the candidates to super().{name}, or "
+                    "override compute_pair_loss and compute_pair_parts."
+                ) from error
 
-    def against(self, memory: Memory) -> Self:
-        """Return a copy of a loss that `takes_memory`, for one step against the rows of a memory.
+    def check_memory(self) -> None:
+        """Raise an error if rows of earlier batches, which are constants, cannot be candidates.
 
-        The copy has the reduction of the loss, so sample weights, masks, and replicas work as in
-        the loss.
+        Raises:
+            TypeError: As in `check_candidates`.
         """
-        loss = copy.copy(self)
-        loss.memory = memory
-        return loss
+        self.check_candidates()
 
 
 class PairLoss(EmbeddingLoss):
@@ -313,82 +393,39 @@ class PairLoss(EmbeddingLoss):
         """Return whether the labels are valid for the relation."""
         return self.relation.are_valid(labels)
 
-    def between(
-        self,
-        query_labels: TensorLike,
-        queries: TensorLike,
-        candidate_labels: TensorLike,
-        candidates: TensorLike,
-        sample_weight: TensorLike | None = None,
-        *,
-        scale: Tensor | float | None = None,
+    def compute_loss(
+        self, class_ids: Tensor, embeddings: Tensor, candidates: Candidates | None = None
     ) -> Tensor:
-        """Compute the reduced loss of queries against candidates of another set.
-
-        No query is one of the candidates. With `tf.distribute`, candidates come from all replicas.
-        Gradients reach both sets.
-
-        Examples:
-            >>> loss = keras_dml.losses.NTXentLoss(temperature=1.0)
-            >>> photos, catalog = np.eye(2, dtype="float32"), np.eye(2, dtype="float32")
-            >>> round(float(loss.between([0, 1], photos, [0, 1], catalog)), 3)
-            0.313
-
-        Args:
-            query_labels: Class ids `[q]`, or the labels of the relation, q rows.
-            queries: Embeddings `[q, d]`.
-            candidate_labels: Class ids `[c]`, or the labels of the relation, c rows.
-            candidates: Embeddings `[c, d]`.
-            sample_weight: Weight of each query, `[q]`, or None.
-            scale: A factor of the similarities, for losses of similarities. It can be learned.
-
-        Raises:
-            TypeError: The loss compares candidates with each other (`takes_memory` is False).
-            ValueError: As in the call, or d differs between the two sets.
-        """
-        self.check_memory()
-        labels, embeddings = self._checked(candidate_labels, candidates)
-        width = ops.shape(queries)[-1]
-        if embeddings.shape[-1] != width:
-            raise ArgumentError(
-                "queries and candidates must have embeddings of the same length, but got "
-                f"{width} and {embeddings.shape[-1]}."
-            )
-        rows, _ = gather_candidates(embeddings)
-        row_labels, _ = gather_candidates(labels)
-        filled = ops.ones(ops.shape(rows)[:1], "bool")
-        own = ops.full(ops.shape(queries)[:1], -1, "int32")
-        against = self.against(Memory(rows, row_labels, filled, own, scale))
-        value = against(query_labels, queries, sample_weight)
-        # A compiled graph cannot raise an error for candidates that are not finite.
-        return ops.where(self.are_sound(labels, embeddings), value, float("nan"))
-
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
         """Compute the loss `[n]` of checked labels and embeddings."""
-        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings))
+        return self.compute_pair_loss(self.pairs_of(class_ids, embeddings, *_given(candidates)))
 
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+    def compute_parts(
+        self, class_ids: Tensor, embeddings: Tensor, candidates: Candidates | None = None
+    ) -> Parts:
         """Compute the two parts `[n]` of the loss of `compute_loss`."""
-        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings))
+        return self.compute_pair_parts(self.pairs_of(class_ids, embeddings, *_given(candidates)))
 
-    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
+    def pairs_of(
+        self, class_ids: Tensor, embeddings: Tensor, candidates: Candidates | None = None
+    ) -> Pairs:
         """Prepare the embeddings `[n, d]`, pair them, and apply the mining strategies.
 
-        The candidates are the embeddings of all replicas, or the rows of a memory.
+        The candidates are the embeddings of all replicas, or images outside the batch.
         """
-        memory, embeddings = self.memory, self.prepare(embeddings)
-        if memory is None:
+        embeddings = self.prepare(embeddings)
+        if candidates is None:
             if self.relation.of_classes:
                 _warn_without_positives(class_ids)
-            pairs = Pairs.of_batch(class_ids, embeddings, self.relation.compare)
-        else:
-            # The embeddings can be a prefix of the rows in the memory.
-            stored = memory.embeddings[:, : embeddings.shape[1]]
-            stored = self.prepare(ops.cast(stored, embeddings.dtype))
-            memory = dataclasses.replace(memory, embeddings=stored)
-            if memory.scale is not None:
-                embeddings = embeddings * ops.cast(memory.scale, embeddings.dtype)
-            pairs = Pairs.of_memory(class_ids, embeddings, memory, self.relation.compare)
+            return self.mined(Pairs.of_batch(class_ids, embeddings, self.relation.compare))
+        # The embeddings can be a prefix of the candidates.
+        rows = candidates.embeddings[:, : embeddings.shape[1]]
+        rows = self.prepare(ops.cast(rows, embeddings.dtype))
+        candidates = dataclasses.replace(candidates, embeddings=rows)
+        pairs = Pairs.of_candidates(class_ids, embeddings, candidates, self.relation.compare)
+        return dataclasses.replace(self.mined(pairs), scale=candidates.scale)
+
+    def mined(self, pairs: Pairs) -> Pairs:
+        """Return the pairs that the mining strategies keep."""
         return pairs.mined(self.strategies, unit=self.normalize)
 
     def prepare(self, embeddings: Tensor) -> Tensor:
@@ -501,9 +538,10 @@ class LabelsAsTheyAre(keras.losses.Loss):
     Args:
         loss: A Keras loss.
         labels: The labels that the `call` of `loss` receives.
+        more: Further arguments of `call`, after the embeddings.
     """
 
-    def __init__(self, loss: keras.losses.Loss, labels: TensorLike) -> None:
+    def __init__(self, loss: keras.losses.Loss, labels: TensorLike, *more: Any) -> None:
         # On PyTorch, Keras divides by the number of rows in float32.
         self.divides = (
             keras.backend.backend() == "torch"
@@ -514,6 +552,7 @@ class LabelsAsTheyAre(keras.losses.Loss):
         super().__init__(name=loss.name, reduction=reduction, dtype=loss.dtype)
         self.loss = loss
         self.labels = labels
+        self.more = more
 
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
@@ -522,6 +561,12 @@ class LabelsAsTheyAre(keras.losses.Loss):
         if sample_weight is not None:
             images = (known_shape(y_pred) or (None,))[0]
             sample_weight = checked_weights(sample_weight, images)
+        if self.reduction == "mean_with_sample_weight":
+            return self._mean(y_pred, sample_weight, of_weights=True)
+        # Keras divides by the images of this replica that the mask keeps.
+        is_mean = self.reduction in ("sum_over_batch_size", "mean")
+        if is_mean and private.get_keras_mask(y_pred) is not None and place_among_replicas()[1] > 1:
+            return self._mean(y_pred, sample_weight, of_weights=False)
         value = super().__call__(y_true, y_pred, sample_weight)
         if self.divides:
             return ops.sum(value) / max(value.shape[0], 1)
@@ -529,9 +574,28 @@ class LabelsAsTheyAre(keras.losses.Loss):
         reduces = self.reduction not in (None, "none")
         return ops.sum(value) if reduces and tuple(value.shape) == (0,) else value
 
+    def _mean(
+        self, y_pred: TensorLike, sample_weight: TensorLike | None, of_weights: bool
+    ) -> Tensor:
+        """Compute this replica's part of a mean over the images or weights of all replicas."""
+        self.reduction = "sum"
+        total = super().__call__((), y_pred, sample_weight)
+        ones = _Ones(reduction="sum", dtype=self.dtype)
+        weights = ones((), y_pred, sample_weight if of_weights else None)
+        everywhere = sum_over_replicas(weights)
+        return ops.divide_no_nan(ops.sum(total), everywhere)
+
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Compute the loss of each anchor from the fixed labels."""
-        return self.loss.call(self.labels, y_pred)
+        return self.loss.call(self.labels, y_pred, *self.more)
+
+
+class _Ones(keras.losses.Loss):
+    """A loss of 1 for each image, whose sum is the sum of the weights that Keras applies."""
+
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+        """Return 1 for each image."""
+        return ops.ones(ops.shape(y_pred)[:1], self.dtype)
 
 
 def check_compared_loss(loss: object) -> EmbeddingLoss:
@@ -543,7 +607,7 @@ def check_compared_loss(loss: object) -> EmbeddingLoss:
     if not isinstance(loss, EmbeddingLoss):
         wanted = "a loss object of keras_dml.losses that compares pairs"
         raise argument_error("loss", wanted, loss, ArgumentTypeError)
-    loss.check_memory()
+    loss.check_candidates()
     return loss
 
 
@@ -557,6 +621,11 @@ def _warn_without_positives(class_ids: Tensor) -> None:
             "Use pipelines.BalancedSampler with images_per_class of at least 2.",
             stacklevel=2,
         )
+
+
+def _given(candidates: Candidates | None) -> tuple[Candidates, ...]:
+    """Return the last argument of methods that losses without candidates do not have."""
+    return () if candidates is None else (candidates,)
 
 
 def _checked_mining(mining: Strategy | Sequence[Strategy] | None) -> tuple[Strategy, ...]:

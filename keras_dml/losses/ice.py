@@ -46,6 +46,11 @@ class InstanceCrossEntropyLoss(PairLoss):
     not have to fall at every step, and a second derivative is refused, because this gradient is not
     the derivative of the value. `parts` have their own gradients.
 
+    In `between`, positives and negatives are candidates, so only candidates have a gradient. The
+    queries have one with `anchor_gradient`, without `reweight`, or in a symmetric
+    `keras_dml.models.DualEncoder`, which also compares the candidates with the queries. Rows of a
+    memory are constants, so the first two also allow a memory.
+
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
         >>> z = np.array([[3, 4, 0], [4, 0, 3], [0, 3, 4], [0, 5, 0]], "float32") / 5
@@ -95,9 +100,10 @@ class InstanceCrossEntropyLoss(PairLoss):
         Raises:
             TypeError: The loss is reweighted without `anchor_gradient`.
         """
+        super().check_memory()
         if self.reweight and not self.anchor_gradient:
-            wanted = "True, or reweight False, for candidates from a memory"
-            advice = "They have no gradient, so the gradient would be 0."
+            wanted = "True, or reweight False, so that the anchors have a gradient"
+            advice = "Candidates from a memory are constants."
             raise argument_error("anchor_gradient", wanted, False, ArgumentTypeError, advice=advice)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

@@ -12,7 +12,7 @@ from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.arrays import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Pairs, mean_over_pairs
+from keras_dml._pairwise.pairs import Candidates, Pairs, mean_over_pairs
 from keras_dml.losses.base import PairLoss, PairOptions, register
 from keras_dml.relations import SameClass
 
@@ -106,7 +106,9 @@ class MarginLoss(PairLoss):
             advice = "Set the initial boundaries in the layer that has them."
             raise argument_error("beta", "left out with boundaries", beta, advice=advice)
 
-    def pairs_of(self, class_ids: Tensor, embeddings: Tensor) -> Pairs:
+    def pairs_of(
+        self, class_ids: Tensor, embeddings: Tensor, candidates: Candidates | None = None
+    ) -> Pairs:
         """Pair the embeddings before the boundaries, and attach each anchor's boundary."""
         z: Tensor = embeddings
         boundary: Tensor | float = self.beta
@@ -122,7 +124,7 @@ class MarginLoss(PairLoss):
                 boundary = ops.sum(ops.where(own, learned, ops.zeros_like(learned)), axis=-1)
                 known = ops.any(own, axis=-1)
                 boundary = ops.where(known, boundary, ops.full_like(boundary, float("nan")))
-        pairs = super().pairs_of(class_ids, z)
+        pairs = super().pairs_of(class_ids, z, candidates)
         return _BoundedPairs(**vars(pairs), boundary=boundary)
 
     def compute_pair_parts(self, pairs: Pairs) -> Parts:

@@ -1,17 +1,15 @@
 """Any loss over embeddings, summed over prefixes of the embeddings."""
 
-import copy
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Self
 
 import keras
 
 from keras_dml._common.checks import check_number, check_wholes
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Parts, Tensor, TensorLike
-from keras_dml._pairwise.pairs import Memory
+from keras_dml._pairwise.pairs import Candidates
 from keras_dml.losses.base import EmbeddingLoss
 
 
@@ -84,25 +82,27 @@ class MatryoshkaLoss(EmbeddingLoss):
         """Return whether the labels are valid for the inner loss."""
         return self.loss.are_valid(labels)
 
+    def check_candidates(self) -> None:
+        """Raise the error of the inner loss."""
+        self.loss.check_candidates()
+
     def check_memory(self) -> None:
         """Raise the error of the inner loss."""
         self.loss.check_memory()
 
-    def against(self, memory: Memory) -> Self:
-        """Return a copy with an inner loss against the rows of a memory."""
-        loss = copy.copy(self)
-        loss.loss = self.loss.against(memory)
-        return loss
-
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+    def compute_loss(
+        self, class_ids: Tensor, embeddings: Tensor, *candidates: Candidates
+    ) -> Tensor:
         """Compute the loss `[n]` of the prefixes."""
         prefixes = self._prefixes(embeddings)
-        return _sum([w * self.loss.compute_loss(class_ids, z) for w, z in prefixes])
+        return _sum([w * self.loss.compute_loss(class_ids, z, *candidates) for w, z in prefixes])
 
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+    def compute_parts(
+        self, class_ids: Tensor, embeddings: Tensor, *candidates: Candidates
+    ) -> Parts:
         """Compute the two parts `[n]` of the loss of `compute_loss`."""
         prefixes = self._prefixes(embeddings)
-        parts = [(w, self.loss.compute_parts(class_ids, z)) for w, z in prefixes]
+        parts = [(w, self.loss.compute_parts(class_ids, z, *candidates)) for w, z in prefixes]
         return _sum([w * both[0] for w, both in parts]), _sum([w * both[1] for w, both in parts])
 
     def _prefixes(self, embeddings: Tensor) -> list[tuple[float, Tensor]]:

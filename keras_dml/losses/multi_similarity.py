@@ -7,6 +7,7 @@ from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import log_one_plus_sum_exp
 from keras_dml._pairwise.pairs import Pairs
 from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.mining import MultiSimilarity
 
 
 @register("multi_similarity")
@@ -58,13 +59,14 @@ class MultiSimilarityLoss(PairLoss):
         self.base = check_number("base", base)
         self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, least=0)
 
+    def mined(self, pairs: Pairs) -> Pairs:
+        """Return the pairs that the mining strategies keep, and of these the informative ones."""
+        pairs = super().mined(pairs)
+        return pairs if self.epsilon is None else pairs.mined([MultiSimilarity(self.epsilon)], True)
+
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
-        similarities = pairs.similarities()
-        positive, negative = pairs.positive, pairs.negative
-        if self.epsilon is not None:
-            positive, negative = pairs.informative(similarities, self.epsilon)
-        excess = similarities - self.base
-        tightness = log_one_plus_sum_exp(-self.alpha * excess, positive) / self.alpha
-        contrastive = log_one_plus_sum_exp(self.beta * excess, negative) / self.beta
+        excess = pairs.similarities() - self.base
+        tightness = log_one_plus_sum_exp(-self.alpha * excess, pairs.positive) / self.alpha
+        contrastive = log_one_plus_sum_exp(self.beta * excess, pairs.negative) / self.beta
         return tightness, contrastive

@@ -14,6 +14,7 @@ from keras_dml._common.errors import ArgumentError, shape_error
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.rows import finite_rows, normalized, rows_of_sets
 from keras_dml._common.types import BoolArray, Float32Array, Int64Array, Metric, Tensor
+from keras_dml._pairwise.arrays import of_one_dtype
 
 if TYPE_CHECKING:
     from keras_dml import relations
@@ -80,10 +81,9 @@ class RelationRelevance:
         own_rows: bool,
     ) -> None:
         self.relation, self.own_rows = relation, own_rows
-        self.items = relation.checked_labels(
-            item_labels, "labels" if own_rows else "gallery_labels"
-        )
-        self.labels = keras.ops.convert_to_numpy(relation.checked_labels(labels, "labels"))
+        items = relation.checked_labels(item_labels, "labels" if own_rows else "gallery_labels")
+        of_queries, self.items = of_one_dtype(relation.checked_labels(labels, "labels"), items)
+        self.labels = keras.ops.convert_to_numpy(of_queries)
         everyone = np.arange(len(self.labels))
         self.counts = self._by_blocks(everyone, lambda block: self.mask(block).sum(axis=1))
 

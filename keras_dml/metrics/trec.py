@@ -29,7 +29,9 @@ def write_trec(
 
     Query i has the id `i`, and item j of the gallery (or of the embeddings) has the id `j`. A line
     of the run is `query Q0 item rank score tag`, and a line of the qrels is `query 0 item gain`.
-    Queries without a relevant item are in neither file, as in `ranking_scores`.
+    Queries without a relevant item are in neither file, as in `ranking_scores`. Only relevant items
+    have a gain, so that MRR and precision count the same items there. nDCG of `ranking_scores` also
+    counts the gains of other items, such as other products of the category under a `Hierarchy`.
 
     Tools sort a run by score and break ties in their own way. The score of a rank is therefore the
     negative rank, so that every tool keeps the order.
@@ -66,6 +68,7 @@ def write_trec(
         with qrels.open("w") as file:
             for query in rows:
                 gains = task.relevance.gains(np.array([query]), every)[0]
+                gains = np.where(task.relevance.mask(np.array([query]))[0], gains, 0)
                 if task.own_rows:
                     gains[query] = 0
                 fractions = gains[gains != np.round(gains)]

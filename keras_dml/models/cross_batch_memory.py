@@ -12,7 +12,7 @@ from keras_dml._common.checks import check_bool, check_number, check_whole, chec
 from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.arrays import widest_integers
-from keras_dml._pairwise.pairs import Memory, Sets
+from keras_dml._pairwise.pairs import Candidates, Sets
 from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
 from keras_dml.metrics.loss_part import LossPart
 from keras_dml.models.distributed_model import TWO_SETS, ModelAround, refuse_arguments
@@ -156,6 +156,7 @@ class CrossBatchMemory(ModelAround):
             TypeError, ValueError: See the class.
         """
         loss = check_compared_loss(loss)
+        loss.check_memory()
         if self._dual is not None:
             refuse_arguments({"metrics": metrics}, ["metrics"], TWO_SETS)
         if self._trains_in_chunks:
@@ -221,9 +222,10 @@ class CrossBatchMemory(ModelAround):
             sets = Sets(y, y_pred, y, y_pred)  # type: ignore[arg-type]
         else:
             sets = self._dual.sets_of(y, y_pred, first=self.written.value)
-        against, sound = self._remembered(sets)
-        self._record(y, y_pred, against)
-        term = self.weight * against(sets.query_labels, sets.queries, sample_weight)
+        candidates, sound = self._remembered(sets)
+        self._record(y, y_pred, candidates)
+        term = self.loss(sets.query_labels, sets.queries, sample_weight, candidates)
+        term = self.weight * term
         term = ops.where(sound, term, ops.full_like(term, float("nan")))
         if self.batch_term:
             of_batch = self._batch_loss(x, y, y_pred, sample_weight, training)
@@ -238,8 +240,8 @@ class CrossBatchMemory(ModelAround):
             return super().compute_loss(x, y, y_pred, *args)
         return self._dual.compute_loss_with(self.loss, y, y_pred, args[0])
 
-    def _remembered(self, sets: Sets) -> tuple[EmbeddingLoss, Tensor]:
-        """Write the batch to the memory. Return the loss against it, and whether it is valid.
+    def _remembered(self, sets: Sets) -> tuple[Candidates, Tensor]:
+        """Write the batch to the memory. Return its rows, and whether they are valid.
 
         Before `start_step`, nothing is written, but all shapes are the same.
         """
@@ -283,17 +285,17 @@ class CrossBatchMemory(ModelAround):
             ops.all(ops.equal(given, ops.cast(labels, given.dtype))),
         )
         scale = None if self._dual is None else self._dual.factor()
-        remembered = Memory(memory, memory_labels, filled, own, scale)
-        return self.loss.against(remembered), sound
+        return Candidates(memory, memory_labels, filled, own, scale), sound
 
-    def _record(self, y: TensorLike | None, y_pred: Tensor, against: EmbeddingLoss | None) -> None:
+    def _record(self, y: TensorLike | None, y_pred: Tensor, candidates: Candidates | None) -> None:
         """Add the parts of a batch to the metrics."""
         # Recorded here, because on JAX the values that a step writes cannot be read later.
         if not self._watched.parts:
             return
-        terms = [(1.0, self.loss)] if self.batch_term or against is None else []
-        terms += [] if against is None else [(self.weight, against)]
-        parts = [(weight, loss.parts(y, y_pred)) for weight, loss in terms]
+        terms: list[tuple[float, Candidates | None]] = []
+        terms += [(1.0, None)] if self.batch_term or candidates is None else []
+        terms += [] if candidates is None else [(self.weight, candidates)]
+        parts = [(weight, self.loss.parts(y, y_pred, each)) for weight, each in terms]
         for metric in self._watched.parts:
             which = ("tightness", "contrastive").index(metric.part)
             values = [weight * both[which] for weight, both in parts]
@@ -304,11 +306,18 @@ def _parts_of(loss: EmbeddingLoss, metrics: Any) -> tuple[list[LossPart], Any]:
     """Separate the parts of this loss from the other metrics."""
     if not isinstance(metrics, (list, tuple)):
         return [], metrics
-    config = keras.saving.serialize_keras_object(loss)
     parts = [
         metric
         for metric in metrics
-        if isinstance(metric, LossPart)
-        and keras.saving.serialize_keras_object(metric.loss) == config
+        if isinstance(metric, LossPart) and _are_equal(metric.loss, loss)
     ]
     return parts, [metric for metric in metrics if metric not in parts] or None
+
+
+def _are_equal(one: EmbeddingLoss, other: EmbeddingLoss) -> bool:
+    """Return whether two losses are one object, or have one configuration, as after loading."""
+    # Keras imports TensorFlow, where it is installed, to create a configuration.
+    return one is other or (
+        type(one) is type(other)
+        and keras.saving.serialize_keras_object(one) == keras.saving.serialize_keras_object(other)
+    )

@@ -57,9 +57,11 @@ class DualEncoder(Configured, DistributedModel):
         name: Name of the model.
 
     Raises:
-        TypeError: In `compile`, the loss is not a loss over pairs that can compare two sets.
+        TypeError: In `compile`, the loss is not a loss over pairs that can compare two sets, or it
+            has no gradient of the queries and `symmetric` is False.
         ValueError: An encoder is not built or its output is not `[n, d]`, the lengths of the
-            embeddings differ, or `scale` is out of range.
+            embeddings differ, `scale` is out of range, or (in the first step) the loss is a loss of
+            distances and `scale` is set.
 
     References: Radford et al., "Learning Transferable Visual Models From Natural Language
     Supervision", ICML 2021, figure 3 and section 2.5 (the scale). Zhai et al., "Sigmoid Loss for
@@ -143,10 +145,12 @@ class DualEncoder(Configured, DistributedModel):
             kwargs: As in Keras, without `metrics` and `loss_weights`. Evaluate the embeddings with
                 `keras_dml.metrics.recall_at_k(queries, labels, gallery=candidates)`.
         """
-        check_compared_loss(loss)
+        loss = check_compared_loss(loss)
         refuse_arguments(kwargs, ("metrics", "weighted_metrics", "loss_weights"), TWO_SETS)
         if symmetric is not None:
             self.symmetric = check_bool("symmetric", symmetric)
+        if not self.symmetric and self.query_encoder is not self.candidate_encoder:
+            loss.check_memory()  # the encoder of the queries needs a gradient of the anchors
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def compute_loss(

@@ -24,7 +24,7 @@ def run(backend, *words, **environment):
 GROUPS = 6
 SPREAD = {
     "RankMI": ["rankmi_model"],
-    "others": ["dropout", "proxies", "chunks", "memory"],
+    "others": ["dropout", "proxies", "chunks", "memory", "weighted", "masked"],
     "optimizers": ["sgd", "velocity", "adam", "clipped", "averaged"],
 } | {
     f"losses {group + 1} of {GROUPS}": [str(case) for case in NON_DEFAULT[group::GROUPS]]

@@ -100,6 +100,39 @@ def test_another_backend_does_not_load_an_installed_tensorflow(tmp_path):
     assert done.stdout == "[]\n"
 
 
+TWO_SETS = """
+import sys
+import keras
+import numpy as np
+from keras_dml import losses, metrics, mining, models
+
+def encoder():
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(4)])
+
+first, second = np.random.default_rng(0).normal(size=(2, 12, 6)).astype("float32")
+ids = np.arange(12) // 2
+loss = losses.NTXentLoss(0.2, mining=mining.Hard())
+loss.between(ids, first, ids, second)
+losses.MatryoshkaLoss(loss, (3, 6)).between(ids, first, ids, second)
+model = models.CrossBatchMemory(encoder(), 24, start_step=0)
+model.compile("adam", loss, metrics=[metrics.LossPart(loss, "tightness")])
+model.fit(first, ids, verbose=0)
+model.evaluate(first, ids, verbose=0)
+pair = models.DualEncoder(encoder(), encoder(), scale=2.0)
+for model in (pair, models.CrossBatchMemory(models.CachedGradients(pair, 5), 24, start_step=0)):
+    model.compile("adam", loss)
+    model.fit([first, second], ids, verbose=0)
+print("tensorflow" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_training_against_other_candidates_does_not_load_an_installed_tensorflow(tmp_path):
+    done = run_without((), ["-c", TWO_SETS], tmp_path, KERAS_BACKEND="jax")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "False\n"
+
+
 def test_optional_packages_are_detected():
     assert {"addons", "export", "retrieval", "losses"} <= set(dir(keras_dml))
     assert keras_dml.export.export_saved_model and keras_dml.addons.TripletSemiHardLoss

@@ -10,7 +10,7 @@ from batches import batch
 from keras_dml import losses, mining
 from keras_dml._common.errors import ArgumentError
 from keras_dml._pairwise.negatives import distance_weighted
-from keras_dml._pairwise.pairs import Memory, Pairs, normalize
+from keras_dml._pairwise.pairs import Candidates, Pairs, normalize
 
 pytestmark = pytest.mark.any_backend
 
@@ -110,7 +110,7 @@ def test_strategies_that_keep_all_pairs_and_none(name):
 def test_mining_in_a_memory():
     ids, z = batch(seed=6, sizes=(3, 3, 2))
     rng = np.random.default_rng(1)
-    memory = Memory(
+    memory = Candidates(
         keras.ops.convert_to_tensor(rng.normal(size=(12, 6)).astype("float32")),
         keras.ops.convert_to_tensor(rng.integers(0, 3, 12)),
         keras.ops.ones(12, dtype="bool"),
@@ -119,12 +119,12 @@ def test_mining_in_a_memory():
     embeddings = keras.ops.convert_to_tensor(z.astype("float32"))
     class_ids = keras.ops.convert_to_tensor(ids)
     loss = losses.ContrastiveLoss(normalize=True, mining=mining.Hard())
-    pairs = loss.against(memory).pairs_of(class_ids, embeddings)
+    pairs = loss.pairs_of(class_ids, embeddings, memory)
     assert np.asarray(pairs.negative).sum(axis=1).tolist() == [1] * len(ids)
     assert np.asarray(pairs.positive).sum(axis=1).max() == 1
     for seed in (mining.DistanceWeighted(), mining.SemiHard()):
         loss = losses.ContrastiveLoss(normalize=True, mining=seed)
-        assert loss.against(memory).pairs_of(class_ids, embeddings).negative.shape == (8, 12)
+        assert loss.pairs_of(class_ids, embeddings, memory).negative.shape == (8, 12)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Relations: their masks and gains against loops, their messages, and the scores that use them."""
 
+import backend
 import keras
 import numpy as np
 import pytest
 from relation_cases import CASES, IDS, PATHS, SETS, TAGS
 
-from keras_dml import callbacks, metrics, relations
+from keras_dml import callbacks, losses, metrics, relations
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -40,10 +41,15 @@ def test_gains_count_shared_levels():
     np.testing.assert_array_equal(found, [[2, 2, 1, 0, 0, 0, 0]])
 
 
+TAG_IDS = relations.SharesLabel(encoding="ids")
 WRONG = {
     "no tag": (relations.SharesLabel(), np.array([[0, 1], [0, 0]]), "row 1"),
     "ids as multi-hot": (relations.SharesLabel(), IDS, "encoding='ids'"),
-    "a tag twice": (relations.SharesLabel(encoding="ids"), np.array([[3, 3]]), "tag 3 twice"),
+    "a fraction as a tag": (TAG_IDS, np.array([[1.5, 2.0]]), "must be tag ids.*whole.*1.5"),
+    "a negative tag": (TAG_IDS, np.array([[1, -2]]), "tag ids from 0 on.*-2"),
+    "an unsigned -1": (TAG_IDS, np.array([[1, 2**64 - 1]], "uint64"), "must be tag ids"),
+    "infinite vectors": (relations.Graded(0.5, 0.5), np.array([[1, 0], [np.inf, 1]]), "row 1"),
+    "vectors of zeros": (relations.Graded(0.5, 0.5), np.array([[1, 0], [0, 0]]), "row 1"),
     "class ids as tags": (relations.SharesLabel(), np.array([0, 1]), "but got shape \\(2,\\)"),
     "too few levels": (relations.Hierarchy(), np.array([[0], [1]]), "'category', 'product'"),
     "NaN": (relations.Graded(0.5, 0.5), np.array([[np.nan, 1.0]]), "NaN"),
@@ -52,6 +58,7 @@ WRONG = {
 }
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(("relation", "labels", "message"), WRONG.values(), ids=WRONG)
 def test_invalid_labels_raise_an_error(relation, labels, message):
     with pytest.raises(ValueError, match=message):
@@ -152,3 +159,102 @@ def test_the_callback_and_the_metric_take_a_relation():
     metric.update_state(TAGS, embeddings)
     others = [sum(bool(a & b) for b in SETS) - 1 for a in SETS]
     assert float(metric.result()) == pytest.approx(np.mean(others))
+
+
+@pytest.mark.any_backend
+def test_a_tag_counts_once_in_a_row():
+    """Jaccard of {1, 2} and {1, 3} is 1/3, and of {1, 2} and {1} it is 1/2."""
+    relation = relations.SharesLabel(0.5, encoding="ids")
+    twice, once = [[1, 2, 1, 1], [3, 3, 1, -1], [1, 1, -1, 1]], [[1, 2], [1, 3], [1, -1]]
+    queries, items = (keras.ops.convert_to_tensor(rows) for rows in (once, twice))
+    for run in (backend.eager, backend.compiled):
+        masks = run(relation.__call__)(queries, items)
+        expected = [[True, False, True], [False, True, True], [True, True, True]]
+        np.testing.assert_array_equal(masks[0], expected)
+        assert not np.array(masks[1]).any()
+    z = np.random.default_rng(0).normal(size=(3, 4))
+    loss = losses.ContrastiveLoss(relation=relation, dtype="float64")
+    values = [float(loss(labels, z)) for labels in (queries, items)]
+    assert values[0] == pytest.approx(values[1])
+
+
+GRAPH = {
+    "a fraction as a tag": (TAG_IDS, [[1.5, 2.0], [2.0, -1.0]]),
+    "a negative tag": (TAG_IDS, [[1, -2], [1, 2]]),
+    "infinite vectors": (relations.Graded(0.5, 0.5), [[1.0, 0.0], [np.inf, 1.0]]),
+    "vectors of zeros": (relations.Graded(0.5, 0.5), [[1.0, 0.0], [0.0, 0.0]]),
+}
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("relation", "labels"), GRAPH.values(), ids=GRAPH)
+def test_a_graph_gives_nan_for_invalid_labels(relation, labels):
+    if keras.backend.backend() == "torch":
+        return  # PyTorch has no graphs
+    loss, z = losses.ContrastiveLoss(relation=relation), np.eye(2, dtype="float32")
+    run = backend.compiled(lambda labels: loss(labels, z))
+    assert np.isnan(float(run(keras.ops.convert_to_tensor(labels))))
+
+
+# JAX without jax_enable_x64 has 32 bits.
+WIDE = "int64" in str(keras.ops.convert_to_tensor(np.zeros(1, "int64")).dtype)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("relation", [TAG_IDS, relations.SharesLabel()], ids=["ids", "multi-hot"])
+def test_tags_beyond_32_bits_share_no_tag_of_fewer_bits(relation):
+    """With 32 bits, 2³² + 1 is 1, and 2³² − 1 is −1."""
+    labels = np.array([[2**32 + 1, 0], [2**32 - 1, 0]])
+    if relation is TAG_IDS and WIDE:
+        labels[:, 1] = -1
+        positive, negative = relation(labels, np.array([[1, 5], [2**32 + 1, -1]]))
+        np.testing.assert_array_equal(positive, [[False, True], [False, False]])
+        np.testing.assert_array_equal(negative, ~np.array(positive))
+    else:
+        with pytest.raises(ValueError, match="within int32|must be 0 or 1"):
+            relation.checked_labels(labels)
+
+
+@pytest.mark.any_backend
+def test_labels_of_a_function_beyond_32_bits_raise_an_error_without_64_bits():
+    near = relations.get(lambda a, b: (a[:, None] == b[None], a[:, None] != b[None]))
+    if WIDE:
+        assert not np.array(near([2**32 + 1], [1])[0]).any()
+    else:
+        with pytest.raises(ValueError, match="labels within int32"):
+            near([2**32 + 1], [1])
+
+
+DTYPES = {
+    "ids": (TAG_IDS, np.array([[300, 2]]), np.array([[44, 2], [44, 3], [2, -1]], "int8")),
+    "ids of floats": (
+        TAG_IDS, np.array([[2**24 + 1, 2]]), np.array([[2**24 - 1, 2], [5, 3], [2, -1]], "float32"),
+    ),
+    "classes": (relations.SameClass(), np.array([300]), np.array([44, 300, 44], "int16")),
+    "paths": (
+        relations.Hierarchy(), np.array([[300, 1]], "int16"), np.array([[44, 1], [1, 1]], "int8"),
+    ),
+    "vectors": (relations.Graded(0.5, 0.2), np.array([[0.9, 0.4]]), np.array([[0, 1], [1, 0]])),
+}  # fmt: skip
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("relation", "queries", "items"), DTYPES.values(), ids=DTYPES)
+def test_labels_of_two_dtypes_are_compared_without_loss(relation, queries, items):
+    def loop(query, item):
+        if isinstance(relation, relations.SharesLabel):
+            return bool(({*query} & {*item}) - {-1})
+        if isinstance(relation, relations.Graded):
+            return query @ item / np.linalg.norm(query) > 0.5
+        return np.array_equal(query, item)
+
+    wide = queries.astype("float64").tolist(), items.astype("float64").tolist()
+    expected = [[loop(np.array(a), np.array(b)) for b in wide[1]] for a in wide[0]]
+    np.testing.assert_array_equal(relation(queries, items)[0], expected)
+    np.testing.assert_array_equal(np.array(relation(items, queries)[0]).T, expected)
+    rng = np.random.default_rng(0)
+    z, gallery = rng.normal(size=(len(queries), 3)), rng.normal(size=(len(items), 3))
+    found = metrics.recall_at_k(
+        z, queries, [len(items)], gallery=gallery, gallery_labels=items, relation=relation
+    )
+    assert found[len(items)] == np.any(expected, axis=1).mean()

@@ -180,6 +180,8 @@ def test_a_table_the_size_of_stanford_online_products():
         (lambda: TagSampler(TAGS, 8, 2), "tags_per_batch .*7"),
         (lambda: TagSampler(np.array([[2, 3]]), 1, 1), "encoding='ids'"),
         (lambda: TagSampler(np.arange(4), 1, 1), "tags must be a matrix"),
+        (lambda: TagSampler(np.array([[1, -2]]), 1, 1, encoding="ids"), "tag ids from 0 on.*-2"),
+        (lambda: TagSampler(np.array([[1.5, 2]]), 1, 1, encoding="ids"), "tags must be"),
         (lambda: CatalogSampler(BalancedSampler([0, 1], 2, 1), [0, 1], [0, 2]),
          r"catalog_labels must have a picture.*class 1\."),
         (lambda: HierarchySampler(PATHS, 5, 2, 2), "categories_per_batch .*4"),
@@ -217,6 +219,14 @@ def test_a_batch_has_images_of_each_drawn_tag_and_all_tags_come_up():
 def test_ids_draw_the_batches_of_the_same_multi_hot_tags():
     ids = np.where(TAGS, np.arange(7), -1)
     one, other = TagSampler(TAGS, 3, 4, seed=1), TagSampler(ids, 3, 4, encoding="ids", seed=1)
+    for step in range(5):
+        np.testing.assert_array_equal(one(step), other(step))
+
+
+def test_a_tag_that_a_row_repeats_draws_the_same_batches():
+    ids = np.where(TAGS, np.arange(7), -1)
+    twice = np.concatenate([ids, ids[:, ::-1]], axis=1)
+    one, other = (TagSampler(each, 3, 4, encoding="ids", seed=1) for each in (ids, twice))
     for step in range(5):
         np.testing.assert_array_equal(one(step), other(step))
 

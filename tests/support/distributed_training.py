@@ -250,6 +250,29 @@ def tags():
     return model, batches().map(two_tags)
 
 
+class Masked(keras.layers.Layer):
+    """A layer whose mask keeps the images with a positive first number."""
+
+    supports_masking = True
+
+    def call(self, x):
+        return x
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return inputs[:, 0] > 0
+
+
+def weighted(masked=False):
+    """Build a mean over weights, or over the images that a mask keeps, which replicas share
+    unequally."""
+    inputs, x = network()
+    model = MODEL(inputs, Masked()(x) if masked else x)
+    reduction = "mean" if masked else "mean_with_sample_weight"
+    loss = losses.MultiSimilarityLoss(beta=10.0, reduction=reduction)
+    model.compile(keras.optimizers.SGD(0.05), loss)
+    return model, batches().map(lambda x, ids: (x, ids, tf.cast(ids**2, "float32")))
+
+
 # Functions that build: each loss as its oracle declares it, the other recipes, wrappers, and heads.
 CASES = {
     **{str(case): functools.partial(of_loss, case.name, case.arguments) for case in NON_DEFAULT},
@@ -267,9 +290,12 @@ CASES = {
     "dual_memory": functools.partial(dual, labeled=True),
     "tags": tags,
     "rankmi_clipped": functools.partial(rankmi, global_clipnorm=0.1),
+    "weighted": weighted,
+    "masked": functools.partial(weighted, masked=True),
 }
-QUICK = [*(str(case) for case in NON_DEFAULT if case.quick), "rankmi_model"]
-"""The cases of the quick tests: losses whose oracle is marked as quick, and RankMI's model."""
+QUICK = [*(str(case) for case in NON_DEFAULT if case.quick), "rankmi_model", "weighted", "masked"]
+"""The cases of the quick tests: losses whose oracle is marked as quick, RankMI's model, and means
+over weights."""
 MORE = [case for case in CASES if case not in QUICK]
 """The cases that only the longer checks train."""
 

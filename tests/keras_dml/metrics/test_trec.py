@@ -42,3 +42,11 @@ def test_wrong_arguments_leave_no_file(tmp_path):
     with pytest.raises(ArgumentError, match="whole numbers"):
         metrics.write_trec(run, qrels, z, labels, k=1, relation=graded)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_positives_have_a_gain(tmp_path):
+    """Row 1 is another product of the category, a neighbor without relevance."""
+    run, qrels = tmp_path / "run.txt", tmp_path / "qrels.txt"
+    paths = np.array([[0, 0], [0, 1], [0, 0], [1, 0]])
+    metrics.write_trec(run, qrels, np.eye(4), paths, k=2, relation=relations.Hierarchy())
+    assert qrels.read_text().splitlines() == ["0 0 2 2", "2 0 0 2"]
