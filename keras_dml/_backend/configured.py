@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import keras
 
-from keras_dml._backend.cloning import changed_config
 from keras_dml._common.types import Config
 
 
@@ -69,21 +68,6 @@ class ConfiguredValue(Configured):
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
         return f"{type(self).__name__}({given})"
-
-
-def of_any_backend(config: Config) -> Config:
-    """Replace PyTorch's optimizers in a configuration with the classes of `keras.optimizers`.
-
-    On PyTorch, `keras.optimizers.Adam` creates an object of a private subclass. Keras writes the
-    subclass to files, and other backends cannot train with it or do not find it.
-    """
-
-    def public(part: dict[str, Any]) -> dict[str, Any]:
-        if not str(part.get("module")).startswith("keras.src.backend.torch.optimizers."):
-            return part
-        return {**part, "module": "keras.optimizers", "registered_name": None}
-
-    return changed_config(config, public)
 
 
 def _plain(value: object) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 
 from keras_dml._backend import private
-from keras_dml._backend.configured import Configured, of_any_backend
+from keras_dml._backend.cloning import of_any_backend
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.steps import as_stateless, without_gradients
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.extras import TensorFlow

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._backend.configured import Configured, of_any_backend
+from keras_dml._backend.cloning import of_any_backend
+from keras_dml._backend.configured import Configured
 from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._backend.steps import applied, branch, gradients
 from keras_dml._common.checks import (

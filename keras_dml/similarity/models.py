@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_dml._backend import private
-from keras_dml._backend.configured import of_any_backend
+from keras_dml._backend.cloning import of_any_backend
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config
 from keras_dml._files.atomic import replacing_folder
