@@ -79,7 +79,7 @@ def main(folder, *cases):
         if not own.exists():
             model = compiled(*case.split(":"))
             fit(model)
-            keras.saving.save_model(model, own)  # a SimilarityModel saves a folder otherwise
+            model.save(own)
             continue
         for path in sorted(place.iterdir()):
             model = keras.saving.load_model(path)
