@@ -192,6 +192,21 @@ def changed_config(config: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     return config
 
 
+def of_any_backend(config: dict[str, Any]) -> dict[str, Any]:
+    """Replace PyTorch's optimizers in a configuration with the classes of `keras.optimizers`.
+
+    On PyTorch, `keras.optimizers.Adam` creates an object of a private subclass. Keras writes the
+    subclass to files, and other backends cannot train with it or do not find it.
+    """
+
+    def public(part: dict[str, Any]) -> dict[str, Any]:
+        if not str(part.get("module")).startswith("keras.src.backend.torch.optimizers."):
+            return part
+        return {**part, "module": "keras.optimizers", "registered_name": None}
+
+    return changed_config(config, public)
+
+
 def _same_lambda(
     layer: keras.layers.Lambda, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> keras.layers.Lambda:

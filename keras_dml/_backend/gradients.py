@@ -7,8 +7,10 @@ import keras
 from keras import ops
 
 Value = TypeVar("Value")
-Backward: TypeAlias = Callable[..., Any]
-"""From `(upstream, *inputs)` to the gradient at the one input, or to a tuple of gradients."""
+_Function: TypeAlias = Callable[..., Any]
+
+REVERSE_MODE = "use reverse mode, such as grad(loss) and jacrev(grad(loss))"
+"""Advice for losses whose gradient is written by hand."""
 
 
 class SecondDerivativeError(NotImplementedError):
@@ -28,65 +30,120 @@ class SecondDerivativeError(NotImplementedError):
     __init__ = Exception.__init__
 
 
-def with_gradient(function: Callable[..., tuple[Value, Backward]]) -> Callable[..., Value]:
-    """Wrap a function that returns its value and its gradient.
+class ForwardModeError(NotImplementedError):
+    """A forward-mode derivative of a loss whose gradient is written by hand, for reverse mode.
 
-    The result can be differentiated twice in reverse mode if `backward` reads the inputs that it
-    receives, and closes over nothing that depends on them except comparisons.
+    `jvp`, `jacfwd`, and `hessian` of JAX and `torch.func` raise it. In a program that `jax.jit`
+    compiles as a whole, JAX raises its `TypeError` about a `custom_vjp` function instead.
+
+    Examples:
+        >>> error = ForwardModeError("use reverse mode")
+        >>> isinstance(error, NotImplementedError)
+        True
+    """
+
+
+def with_gradient(
+    function: Callable[..., Value], gradient: _Function, advice: str = REVERSE_MODE
+) -> Callable[..., Value]:
+    """Return a function of tensors with a gradient that is written by hand.
+
+    Both functions receive all tensors as arguments. A closure over a traced tensor would fail
+    within `jax.jit` and similar transformations. The result can be differentiated twice in reverse
+    mode if `gradient` can be differentiated.
 
     Args:
-        function: From tensors to `(value, backward)`. `value` is one tensor.
-            `backward(upstream, *inputs)` returns the gradient at the one input, or a tuple, with
-            None for an input without a gradient.
+        function: From tensors to one tensor.
+        gradient: From `(upstream, *tensors)` to the gradient at the one tensor, or to a tuple with
+            None for a tensor without a gradient.
+        advice: Advice of the error in forward mode.
 
-    Returns:
-        A function with the same arguments that returns the value.
+    Raises:
+        ForwardModeError: JAX or PyTorch differentiates in forward mode.
     """
-
     if keras.backend.backend() == "jax":
-        return _with_gradient_in_jax(function)
+        return _with_gradient_in_jax(function, gradient, advice)
+    if keras.backend.backend() == "torch":
+        return _with_gradient_in_torch(function, gradient, advice)
 
     @ops.custom_gradient
-    def valued(*inputs: Any) -> tuple[Value, Backward]:
-        value, backward = function(*inputs)
-
-        def gradient(*args: Any, upstream: Any = None) -> Any:
-            if upstream is None:
-                return backward(args[0], *inputs)
-            # PyTorch passes the inputs again, because those above are outside its graph.
-            return backward(upstream, *args)
-
-        return value, gradient
+    def valued(*inputs: Any) -> tuple[Value, _Function]:
+        return function(*inputs), lambda upstream: gradient(upstream, *inputs)
 
     return valued
 
 
-def _with_gradient_in_jax(function: Callable[..., tuple[Value, Backward]]) -> Callable[..., Value]:
-    """Wrap a function as `with_gradient` does, for JAX.
-
-    `jax.custom_gradient` differentiates the function's own operations when it is differentiated
-    twice, which JAX refuses for loops. Here each derivative uses `backward`.
-    """
+def _with_gradient_in_jax(
+    function: Callable[..., Value], gradient: _Function, advice: str
+) -> Callable[..., Value]:
     import jax
 
-    @jax.custom_vjp
-    def valued(*inputs: Any) -> Value:
-        return function(*inputs)[0]
+    valued = jax.custom_vjp(function)
 
-    def forward(*inputs: Any) -> tuple[Value, tuple[Any, ...]]:
-        return valued(*inputs), inputs
-
-    def gradient(inputs: tuple[Any, ...], upstream: Any) -> tuple[Any, ...]:
-        # Only comparisons remain of this value. XLA removes the rest.
-        _, backward = function(*map(jax.lax.stop_gradient, inputs))
-        found = backward(upstream, *inputs)
+    def backward(inputs: tuple[Any, ...], upstream: Any) -> tuple[Any, ...]:
+        found = gradient(upstream, *inputs)
         return found if isinstance(found, tuple) else (found,)
 
-    valued.defvjp(forward, gradient)
-    return valued
+    def forward(*inputs: Any) -> tuple[Value, tuple[Any, ...]]:
+        # The call of `valued` also gives second derivatives this gradient. Copies, because
+        # JAX 0.10 mixes up residuals that are inputs in second derivatives of lax.scan.
+        return valued(*inputs), tuple(map(ops.copy, inputs))
+
+    valued.defvjp(forward, backward)
+
+    def call(*inputs: Any) -> Value:
+        try:
+            return valued(*inputs)
+        except TypeError as error:
+            if "forward-mode" not in str(error):
+                raise
+            raise _in_forward_mode(advice) from error
+
+    return call
 
 
-def once_differentiable(x: Value, reason: str) -> Value:
+def _with_gradient_in_torch(
+    function: Callable[..., Value], gradient: _Function, advice: str
+) -> Callable[..., Value]:
+    """Wrap a function for `backward` and for `grad`, `vjp`, and `vmap` of `torch.func`."""
+    import torch
+
+    class Valued(torch.autograd.Function):
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            return function(*inputs)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, upstream: Any) -> Any:
+            return gradient(upstream, *ctx.saved_tensors)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+            # One after another, because loops and conditions depend on the values.
+            each = [
+                Valued.apply(
+                    *(x if axis is None else x.select(axis, i) for x, axis in zip(inputs, in_dims))
+                )
+                for i in range(info.batch_size)
+            ]
+            return torch.stack(each), 0
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            raise _in_forward_mode(advice)
+
+    return Valued.apply
+
+
+def _in_forward_mode(advice: str) -> ForwardModeError:
+    return ForwardModeError(f"Forward-mode derivatives are not supported here: {advice}.")
+
+
+def once_differentiable(x: Value, reason: str, advice: str = REVERSE_MODE) -> Value:
     """Return `x` and its gradient unchanged, and refuse a second derivative through it.
 
     For gradients that are not the derivative of their value, such as constant weights that depend
@@ -95,26 +152,20 @@ def once_differentiable(x: Value, reason: str) -> Value:
     Args:
         x: Any tensor.
         reason: The reason and advice, for the message.
+        advice: As in `with_gradient`.
 
     Raises:
         SecondDerivativeError: When the gradient is differentiated.
+        ForwardModeError: As in `with_gradient`.
     """
 
-    @ops.custom_gradient
-    def unchanged(x: Any) -> tuple[Any, Backward]:
-        def gradient(*args: Any, upstream: Any = None) -> Any:
-            # PyTorch passes the input and, as a keyword, the upstream.
-            source, upstream = (x, args[0]) if upstream is None else (args[0], upstream)
-            # Constant weights do not depend on x for a backend. This zero does.
-            return last(upstream + (source - ops.stop_gradient(source)))
+    last = with_gradient(ops.copy, lambda upstream, _: _refuse(reason, upstream), advice)
 
-        return ops.convert_to_tensor(x), gradient
+    def gradient(upstream: Any, x: Any) -> Any:
+        # Constant weights do not depend on x for a backend. This zero does.
+        return last(upstream + (x - ops.stop_gradient(x)))
 
-    @ops.custom_gradient
-    def last(upstream: Any) -> tuple[Any, Backward]:
-        return ops.convert_to_tensor(upstream), lambda *_, **__: _refuse(reason, upstream)
-
-    return unchanged(x)
+    return with_gradient(ops.copy, gradient, advice)(x)
 
 
 def _refuse(reason: str, gradient: Any) -> Any:

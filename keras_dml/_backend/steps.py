@@ -184,7 +184,11 @@ def without_gradients(step: Callable[..., _T]) -> Callable[..., _T]:
         return step
     import torch
 
-    return torch.no_grad()(step)
+    def run(*arguments: Any) -> _T:  # torch.compile fails at no_grad as a decorator
+        with torch.no_grad():
+            return step(*arguments)
+
+    return run
 
 
 def as_stateless(step: Callable[..., _T], variables: _Variables) -> Callable[..., Any]:

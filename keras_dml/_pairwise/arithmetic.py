@@ -10,7 +10,7 @@ import keras
 from keras import ops
 from keras.backend import standardize_dtype
 
-from keras_dml._backend.gradients import Backward, with_gradient
+from keras_dml._backend.gradients import with_gradient
 from keras_dml._common.types import Tensor
 
 # Stands for minus infinity in exponents, without its NaN gradients.
@@ -149,15 +149,18 @@ def gram(x: Tensor) -> Tensor:
     """
     if keras.backend.backend() == "tensorflow":
         return _gram(x)
+    return _product_with_itself(x)
+
+
+def _product_with_itself(x: Tensor) -> Tensor:
     return matmul(x, ops.transpose(x))
 
 
-@with_gradient
-def _gram(x: Tensor) -> tuple[Tensor, Backward]:
-    def backward(upstream: Tensor, x: Tensor) -> Tensor:
-        return matmul(upstream + ops.transpose(upstream), x)
+def _gradient_of_gram(upstream: Tensor, x: Tensor) -> Tensor:
+    return matmul(upstream + ops.transpose(upstream), x)
 
-    return matmul(x, ops.transpose(x)), backward
+
+_gram = with_gradient(_product_with_itself, _gradient_of_gram)
 
 
 def are_finite(embeddings: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from keras import ops
 from keras.backend import standardize_dtype
 
-from keras_dml._backend.gradients import Backward, with_gradient
+from keras_dml._backend.gradients import with_gradient
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Tensor, TensorLike
@@ -338,70 +338,81 @@ def squared_distances(anchors: Tensor, candidates: Tensor) -> Tensor:
     limits = _ROOT_EPSILON[standardize_dtype(distances.dtype)] * ops.stop_gradient(lengths)
     # Within one set, each image is close to itself, and its distance is 0 already.
     diagonal = ops.shape(anchors)[0] if candidates is anchors else 0
-
-    @with_gradient
-    def exact(
-        distances: Tensor, limits: Tensor, anchors: Tensor, candidates: Tensor
-    ) -> tuple[Tensor, Backward]:
-        close = distances <= limits
-
-        def put(far: Tensor, pairs: Tensor, difference: Tensor, _: Tensor) -> Tensor:
-            return ops.scatter_update(far, pairs, ops.sum(ops.square(difference), axis=-1))
-
-        far = ops.where(close, 0.0, distances)
-        distances = _over_close_pairs(anchors, candidates, close, diagonal, put, far)
-
-        def backward(
-            upstream: Tensor, distances: Tensor, limits: Tensor, anchors: Tensor, candidates: Tensor
-        ) -> tuple[Tensor, None, Tensor, Tensor]:
-            pulls = _pulls_of_close_pairs(upstream, anchors, candidates, close, diagonal)
-            return ops.where(close, 0.0, upstream), None, *_split(pulls, anchors)
-
-        return distances, backward
-
-    return exact(distances, limits, anchors, candidates)
+    diagonal = ops.convert_to_tensor(diagonal, dtype="int32")
+    return _with_close_pairs(distances, limits, anchors, candidates, diagonal)
 
 
-def _pulls_of_close_pairs(
-    weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor, diagonal: Tensor | int
+def _from_differences(
+    distances: Tensor, limits: Tensor, anchors: Tensor, candidates: Tensor, diagonal: Tensor
+) -> Tensor:
+    """Replace the distances of the close pairs."""
+    close = distances <= limits
+
+    def put(far: Tensor, pairs: Tensor, difference: Tensor, _: Tensor) -> Tensor:
+        return ops.scatter_update(far, pairs, ops.sum(ops.square(difference), axis=-1))
+
+    far = ops.where(close, 0.0, distances)
+    return _over_close_pairs(anchors, candidates, close, diagonal, put, far)
+
+
+def _gradient_of_differences(
+    upstream: Tensor,
+    distances: Tensor,
+    limits: Tensor,
+    anchors: Tensor,
+    candidates: Tensor,
+    diagonal: Tensor,
+) -> tuple[Tensor | None, ...]:
+    close = distances <= limits
+    pulls = _pulls_of_close_pairs(upstream, anchors, candidates, close, diagonal)
+    return ops.where(close, 0.0, upstream), None, *_split(pulls, anchors), None
+
+
+_with_close_pairs = with_gradient(_from_differences, _gradient_of_differences)
+
+
+def _pulls(
+    weights: Tensor, anchors: Tensor, candidates: Tensor, close: Tensor, diagonal: Tensor
 ) -> Tensor:
     """Compute the gradients of the anchors and of the candidates from the close pairs.
 
     They are `2 Σ_j w_ij (a_i − c_j)` for an anchor and `2 Σ_i w_ij (c_j − a_i)` for a candidate,
     `[a + c, d]`.
     """
+    height, width = ops.shape(close)[0], ops.shape(close)[1]
 
-    @with_gradient
-    def pulls(weights: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Backward]:
-        height, width = ops.shape(close)[0], ops.shape(close)[1]
+    def add(total: Tensor, pairs: Tensor, difference: Tensor, exists: Tensor) -> Tensor:
+        rows, columns = pairs[:, 0], pairs[:, 1]
+        weight = ops.take(ops.reshape(weights, (-1,)), rows * width + columns)
+        pulls = 2.0 * ops.where(exists, weight, 0.0)[:, None] * difference
+        rows = ops.concatenate([rows, height + columns])
+        return total + segment_sum(ops.concatenate([pulls, -pulls]), rows, height + width)
 
-        def add(total: Tensor, pairs: Tensor, difference: Tensor, exists: Tensor) -> Tensor:
-            rows, columns = pairs[:, 0], pairs[:, 1]
-            weight = ops.take(ops.reshape(weights, (-1,)), rows * width + columns)
-            pulls = 2.0 * ops.where(exists, weight, 0.0)[:, None] * difference
-            rows = ops.concatenate([rows, height + columns])
-            return total + segment_sum(ops.concatenate([pulls, -pulls]), rows, height + width)
+    none = ops.zeros_like(ops.concatenate([anchors, candidates]))
+    return _over_close_pairs(anchors, candidates, close, diagonal, add, none)
 
-        none = ops.zeros_like(ops.concatenate([anchors, candidates]))
-        total = _over_close_pairs(anchors, candidates, close, diagonal, add, none)
 
-        def backward(
-            upstream: Tensor, weights: Tensor, anchors: Tensor, candidates: Tensor
-        ) -> tuple[Tensor, Tensor, Tensor]:
-            a, c = _centered(anchors, candidates)
-            to_a, to_c = _split(upstream, anchors)
-            along = ops.sum(a * to_a, axis=-1)[:, None] + ops.sum(c * to_c, axis=-1)[None, :]
-            across = matmul(a, ops.transpose(to_c)) + matmul(to_a, ops.transpose(c))
-            kept = ops.where(close, weights, 0.0)
-            to_anchors = ops.sum(kept, axis=1)[:, None] * to_a - matmul(kept, to_c)
-            turned = ops.transpose(kept)
-            to_candidates = ops.sum(turned, axis=1)[:, None] * to_c - matmul(turned, to_a)
-            to_weights = ops.where(close, 2.0 * (along - across), 0.0)
-            return to_weights, 2.0 * to_anchors, 2.0 * to_candidates
+def _gradient_of_pulls(
+    upstream: Tensor,
+    weights: Tensor,
+    anchors: Tensor,
+    candidates: Tensor,
+    close: Tensor,
+    diagonal: Tensor,
+) -> tuple[Tensor | None, ...]:
+    a, c = _centered(anchors, candidates)
+    to_a, to_c = _split(upstream, anchors)
+    along = ops.sum(a * to_a, axis=-1)[:, None] + ops.sum(c * to_c, axis=-1)[None, :]
+    across = matmul(a, ops.transpose(to_c)) + matmul(to_a, ops.transpose(c))
+    kept = ops.where(close, weights, 0.0)
+    to_anchors = ops.sum(kept, axis=1)[:, None] * to_a - matmul(kept, to_c)
+    turned = ops.transpose(kept)
+    to_candidates = ops.sum(turned, axis=1)[:, None] * to_c - matmul(turned, to_a)
+    to_weights = ops.where(close, 2.0 * (along - across), 0.0)
+    return to_weights, 2.0 * to_anchors, 2.0 * to_candidates, None, None
 
-        return total, backward
 
-    return pulls(weights, anchors, candidates)
+_pulls_of_close_pairs = with_gradient(_pulls, _gradient_of_pulls)
 
 
 def _split(both: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
@@ -426,7 +437,7 @@ def _over_close_pairs(
     anchors: Tensor,
     candidates: Tensor,
     close: Tensor,
-    diagonal: Tensor | int,
+    diagonal: Tensor,
     body: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     carried: Tensor,
 ) -> Tensor:

@@ -1,5 +1,6 @@
 """Counts and sums of the smaller numbers in a row, for sums of hinges without n³ differences."""
 
+import keras
 from keras import ops
 
 from keras_dml._common.types import Tensor
@@ -39,6 +40,8 @@ def below(values: Tensor, others: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]
 
 def _inverse(order: Tensor) -> Tensor:
     """Return the inverse of each row's permutation, `[a, c]`. A second sort is slow on XLA."""
+    if keras.backend.backend() == "torch":
+        return ops.argsort(order, axis=-1)  # ops.scatter is a Python loop there
     rows, width = ops.shape(order)
     first = width * ops.arange(rows, dtype=order.dtype)[:, None]
     places = ops.broadcast_to(ops.arange(width, dtype=order.dtype), (rows, width))

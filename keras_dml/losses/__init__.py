@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_dml._backend.gradients import ForwardModeError as ForwardModeError
 from keras_dml._backend.gradients import SecondDerivativeError as SecondDerivativeError
 from keras_dml._common.checks import check_choice, shown
 from keras_dml._common.errors import ArgumentTypeError, argument_error
@@ -113,7 +114,7 @@ def get(identifier: str | Config | Callable[..., Any] | None, /, **arguments: An
 # `__all__` would repeat the list.
 globals()["__all__"] = sorted(
     {"LOSSES", "EmbeddingLoss", "FixedStatistics", "MatryoshkaLoss", "PairLoss", "Pairs"}
-    | {"ProxyLoss", "SecondDerivativeError", "get"}
+    | {"ForwardModeError", "ProxyLoss", "SecondDerivativeError", "get"}
     | {loss.__name__ for loss in LOSSES.values()}
 )
 

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Parts
-from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
+from keras_dml._pairwise.arithmetic import count, masked_sum, maximum, minimum
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
 from keras_dml.losses.base import PairLoss, PairOptions, register
 
@@ -68,7 +68,7 @@ class FastAPLoss(PairLoss):
         """Compute the two parts `[n]`."""
         positions = pairs.squared_distances() * (self.num_bins / _LARGEST)
         # The memberships of the bins up to b add up to this.
-        within = [ops.clip(b + 1.0 - positions, 0.0, 1.0) for b in range(self.num_bins + 1)]
+        within = [minimum(maximum(b + 1.0 - positions, 0.0), 1.0) for b in range(self.num_bins + 1)]
         positives = ops.stack([masked_sum(each, pairs.positive) for each in within], axis=-1)
         images = ops.stack([masked_sum(each, pairs.others()) for each in within], axis=-1)
         in_bin = positives - ops.pad(positives, ((0, 0), (1, 0)))[:, :-1]

@@ -1,11 +1,13 @@
 """A `keras.Model` that trains under every `tf.distribute` strategy and on every backend."""
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 
 from keras_dml._backend import private
+from keras_dml._backend.cloning import of_any_backend
 from keras_dml._backend.configured import Configured
 from keras_dml._backend.steps import as_stateless, without_gradients
 from keras_dml._common.errors import ArgumentTypeError, argument_error
@@ -90,13 +92,27 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         """Compile as in `keras.Model`, and check that several replicas can run it; see the
         class."""
         super().compile(*args, **kwargs)
+        given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
+        self._given_jit_compile = given.get("jit_compile", "auto")
         self._fit_to_replicas()
+
+    def get_compile_config(self) -> Config:
+        """Return the arguments of `compile` for any backend. Empty before `compile`.
+
+        Keras writes PyTorch's optimizers, and `jit_compile` as this backend resolves `"auto"`.
+        """
+        config = super().get_compile_config()
+        if not config:
+            return {}
+        return of_any_backend({**config, "jit_compile": self._given_jit_compile})
 
     def compile_from_config(self, config: Config) -> None:
         """Compile with the arguments from `get_compile_config`.
 
-        Keras does not if `compile` is overridden, as in the models of this package.
+        Keras does not if `compile` is overridden, as in the models of this package. Files that
+        earlier releases saved on PyTorch contain PyTorch's optimizers.
         """
+        config = of_any_backend(config)
         if not type(self).compile.__module__.startswith("keras_dml."):
             super().compile_from_config(config)
             return

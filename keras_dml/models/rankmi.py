@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_dml._backend.cloning import of_any_backend
 from keras_dml._backend.configured import Configured
 from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._backend.steps import applied, branch, gradients
@@ -199,18 +200,19 @@ class RankMI(Configured, DistributedModel):
         if not self.compiled:
             return {}
         second = keras.saving.serialize_keras_object(self.statistics_optimizer)
+        second = of_any_backend(second)
         return {**super().get_compile_config(), "statistics_optimizer": second}
 
     @property
-    def non_trainable_variables(self) -> list[keras.Variable]:
-        """The variables of every model, and on JAX also the variables of V's optimizer.
+    def metrics_variables(self) -> list[keras.Variable]:
+        """The variables of the metrics, and on JAX also the variables of V's optimizer.
 
-        On JAX, Keras passes to a step only the variables of the model and of `optimizer`.
+        On JAX, Keras passes to a step only the variables of the model, of `optimizer`, and these.
         """
         optimizer = getattr(self, "statistics_optimizer", None)
         if optimizer is None or keras.backend.backend() != "jax":
-            return super().non_trainable_variables
-        return [*super().non_trainable_variables, *optimizer.variables]
+            return super().metrics_variables
+        return [*super().metrics_variables, *optimizer.variables]
 
     def step_on_replicas(self, data: Any) -> Logs:
         """Run one step. The phase is chosen outside the replicas.

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_dml._backend import private
+from keras_dml._backend.cloning import of_any_backend
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config
 from keras_dml._files.atomic import replacing_folder
@@ -109,7 +110,13 @@ class SimilarityModel(keras.Model):
                 raise argument_error("distance", wanted, "auto")
         options = {name: kwargs.pop(name) for name in _INDEX_OPTIONS if name in kwargs}
         self.create_index(distance, **options)
-        self._settings = {"distance": self._index.distance, **options}
+        # Keras would record "auto" as this backend resolves it.
+        jit_compile = kwargs.get("jit_compile", "auto")
+        self._settings = {
+            "distance": self._index.distance,
+            "jit_compile": jit_compile,
+            **options,
+        }
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
         for one, output in zip(self._memories(loss), self._outputs_if_known()):
             if one is not None:
@@ -132,11 +139,11 @@ class SimilarityModel(keras.Model):
         plain = (int, str, distances.Distance)
         kept = {name: value for name, value in self._settings.items() if isinstance(value, plain)}
         settings = keras.saving.serialize_keras_object(kept)
-        return {**(super().get_compile_config() or {}), **settings}
+        return of_any_backend({**(super().get_compile_config() or {}), **settings})
 
     def compile_from_config(self, config: Config) -> None:
         """Compile with the arguments from `get_compile_config`."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.compile(**keras.saving.deserialize_keras_object(of_any_backend(config)))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 

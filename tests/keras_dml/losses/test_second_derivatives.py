@@ -3,9 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import tiers
 from backend import value_and_gradient
 from batches import batch
 from loss_cases import each
+from oracles import CASES
 
 from keras_dml import losses
 from keras_dml._backend.gradients import SecondDerivativeError
@@ -15,6 +17,9 @@ pytestmark = pytest.mark.any_backend
 
 STEP = 1e-5
 FUSED = ["smooth_ap", "recall_at_k"]
+# Their gradients jump at a distance of 0.
+OF_DISTANCES = ["contrastive", "lifted_structure", "margin", "triplet", "quadruplet"]
+OF_DISTANCES += ["ranked_list", "rankmi"]
 
 
 def product(loss, ids, z, direction):
@@ -63,6 +68,21 @@ def test_second_derivatives_match_differences_of_gradients_or_are_refused(case):
         return
     with pytest.raises(SecondDerivativeError, match="Second derivatives are not supported"):
         product(loss, ids, z, np.ones_like(z))
+
+
+@each(
+    [case for case in CASES if case.numeric and case.name not in [*FUSED, *OF_DISTANCES]],
+    quick=["fastap"],
+)
+@tiers.parametrize("equal", ["two images", "each class", "all images"], ["all images"])
+def test_second_derivatives_at_equal_embeddings_match_differences_of_gradients(equal, case):
+    ids, z = batch(seed=6)
+    z /= np.abs(z).max()
+    if equal == "two images":
+        z[np.flatnonzero(ids == 0)[1]] = z[np.flatnonzero(ids == 0)[0]]
+    else:
+        z = z[np.argmax(ids[:, None] == ids, axis=1) if equal == "each class" else 0 * ids]
+    check(losses.get(case.name, **case.arguments, dtype="float64"), ids, z)
 
 
 @pytest.mark.parametrize("name", FUSED)

@@ -171,6 +171,25 @@ def test_steps_match_algorithm_1(k, sampling, steps=4):
 
 
 @pytest.mark.any_backend
+def test_the_variables_of_the_model_exclude_those_of_the_optimizers():
+    names = [variable.name for variable in rankmi().non_trainable_variables]
+    assert names == ["beta", "step", "beta_not_found"]
+
+
+@tiers.thorough
+@pytest.mark.any_backend
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch.compile")
+def test_steps_in_torch_compile_equal_eager_steps():
+    x, trained = images(2), []
+    for jit_compile in (False, True):
+        model = rankmi("float32", compiling={"jit_compile": jit_compile})
+        fit(model, x)
+        trained.append(weights(model))
+    for one, other in zip(*trained, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.any_backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="one way to choose the phase")
 def test_jax_on_a_gpu_chooses_the_phase_in_a_condition(monkeypatch):
     x = images(3)
