@@ -127,14 +127,14 @@ def _searches(
     options: StudyOptions, recipes: Sequence[pathlib.Path], forwarded: Sequence[str]
 ) -> list[RecipeSearch]:
     """Return the searches of the recipes. None without `--search`."""
-    from experiments.tuning.space import read_space, without_password
+    from experiments.tuning.space import read_space
 
     if not options.search:
         for name in ("search", "trials", "folds", "storage"):
             if name in options.given:
                 raise UsageError(
                     f"{name} must be unset without --search=NAME=LOW:HIGH, but got "
-                    f"{without_password(str(getattr(options, name)))}."
+                    f"{getattr(options, name)}."
                 )
         return []
     if options.storage and "://" not in options.storage:

@@ -31,7 +31,7 @@ from experiments.options.interrupts import INTERRUPTED, Interrupts
 from experiments.options.parsing import wants_debug, wants_help
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, without_passwords
 from keras_dml._common.extras import MissingExtraError, check_backend
 
 # Names of TensorFlow's errors when another worker does not answer.
@@ -45,11 +45,11 @@ NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 class _Notes(logging.Formatter):
-    """A formatter that escapes control characters in file names."""
+    """A formatter that hides passwords, and escapes control characters in file names."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line, or more with a traceback."""
-        return visible_text(super().format(record))
+        return visible_text(without_passwords(super().format(record)))
 
 
 def mute() -> None:
@@ -155,7 +155,7 @@ def _failed(error: Exception, debug: bool) -> int:
 
 def _bug(error: Exception, debug: bool) -> int:
     what = f"internal error: {' '.join([f'{type(error).__name__}:', one_line(error)]).strip(': ')}"
-    lines = "".join(traceback.format_exception(error))
+    lines = "".join(map(without_passwords, traceback.format_exception(error)))
     if debug:
         return _end(f"{lines}{what}", 1)
     try:
@@ -173,5 +173,6 @@ def _end(text: str, code: int) -> int:
     """Print to stderr, escaping characters that the terminal cannot show. Return the code."""
     # A file name can contain control characters.
     encoding = sys.stderr.encoding or "utf-8"
-    print(visible_text(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    text = visible_text(without_passwords(text))
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
     return code

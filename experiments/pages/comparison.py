@@ -17,6 +17,7 @@ from experiments.evaluation.tracked import tracked_figures
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.pages.retrieval import Grid
+from keras_dml._common.errors import without_passwords
 
 #: A line of the table: column -> value.
 Line: TypeAlias = dict[str, Any]
@@ -126,7 +127,7 @@ def write_comparison_page(
         page,
         "Comparison",
         template="comparison.html",
-        forwarded=" ".join(forwarded),
+        forwarded=without_passwords(" ".join(forwarded)),
         columns=columns,
         rows=[(_linked(page, name), cells) for name, *cells in rows],
         pictures=svgs(figures),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
+from keras_dml._common.errors import without_passwords
 
 Settings: TypeAlias = dict[str, Any]
 INDEX = "index"
@@ -142,4 +143,5 @@ def how_to_search(index: object, images: str = "") -> str:
         images: The images' folder. A search opens an address only if the command line sets it.
     """
     words = [f"--index={index}", *([f"--images={images}"] if "://" in images else [])]
-    return f"search it: python -m experiments.search {shlex.join(words)} --query=IMAGE (or --serve)"
+    command = without_passwords(f"python -m experiments.search {shlex.join(words)}")
+    return f"search it: {command} --query=IMAGE (or --serve)"

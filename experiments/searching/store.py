@@ -22,6 +22,7 @@ from experiments.searching.addresses import TABLE
 from experiments.searching.columns import read_columns
 from experiments.searching.folder_embeddings import Embedded
 from experiments.searching.index_folder import Changes, Settings, how_to_search
+from keras_dml._common.errors import without_passwords
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 
@@ -196,7 +197,7 @@ class Store(Target):
         return shown if self.table == TABLE else f"{shown}#{self.table}"
 
     def _shown_place(self) -> str:
-        return self.place
+        return without_passwords(self.place)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:

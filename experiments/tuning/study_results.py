@@ -16,6 +16,7 @@ from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.tuning.protocol import RecipeSearch
 from experiments.tuning.space import words_of_trial
+from keras_dml._common.errors import without_passwords
 from keras_dml._files.atomic import replacing
 
 OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -45,6 +46,7 @@ def write_results(
     Returns:
         The text of `study.md`.
     """
+    forwarded = [without_passwords(word) for word in forwarded]
     by_label = {label_of(score.at_1): score for score in compared()}
     scores = _scores(results, by_label)
     # The seed does not change a baseline.

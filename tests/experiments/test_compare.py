@@ -81,7 +81,8 @@ def test_printed_scores_and_the_untrained_backbone_are_next_to_ours(tmp_path, mo
     monkeypatch.setattr(compare, "_same_queries", lambda folders: None)
     (tmp_path / "out").mkdir()
     recipes = f"--recipes={tmp_path / 'mine.flags'},glyphs.flags"
-    assert command(recipes, f"--output_dir={tmp_path / 'out'}") == 0
+    tracker = "--log_to=mlflow:http://me:secret@host"
+    assert command(recipes, f"--output_dir={tmp_path / 'out'}", tracker) == 0
     table = (tmp_path / "out" / "comparison.md").read_text()
     assert table.strip() in capsys.readouterr().out
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
@@ -98,3 +99,4 @@ def test_printed_scores_and_the_untrained_backbone_are_next_to_ours(tmp_path, mo
     assert "45.7" in baseline and "47.9" in baseline
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert "untrained backbone 97.4" in page  # in the figure
+    assert "--log_to=mlflow:http://…@host" in page and "secret" not in page

@@ -50,12 +50,13 @@ def recipes(tmp_path, monkeypatch):
 
 def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     words, started, output = recipes
-    assert command(*words, "--seeds=4", "--seed=3", "--epochs=2") == 0
+    tracker = "--log_to=mlflow:http://me:secret@host"
+    assert command(*words, "--seeds=4", "--seed=3", "--epochs=2", tracker) == 0
     assert len(started) == 8
     for recipe, folder, forwarded in started:
         seed = int(folder.name.partition("-")[2])
         assert folder == output / recipe / f"seed-{seed}"
-        assert forwarded == ("--epochs=2", f"--seed={seed}")
+        assert forwarded == ("--epochs=2", tracker, f"--seed={seed}")
     assert sorted({folder.name for _, folder, _ in started}) == [f"seed-{n}" for n in range(3, 7)]
     scores = {name: [100 * score(name, n) for n in range(3, 7)] for name in ("good", "bad")}
     kept = json.loads((output / "study.json").read_text())
@@ -71,6 +72,8 @@ def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     assert (output / "study.md").read_text().strip() in said
     assert page.count("<svg") == 1 and "larger than chance" in page
     assert "untrained backbone" in page
+    assert kept["forwarded"] == ["--epochs=2", "--log_to=mlflow:http://…@host"]
+    assert "secret" not in page
 
 
 def test_two_processes_in_one_folder_share_the_runs(recipes, monkeypatch, capsys):

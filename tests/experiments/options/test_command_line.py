@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -48,6 +49,7 @@ ENDS = [
     (RunError("out of time"), 1, "stopped: out of time"),
     (KeyboardInterrupt(), 130, "interrupted"),
     (KeyboardInterrupt("it begins again"), 130, "interrupted: it begins again"),
+    (UsageError("storage http://me:sec@ret@host"), 2, "error: storage http://…@host"),
     # Control characters and undecodable bytes in the name of a file.
     (UsageError("no image: a\u202eg\x1b]0;x\x07"), 2, r"error: no image: a\u202eg\u001b]0;x\u0007"),
     (UsageError("no image: a\udcff.png"), 2, r"error: no image: a\udcff.png"),
@@ -74,6 +76,27 @@ def test_a_bug_is_one_line_with_the_path_of_its_traceback(error, capsys, tmp_pat
     (file,) = tmp_path.iterdir()
     assert named[1] == str(file)
     assert "in main" in file.read_text() and type(error).__name__ in file.read_text()
+
+
+def test_a_bug_and_a_note_have_no_password(tmp_path):
+    """MLflow and urllib3 log addresses. The traceback of a bug names its message."""
+    program = """
+import logging
+from experiments.options import run_command
+
+def main(argv):
+    logging.getLogger("urllib3").warning("retrying %s", "http://me:secret@host")
+    raise ValueError("postgresql://host/name?password=secret")
+
+raise SystemExit(run_command(main, ["command"]))
+"""
+    done = run_in(tmp_path, ["-c", program])
+    assert done.returncode == 1
+    note, bug = done.stderr.splitlines()
+    assert note == "note: retrying http://…@host" and "postgresql://host/name?password=…" in bug
+    (file,) = re.findall("traceback is in (.*) \\(", bug)
+    assert "secret" not in pathlib.Path(file).read_text()
+    pathlib.Path(file).unlink()
 
 
 @pytest.mark.parametrize("word", ["-debug", "--debug=true"])
