@@ -115,7 +115,7 @@ def main(argv: list[str]) -> None:
     _run(jobs)
     results: dict[str, list[Mapping[str, Any]]] = {job.line: [] for job in jobs}
     for job in jobs:
-        results[job.line].append(read_finished(job.folder)[0])
+        results[job.line].append(read_finished(job.folder, whole=True)[0])
     note_other_images({f"{job.line}, seed {job.seed}": job.folder for job in jobs})
     printed = printed_table(results, printed_scores(recipes, settings))
     with waiting_for(output / ".study.lock"):

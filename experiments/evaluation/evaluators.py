@@ -35,6 +35,8 @@ Embeddings: TypeAlias = Mapping[str, np.ndarray]
 Measured: TypeAlias = Iterable[tuple[str, float]]
 # Key of the histograms of `Similarities` in the file of the untrained backbone.
 _PAIRS = "pairs"
+# Rows of scores, and the histograms of `_PAIRS` with their means.
+_BASELINE = dict[str, dict[str, float] | list[list[float] | float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -379,7 +381,7 @@ class Baseline(Evaluator):
             print(f"{name}: R@1 {scores.percent(best)} %", flush=True)
 
     def _read(self, run: EvaluatedRun) -> None:
-        stored = run.folder.read_json(self.file) or {}
+        stored = run.folder.read_json(self.file, _BASELINE) or {}
         self._found = {name: row for name, row in stored.items() if name != _PAIRS}
 
     def is_wanted(self, run: EvaluatedRun) -> bool:
@@ -467,7 +469,7 @@ class PairSimilarities(Evaluator):
 
     def _before(self, run: EvaluatedRun) -> tuple[str, Similarities | None]:
         """Return the name of the baseline and its pairs."""
-        stored = (run.folder.read_json(baselines.UNTRAINED_FILE) or {}).get(_PAIRS)
+        stored = (run.folder.read_json(baselines.UNTRAINED_FILE, _BASELINE) or {}).get(_PAIRS)
         if stored is not None:
             matching, other, *means = stored
             return baselines.UNTRAINED, Similarities(np.array(matching), np.array(other), *means)

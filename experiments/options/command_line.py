@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 import gc
+import io
 import logging
 import os
 import sys
@@ -42,6 +43,9 @@ FINDINGS = 3  # exit code of a check that found more than the user allows
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Part of TensorFlow's message for a full disk, which has the error class of full memory.
 NO_SPACE = os.strerror(errno.ENOSPC)
+# Python's messages for a path with a NUL, which a table or a file can have.
+_NUL = ("embedded null byte", "embedded null character in path", "embedded null character")
+_LONGEST = 1000  # characters of a line of an error or a note
 
 
 class _Notes(logging.Formatter):
@@ -49,7 +53,7 @@ class _Notes(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line, or more with a traceback."""
-        return visible_text(without_passwords(super().format(record)))
+        return _printable(super().format(record))
 
 
 def mute() -> None:
@@ -70,6 +74,7 @@ def run_command(
     """
     # Hide TensorFlow's messages at import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _open_streams()
     notes = logging.StreamHandler()
     notes.setFormatter(_Notes("note: %(message)s"))
     logging.basicConfig(handlers=[notes])
@@ -88,6 +93,21 @@ def run_command(
     return code
 
 
+def _open_streams() -> None:
+    """Open closed streams, and escape characters that the terminal cannot show."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # Otherwise the next file that is opened gets this number, and the output.
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 until the process ends
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _without_backend(main: Callable[[list[str]], object], words: list[str]) -> object:
     """Call the command for its help, which imports the registries: half of the seconds."""
     os.environ["KERAS_BACKEND"] = "numpy"
@@ -104,7 +124,8 @@ def _exit_code(
             check_backend(os.environ.get("KERAS_BACKEND") or "tensorflow")
             main(words)
         except HelpRequested as request:
-            print(request, flush=True)
+            print(request)
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
@@ -126,6 +147,8 @@ def _interrupted(what_next: str) -> str:
 def _failed(error: Exception, debug: bool) -> int:
     """Print the last line of a failed command, and return its exit code."""
     text, kind = one_line(error), type(error).__name__
+    if isinstance(error, ValueError) and text in _NUL:
+        return _end("error: the path of a file must have no NUL character", MISTAKE)
     # By name, because TensorFlow is perhaps not imported.
     exhausted = kind == "ResourceExhaustedError"
     if isinstance(error, FindingsError):
@@ -170,9 +193,22 @@ def _bug(error: Exception, debug: bool) -> int:
 
 
 def _end(text: str, code: int) -> int:
-    """Print to stderr, escaping characters that the terminal cannot show. Return the code."""
-    # A file name can contain control characters.
-    encoding = sys.stderr.encoding or "utf-8"
-    text = visible_text(without_passwords(text))
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    """Print to stderr. Return the code."""
+    print(_printable(text), file=sys.stderr)
     return code
+
+
+def _printable(text: str) -> str:
+    """Return an error or a note for the terminal, without passwords.
+
+    Characters that the terminal cannot show are escaped: a file name can have control characters.
+    The middle of a long line is left out.
+    """
+    encoding = sys.stderr.encoding or "utf-8"
+    text = "\n".join(map(without_passwords, text.split("\n")))
+    shown = visible_text(text).encode(encoding, "backslashreplace")
+    lines = shown.decode(encoding).split("\n")
+    half = _LONGEST // 2 - 2
+    return "\n".join(
+        line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}" for line in lines
+    )

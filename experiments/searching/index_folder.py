@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
-from keras_dml._common.errors import without_passwords
+from keras_dml._common.errors import ArgumentError, without_passwords
 
 Settings: TypeAlias = dict[str, Any]
 INDEX = "index"
@@ -19,7 +19,14 @@ MODEL = "model"
 EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
-_NAMES = {"saved_model", "fingerprint", "images", "built", "search"}
+_FORM = {
+    "saved_model": str,
+    "fingerprint": str,
+    "images": str,
+    "built": (dict[str, Any], None),
+    "search": str,
+    "store": str | None,
+}
 
 
 class Changes(NamedTuple):
@@ -105,13 +112,12 @@ def read_settings(folder: pathlib.Path) -> Settings:
             f"{folder} has no {SETTINGS}, so it is not an index. python -m experiments.index "
             "makes one"
         )
-    settings = read_checked(path)
-    if settings is None or not settings.keys() >= _NAMES:
+    try:
+        return read_checked(path, _FORM)
+    except ArgumentError as error:
         raise UsageError(
-            f"{path} is damaged, or was not written by experiments.index. Delete {folder}, and its "
-            "python -m experiments.index command makes it again"
-        )
-    return settings
+            f"{error}. Delete {folder}, and its python -m experiments.index command makes it again"
+        ) from error
 
 
 def write_settings(folder: pathlib.Path, settings: Settings) -> None:

@@ -25,6 +25,7 @@ from experiments.searching.index_folder import Changes, Settings, how_to_search
 from keras_dml._common.errors import without_passwords
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
+from keras_dml._files.json_files import parsed_json
 
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
@@ -35,6 +36,14 @@ Found: TypeAlias = tuple[list[str], Vectors]
 # The allowed values of each column.
 Where: TypeAlias = Mapping[str, Sequence[str]]
 T = TypeVar("T")
+_FORM = {
+    "metric": str,
+    "dimensions": int,
+    "saved_model": str,
+    "fingerprint": str,
+    "images": str,
+    "columns": list[str],
+}
 
 
 class StoreError(UsageError):
@@ -73,7 +82,7 @@ class Description:
             UsageError: The text is something else.
         """
         try:
-            found = cls(**json.loads(text))
+            found = cls(**parsed_json(text, _FORM, str(store)))
             return dataclasses.replace(found, columns=tuple(found.columns))
         except (ValueError, TypeError) as error:
             raise UsageError(

@@ -270,7 +270,7 @@ def tracked(log_to: str | None, folder: RunFolder, seconds: float = _SECONDS) ->
 def _opened(log_to: str, folder: RunFolder) -> Tracker:
     """Create the run in the tracker, or continue it."""
     name, _, target = log_to.partition(":")
-    known = folder.read_json(TRACKER) or {}
+    known = folder.read_json(TRACKER, {"log_to": str | None, "id": str | None}) or {}
     lines = (line.removeprefix("--") for line in folder.flags.splitlines() if line[:2] == "--")
     flags = dict(line.partition("=")[::2] for line in lines)
     id = known.get("id") if known.get("log_to") == _written(log_to) else None

@@ -105,7 +105,7 @@ def _scores(
     found: dict[str, dict[str, list[float]]] = {}
     for label, score in by_label.items():
         values = {
-            recipe: [result["scores"].get(score.key) for result in of_one]
+            recipe: [(result.get("scores") or {}).get(score.key) for result in of_one]
             for recipe, of_one in results.items()
         }
         if all(None not in of_one for of_one in values.values()):

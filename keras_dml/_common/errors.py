@@ -62,7 +62,10 @@ def shown(value: object) -> str:
     """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
     if isinstance(value, np.ndarray) and value.size > 10:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
-    text = without_passwords(repr(value))
+    try:
+        text = without_passwords(repr(value))
+    except ValueError:  # an integer of more than 4,300 digits
+        text = f"a value of type {type(value).__name__} with too many digits"
     if "\n" in text:
         text = " ".join(text.split())
     return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"

@@ -76,7 +76,7 @@ def test_printed_scores_and_the_untrained_backbone_are_next_to_ours(tmp_path, mo
     }
     result["baselines"] = {"untrained backbone": untrained}
     read = "experiments.training.run_files.read_finished"
-    monkeypatch.setattr(read, lambda folder: (result, [{"epoch": 1, "train/loss": 1.0}]))
+    monkeypatch.setattr(read, lambda folder, whole: (result, [{"epoch": 1, "train/loss": 1.0}]))
     monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
     monkeypatch.setattr(compare, "_same_queries", lambda folders: None)
     (tmp_path / "out").mkdir()
