@@ -120,10 +120,10 @@ def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, 
         (margin,) = [word for word in words if word.startswith("--margin=")]
         return float(margin.partition("=")[2]) / 2
 
-    def of_fold(folder):
+    def of_fold(folder, whole):
         return {"scores": {"map@r/cosine": value(folder)}}, []
 
-    def of_seed(folder):
+    def of_seed(folder, whole):
         score = value(folder) + int(folder.name.partition("-")[2]) / 100
         return {"scores": {"recall@1/cosine": score}}, []
 
