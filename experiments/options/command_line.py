@@ -103,8 +103,9 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 until the process ends
-        elif isinstance(stream, io.TextIOWrapper):
+            stream = open(os.devnull, "w")  # noqa: SIM115 until the process ends
+            setattr(sys, name, stream)
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -208,7 +209,7 @@ def _printable(text: str) -> str:
     text = "\n".join(map(without_passwords, text.split("\n")))
     shown = visible_text(text).encode(encoding, "backslashreplace")
     lines = shown.decode(encoding).split("\n")
-    half = _LONGEST // 2 - 2
+    half = _LONGEST // 2 - 3
     return "\n".join(
         line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}" for line in lines
     )

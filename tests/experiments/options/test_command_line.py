@@ -249,3 +249,52 @@ def test_a_child_ends_with_its_killed_parent():
         parent.kill()
         # The child writes to the same pipe, which closes when the child ends.
         parent.communicate(timeout=10)
+
+
+def test_no_line_of_an_error_is_long(capsys):
+    for words, text in (((), "x" * 9_000_000), (["--debug"], "é" * 9_000_000)):
+        code, said = ended(UsageError(f"columns must be few, but got {text}"), capsys, *words)
+        assert code == 2 and said.startswith("error: columns must be few, but got")
+        assert max(map(len, said.splitlines())) <= 1000
+
+
+@pytest.mark.parametrize("text", ["embedded null byte", "embedded null character in path"])
+def test_a_nul_in_a_path_is_a_mistake(text, capsys):
+    code, said = ended(ValueError(text), capsys)
+    assert code == 2 and said == "error: the path of a file must have no NUL character\n"
+
+
+PRINTS = """
+import os, sys
+from experiments.options import run_command
+
+def main(argv):
+    print("a class – naïve 貓 \\udcff", "x" * int(argv[1]))
+    with open(os.devnull) as opened:
+        assert opened.fileno() > 2
+
+raise SystemExit(run_command(main, ["command", LENGTH]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a shell and /dev/full")
+def test_output_that_cannot_be_printed_is_no_internal_error():
+    def run(end, length="0", **environment):
+        code = PRINTS.replace("LENGTH", repr(length))
+        words = ["sh", "-c", f'exec "$0" -c "$1" {end}', sys.executable, code]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+        return subprocess.run(words, capture_output=True, text=True, env=environment)
+
+    closed = run(">&-")
+    assert (closed.returncode, closed.stderr) == (0, "")
+    everything_closed = run("<&- >&- 2>&-")
+    assert everything_closed.returncode == 0
+    ascii_only = run("", PYTHONIOENCODING="ascii")
+    assert (ascii_only.returncode, ascii_only.stderr) == (0, "")
+    assert ascii_only.stdout == "a class \\u2013 na\\xefve \\u8c93 \\udcff \n"
+    unicode = run("", PYTHONIOENCODING="utf-8")
+    assert unicode.stdout == "a class – naïve 貓 \\udcff \n"
+    full = run(">/dev/full")
+    assert full.returncode == 1 and full.stderr.startswith("stopped: [Errno 28]")
+    ended_reader = run("| true; exit $?", length="1000000")
+    assert ended_reader.stderr == ""
