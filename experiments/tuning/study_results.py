@@ -110,7 +110,7 @@ def _scores(
         }
         if all(None not in of_one for of_one in values.values()):
             found[label] = {
-                recipe: [score.scale * value for value in of_one]
+                recipe: [score.scale * value for value in of_one if value is not None]
                 for recipe, of_one in values.items()
             }
     return found
