@@ -150,11 +150,11 @@ def read_calibration(
     try:
         calibration = Calibration(**read_checked(path, _FORM))
         if not (math.isfinite(calibration.threshold) and 0 < calibration.false_match_rate < 1):
-            raise ArgumentError("a number is out of range")
-    except (ArgumentError, TypeError) as error:
-        raise UsageError(
-            f"The calibration {path} is damaged ({error}). Delete it; {_AGAIN}."
-        ) from error
+            raise ArgumentError(f"{path} is damaged: a number is out of range")
+    except ArgumentError as error:
+        raise UsageError(f"The calibration {error}. Delete it; {_AGAIN}.") from error
+    except TypeError as error:  # another field
+        raise UsageError(f"The calibration {path} is damaged. Delete it; {_AGAIN}.") from error
     if calibration.fingerprint != fingerprint:
         raise UsageError(
             f"The calibration {path} belongs to another model than {saved_model}. Delete it; "
