@@ -280,3 +280,11 @@ def test_names_that_are_not_utf_8_stay_different_classes():
     names = [b"\xff", b"\xfe", b"a", b"\xff"]
     table = table_from_dataset(tf.data.Dataset.from_tensor_slices((np.eye(4), names)))
     assert table.num_classes == 3 and table.labels[0] == table.labels[3]
+
+
+def test_a_label_of_many_digits_is_a_text(tmp_path):
+    digits = "1" * 5000
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text(f"path,class\na.png,{digits}\na.png,2\n")
+    table = pipelines.read_table(tmp_path / "t.csv")
+    assert sorted(table.class_names) == [digits, "2"]
