@@ -85,7 +85,9 @@ def _compare(
     for number, recipe in enumerate(recipes, start=1):
         print(f"[{number}/{len(recipes)}] {recipe.stem}", flush=True)
         run_recipe(recipe, folders[recipe.stem], forwarded)
-        results[recipe.stem], histories[recipe.stem] = read_finished(folders[recipe.stem])
+        results[recipe.stem], histories[recipe.stem] = read_finished(
+            folders[recipe.stem], whole=True
+        )
     note_other_images(folders)
     papers = {recipe.stem: paper_scores(recipe) for recipe in recipes}
     lines = comparison_lines(results, papers)

@@ -116,7 +116,7 @@ def main(argv: list[str]) -> None:
         _run(jobs)
         results: dict[str, list[Mapping[str, Any]]] = {job.line: [] for job in jobs}
         for job in jobs:
-            results[job.line].append(read_finished(job.folder)[0])
+            results[job.line].append(read_finished(job.folder, whole=True)[0])
         note_other_images({f"{job.line}, seed {job.seed}": job.folder for job in jobs})
         printed = printed_table(results, printed_scores(recipes, settings))
         with waiting_for(output / ".study.lock"):
@@ -130,14 +130,14 @@ def _searches(
     options: StudyOptions, recipes: Sequence[pathlib.Path], forwarded: Sequence[str]
 ) -> list[RecipeSearch]:
     """Return the searches of the recipes. None without `--search`."""
-    from experiments.tuning.space import read_space, without_password
+    from experiments.tuning.space import read_space
 
     if not options.search:
         for name in ("search", "trials", "folds", "storage"):
             if name in options.given:
                 raise UsageError(
                     f"{name} must be unset without --search=NAME=LOW:HIGH, but got "
-                    f"{without_password(str(getattr(options, name)))}."
+                    f"{getattr(options, name)}."
                 )
         return []
     if options.storage and "://" not in options.storage:

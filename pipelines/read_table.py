@@ -188,7 +188,9 @@ def _check_complete(name: str, values: Any) -> None:
 
 
 def _is_whole(text: str) -> bool:
-    return text.isascii() and text.removeprefix("-").isdigit() and str(int(text)) == text
+    # Python converts at most 4,300 digits. A longer label stays a text.
+    is_short = len(text) <= 1000 and text.isascii() and text.removeprefix("-").isdigit()
+    return is_short and str(int(text)) == text
 
 
 def _table(

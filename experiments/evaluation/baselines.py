@@ -55,7 +55,7 @@ def distinct_baselines(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Ro
     for name in sorted(names, key=lambda name: name.startswith(RAW_PIXELS)):
         distinct: dict[str, tuple[str, Rows]] = {}
         for run, result in results.items():
-            rows = result.get("baselines", {}).get(name)
+            rows = (result.get("baselines") or {}).get(name)
             if rows:
                 # Two runs may differ by a rounding error that no table shows.
                 shown = {row: {k: percent(v) for k, v in of.items()} for row, of in rows.items()}

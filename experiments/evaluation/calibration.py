@@ -14,10 +14,18 @@ import numpy as np
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.saved_model import fingerprint
 from experiments.options.errors import UsageError
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import METRICS
 from keras_dml._files.atomic import replacing
 from keras_dml.metrics import IdentificationPoint, Verification, pairs_needed
 
+_FORM = {
+    "metric": str,
+    "threshold": float,
+    "false_match_rate": float,
+    "fingerprint": str | None,
+    "findings": (dict[str, Any], None),
+}
 _AGAIN = "keras-dml calibrate writes a new one"
 
 
@@ -141,13 +149,15 @@ def read_calibration(
     if not path.is_file():
         return None
     try:
-        calibration = Calibration(**(read_checked(path) or {}))
-        whole = math.isfinite(calibration.threshold) and calibration.false_match_rate > 0
-        whole = whole and calibration.metric in METRICS  # a word in a card
-    except TypeError:
-        whole = False
-    if not whole:
-        raise UsageError(f"The calibration {path} is damaged. Delete it; {_AGAIN}.")
+        calibration = Calibration(**read_checked(path, _FORM))
+        if not (math.isfinite(calibration.threshold) and 0 < calibration.false_match_rate < 1):
+            raise ArgumentError(f"{path} is damaged: a number is out of range")
+        if calibration.metric not in METRICS:  # a word in a card
+            raise ArgumentError(f"{path} is damaged: its metric is unknown")
+    except ArgumentError as error:
+        raise UsageError(f"The calibration {error}. Delete it; {_AGAIN}.") from error
+    except TypeError as error:  # another field
+        raise UsageError(f"The calibration {path} is damaged. Delete it; {_AGAIN}.") from error
     if calibration.fingerprint != fingerprint:
         raise UsageError(
             f"The calibration {path} belongs to another model than {saved_model}. Delete it; "

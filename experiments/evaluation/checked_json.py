@@ -6,6 +6,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from keras_dml._common.errors import ArgumentError
+from keras_dml._files.json_files import read_json
+
 _SHA256 = "sha256"
 
 
@@ -14,30 +17,24 @@ def checked_text(value: Mapping[str, Any]) -> str:
     return json.dumps({**value, _SHA256: _digest(value)}, indent=1) + "\n"
 
 
-def read_checked(path: pathlib.Path) -> dict[str, Any] | None:
-    """Read the object of a file with `checked_text`; None if it is missing or damaged.
+def read_checked(path: pathlib.Path, form: Any = dict[str, Any]) -> dict[str, Any]:
+    """Read the object of a file with `checked_text`.
 
     An object without a checksum is accepted.
 
+    Args:
+        path: The file.
+        form: Its fields and their types, as for `read_json`.
+
     Raises:
-        PermissionError: The user may not read the file.
+        ArgumentError: The file is damaged. The message names it.
+        OSError: The file is missing or cannot be read.
     """
-    try:
-        return checked(path.read_text())
-    except PermissionError:
-        raise
-    except (OSError, ValueError):
-        return None
-
-
-def checked(text: str) -> dict[str, Any] | None:
-    """Return the object of `checked_text`; None if it is damaged."""
-    try:
-        found: dict[str, Any] = json.loads(text)
-        expected = found.pop(_SHA256, None)
-        return found if expected is None or expected == _digest(found) else None
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        return None
+    found: dict[str, Any] = read_json(path, form)
+    expected = found.pop(_SHA256, None)
+    if expected not in (None, _digest(found)):
+        raise ArgumentError(f"{path} is damaged: its SHA-256 differs")
+    return found
 
 
 def _digest(value: Mapping[str, Any]) -> str:

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.options.errors import UsageError
+from keras_dml._common.errors import ArgumentError
 from keras_dml._files.atomic import naming, replacing
+from keras_dml._files.json_files import read_json
 
 # A kill loses the embeddings of at most this time. To wait for the disk at each batch is slow.
 _SECONDS_BETWEEN_SYNCS = 1.0
@@ -108,10 +110,13 @@ class EmbeddingFile:
     def _resume(self) -> None:
         """Take the valid rows of an earlier process with the same key."""
         try:
-            state = json.loads(self._state_file.read_text())
-            is_ours = {name: state.get(name) for name in self._identity} == self._identity
-            dimensions, done, crc32 = (int(state[key]) for key in ("dimensions", "done", "crc32"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing or damaged
+            numbers = {"dimensions": int, "done": int, "crc32": int}
+            state = read_json(self._state_file, numbers)
+        except (OSError, ArgumentError):  # missing or damaged
+            return
+        is_ours = {name: state.get(name) for name in self._identity} == self._identity
+        dimensions, done, crc32 = (state[name] for name in numbers)
+        if dimensions < 1 or not 0 <= done <= self.rows:
             return
         header, left, found = self._header(dimensions), done * dimensions * 4, 0
         size = len(header) + left

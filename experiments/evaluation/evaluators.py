@@ -39,6 +39,8 @@ Measured: TypeAlias = Iterable[tuple[str, float]]
 # the scores of each class.
 _PAIRS, _CLASSES = "pairs", "classes"
 _LOGGER = logging.getLogger("experiments")
+# Rows of scores, the scores of each class, and the histograms of `_PAIRS` with their means.
+_BASELINE = dict[str, dict[str, float] | dict[str, list[list[float]]] | list[list[float] | float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -400,7 +402,7 @@ class Baseline(Evaluator):
             print(f"{name}: R@1 {scores.percent(best)} %", flush=True)
 
     def _read(self, run: EvaluatedRun) -> None:
-        stored = run.folder.read_json(self.file) or {}
+        stored = run.folder.read_json(self.file, _BASELINE) or {}
         self._found = {name: row for name, row in stored.items() if name not in (_PAIRS, _CLASSES)}
         # A file of an earlier version lacks the classes.
         self._classes = {self.name: stored[_CLASSES]} if _CLASSES in stored else {}
@@ -511,7 +513,7 @@ class PairSimilarities(Evaluator):
 
     def _before(self, run: EvaluatedRun) -> tuple[str, Similarities | None]:
         """Return the name of the baseline and its pairs."""
-        stored = (run.folder.read_json(baselines.UNTRAINED_FILE) or {}).get(_PAIRS)
+        stored = (run.folder.read_json(baselines.UNTRAINED_FILE, _BASELINE) or {}).get(_PAIRS)
         if stored is not None:
             matching, other, *means = stored
             return baselines.UNTRAINED, Similarities(np.array(matching), np.array(other), *means)

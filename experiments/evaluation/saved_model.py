@@ -21,6 +21,8 @@ from pipelines import ImageTable, find_bad_images
 _SIGNATURE = "serving_default"
 # Names of the operations of a tokenizer, which no name of a layer, such as Tokenizer, matches.
 _OF_TEXTS = re.compile(rb"TFText>|TokenizeWithOffsets|TokenizeOp")
+# Operations on image files, such as DecodeImage and DecodeAndCropJpeg.
+_DECODES = re.compile(rb"Decode(?!Base64|CSV|JSON|Proto|Compressed)")
 
 
 # Errors of a graph that cannot decode an image. UnicodeDecodeError: the message contains bytes of
@@ -37,6 +39,7 @@ class ImageEmbedder:
 
     Attributes:
         dimensions: d.
+        takes_text: Whether the strings are texts: the graph decodes no images, or has a tokenizer.
 
     Raises:
         UsageError: The folder is not a SavedModel, or it has another signature.
@@ -60,6 +63,7 @@ class ImageEmbedder:
             if _OF_TEXTS.search(graph):
                 with needing("hub", "a SavedModel of texts"):
                     importlib.import_module("tensorflow_text")
+            self.takes_text = not _DECODES.search(graph) or bool(_OF_TEXTS.search(graph))
             # Stored, because it owns the variables.
             self._model = tf.saved_model.load(str(path))
         # RuntimeError: an operation is not registered.

@@ -26,7 +26,7 @@ from experiments.options.errors import RunError
 from experiments.options.progress import progress_bar
 from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, fenced, model_card
 from experiments.training.made_of import images_of_run
-from experiments.training.run_files import RESULT, kept_model, read_json
+from experiments.training.run_files import kept_model, read_result
 from keras_dml._files.atomic import replacing_folder
 from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
@@ -250,7 +250,7 @@ def _card(export: Export, data: Split, scores: str) -> str:
     images, measured = "the test images", ""
     if of_run.keeps_nothing_back:
         images = "images that were trained on"
-        result = read_json(export.run, RESULT) or {}
+        result = read_result(export.run) or {}
         measured = f"\n\n{fenced(result['table'])}" if "measured" in result else ""
     threshold = calibration_words(export.run / "saved_model") or NO_THRESHOLD
     if export.examples and threshold != NO_THRESHOLD:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import posixpath
 import re
@@ -16,6 +15,7 @@ from experiments.training.run_files import kept_model
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from keras_dml._files.copies import check_files, copy_file, copy_files, names_of_files
+from keras_dml._files.json_files import read_json
 from keras_dml.models.from_hub import MODEL_FILE
 from keras_dml.retrieval.files import index_files
 
@@ -112,7 +112,7 @@ def _card(of_run: RunOptions, export: pathlib.Path, repository: str) -> str:
         "embeddings."
     )
     card = card.replace("\n## Use\n", f"\n## Use\n\nIn Keras, on any backend:\n\n{load}\n", 1)
-    recalls = json.loads((export / FACTS).read_text())["keras_recalls"]
+    recalls = read_json(export / FACTS, {"keras_recalls": dict[str, float]})["keras_recalls"]
     return f"---\n{_metadata(of_run, recalls, repository)}\n---\n\n{card}"
 
 

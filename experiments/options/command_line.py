@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import logging
 import os
 import sys
@@ -31,7 +32,7 @@ from experiments.options.keras_settings import check_keras_settings
 from experiments.options.parsing import wants_debug
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
-from keras_dml._common.errors import ArgumentError
+from keras_dml._common.errors import ArgumentError, without_passwords
 from keras_dml._common.extras import MissingExtraError
 
 # Names of TensorFlow's errors when another worker does not answer.
@@ -42,14 +43,17 @@ FINDINGS = 3  # exit code of a check that found more than the user allows
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Part of TensorFlow's message for a full disk, which has the error class of full memory.
 NO_SPACE = os.strerror(errno.ENOSPC)
+# Python's messages for a path with a NUL, which a table or a file can have.
+_NUL = ("embedded null byte", "embedded null character in path", "embedded null character")
+_LONGEST = 1000  # characters of a line of an error or a note
 
 
 class _Notes(logging.Formatter):
-    """A formatter that escapes control characters in file names."""
+    """A formatter that hides passwords, and escapes control characters in file names."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one line, or more with a traceback."""
-        return visible_text(typed(super().format(record)))
+        return _printable(super().format(record))
 
 
 def mute() -> None:
@@ -77,6 +81,7 @@ def run_command(
         return 2
     # Hide TensorFlow's messages at import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _open_streams()
     notes = logging.StreamHandler()
     notes.setFormatter(_Notes("note: %(message)s"))
     logging.basicConfig(handlers=[notes])
@@ -93,6 +98,22 @@ def run_command(
     return code
 
 
+def _open_streams() -> None:
+    """Open closed streams, and escape characters that the terminal cannot show."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # Otherwise the next file that is opened gets this number, and the output.
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            stream = open(os.devnull, "w")  # noqa: SIM115 until the process ends
+            setattr(sys, name, stream)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _exit_code(
     main: Callable[[list[str]], object], words: list[str], goes_on: str, interrupts: Interrupts
 ) -> int:
@@ -102,7 +123,8 @@ def _exit_code(
             check_keras_settings()
             main(words)
         except HelpRequested as request:
-            print(typed(str(request)), flush=True)
+            print(typed(str(request)))
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt as error:
@@ -124,6 +146,8 @@ def _interrupted(what_next: str) -> str:
 def _failed(error: Exception, debug: bool) -> int:
     """Print the last line of a failed command, and return its exit code."""
     text, kind = one_line(error), type(error).__name__
+    if isinstance(error, ValueError) and text in _NUL:
+        return _end("error: the path of a file must have no NUL character", MISTAKE)
     # By name, because TensorFlow is perhaps not imported.
     exhausted = kind == "ResourceExhaustedError"
     if isinstance(error, FindingsError):
@@ -153,7 +177,7 @@ def _failed(error: Exception, debug: bool) -> int:
 
 def _bug(error: Exception, debug: bool) -> int:
     what = f"internal error: {' '.join([f'{type(error).__name__}:', one_line(error)]).strip(': ')}"
-    lines = "".join(traceback.format_exception(error))
+    lines = "".join(map(without_passwords, traceback.format_exception(error)))
     if debug:
         return _end(f"{lines}{what}", 1)
     try:
@@ -168,11 +192,22 @@ def _bug(error: Exception, debug: bool) -> int:
 
 
 def _end(text: str, code: int) -> int:
-    """Print to stderr, escaping characters that the terminal cannot show. Return the code."""
-    # A file name can contain control characters.
-    encoding = sys.stderr.encoding or "utf-8"
-    print(
-        visible_text(typed(text)).encode(encoding, "backslashreplace").decode(encoding),
-        file=sys.stderr,
-    )
+    """Print to stderr. Return the code."""
+    print(_printable(text), file=sys.stderr)
     return code
+
+
+def _printable(text: str) -> str:
+    """Return an error or a note for the terminal, without passwords.
+
+    Characters that the terminal cannot show are escaped: a file name can have control characters.
+    The middle of a long line is left out.
+    """
+    encoding = sys.stderr.encoding or "utf-8"
+    text = "\n".join(map(without_passwords, typed(text).split("\n")))
+    shown = visible_text(text).encode(encoding, "backslashreplace")
+    lines = shown.decode(encoding).split("\n")
+    half = _LONGEST // 2 - 3
+    return "\n".join(
+        line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}" for line in lines
+    )

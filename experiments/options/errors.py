@@ -1,5 +1,7 @@
 """Exceptions that end a command early."""
 
+from keras_dml._common.errors import without_passwords
+
 MISTAKE = 2
 """Exit code of a user's mistake."""
 
@@ -21,5 +23,5 @@ class HelpRequested(Exception):
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error on one line."""
-    return " ".join(str(error).split())
+    """Return the message of an error on one line, without passwords."""
+    return without_passwords(" ".join(str(error).split()))

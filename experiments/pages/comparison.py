@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from experiments.evaluation.tracked import tracked_figures
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.pages.retrieval import Grid
+from keras_dml._common.errors import without_passwords
 
 #: A line of the table: column -> value.
 Line: TypeAlias = dict[str, Any]
@@ -34,7 +36,7 @@ def comparison_lines(
         papers: Run -> the scores in the recipe's paper, from `recipes.paper_scores`.
     """
     lines = [_line(run, result, papers[run]) for run, result in results.items()]
-    lines.sort(key=lambda line: -line[MAIN])
+    lines.sort(key=lambda line: -line.setdefault(MAIN, math.nan))
     baselines = distinct_baselines(results)
     return lines + [{"recipe": name, **_scores(rows)} for name, rows in baselines.items()]
 
@@ -47,7 +49,7 @@ def table_of(lines: Sequence[Line]) -> list[list[str]]:
 
 def _line(run: str, result: Mapping[str, Any], paper: Mapping[str, float]) -> Line:
     rows = {name.removeprefix("embedding, "): row for name, row in result["rows"].items()}
-    others = result.get("scores", {})
+    others = result.get("scores") or {}
     line = {"recipe": run, **_scores({**rows, "": others})}
     if "accuracy" in result:
         line["accuracy"] = 100 * result["accuracy"]
@@ -126,7 +128,7 @@ def write_comparison_page(
         page,
         "Comparison",
         template="comparison.html",
-        forwarded=" ".join(forwarded),
+        forwarded=without_passwords(" ".join(forwarded)),
         columns=columns,
         rows=[(_linked(page, name), cells) for name, *cells in rows],
         pictures=svgs(figures),

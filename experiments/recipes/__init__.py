@@ -92,6 +92,8 @@ def read_recipe(
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"flagfile {path} cannot be read: {error}") from error
+    if any("\0" in line for line in lines):
+        raise RecipeError(f"flagfile {path} must have no NUL character")
     words: list[str] = []
     for number, line in enumerate(map(str.strip, lines), start=1):
         name = line.lstrip("-").partition("=")[0]

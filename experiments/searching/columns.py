@@ -21,10 +21,12 @@ from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.recipes.nearest import did_you_mean
 from experiments.searching.answer import folder_of
+from keras_dml._common.errors import ArgumentError
 from pipelines.read_table import csv_columns
 
 COLUMNS = "columns.json"
 CLASS, FOLDER = "class", "folder"
+_FORM = {"names": list[str], "rows": dict[str, list[str]]}
 Where: TypeAlias = Sequence[tuple[str, str]]
 #: Which images meet the conditions, `[n]`, or None for all images.
 Mask: TypeAlias = npt.NDArray[np.bool_] | None
@@ -108,13 +110,13 @@ def _read_csv(path: pathlib.Path, normal: Callable[[str], str]) -> StoredColumns
 
 def _normal(images: str, paths: Collection[str]) -> Callable[[str], str]:
     """Return a function that maps a path in a CSV file to the path of an image."""
-    composed = {_composed(name): name for name in paths}
+    exact, composed = set(paths), {_composed(name): name for name in paths}
 
     def normal(text: str) -> str:
         name = posixpath.normpath(text.replace("\\", "/"))
         if os.path.isabs(name):
             name = name.removeprefix(f"{images}/")
-        return composed.get(_composed(name), name)
+        return name if name in exact else composed.get(_composed(name), name)
 
     return normal
 
@@ -137,10 +139,14 @@ def read_columns(folder: pathlib.Path, paths: Sequence[str]) -> Columns:
     if not (folder / COLUMNS).exists():
         return Columns(paths)
     try:
-        return Columns(paths, StoredColumns(**(read_checked(folder / COLUMNS) or {})))
-    except (TypeError, ValueError, AttributeError) as error:
+        found = read_checked(folder / COLUMNS, _FORM)
+        stored = StoredColumns(found["names"], found["rows"])
+        if any(len(row) != len(stored.names) for row in stored.rows.values()):
+            raise ArgumentError(f"{folder / COLUMNS} is damaged: a row has another length")
+        return Columns(paths, stored)
+    except ArgumentError as error:
         raise UsageError(
-            f"{folder / COLUMNS} is damaged: keras-dml index with its --columns writes "
+            f"{error}. keras-dml index with its --columns writes "
             "it again, and an index without that file has no columns"
         ) from error
 

@@ -53,11 +53,11 @@ class FolderGallery:
 
     def __init__(self, folder: pathlib.Path) -> None:
         settings = read_settings(folder)
-        if settings["built"] is None and settings.get("store"):  # written with --engine=ray
+        if settings.get("built") is None and settings.get("store"):  # written with --engine=ray
             raise UsageError(
                 f"{folder} has no index. Its images are in the store {settings['store']}"
             )
-        if settings["built"] is None:
+        if settings.get("built") is None:
             raise UsageError(
                 f"the index in {folder} is not finished: repeat its keras-dml index command, "
                 "which continues where it stopped"
@@ -77,6 +77,11 @@ class FolderGallery:
             images=settings["images"],
         )
         self.paths = self.index.ids.tolist()
+        if not all(isinstance(path, str) for path in self.paths):
+            raise UsageError(
+                f"The index in {folder} must have paths of images as ids, but got whole numbers. "
+                "Its python -m experiments.index command builds it again."
+            )
         self.columns = read_columns(folder, self.paths)
 
     def nearest(self, embedding: Vectors, k: int, where: Where, mask: Mask) -> Neighbors:

@@ -19,6 +19,7 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 from keras_dml._files.atomic import replacing_folder
+from keras_dml._files.json_files import read_json
 from keras_dml.export import export_saved_model
 from keras_dml.models import feature_extractor
 from keras_dml.retrieval import TreeAH
@@ -39,11 +40,16 @@ def saved_backbone(options: IndexOptions) -> pathlib.Path:
     path = options.output_dir / MODEL
     flags = {name: getattr(options, name) for name in _NAMES}
     if path.is_dir():
-        found = json.loads((path / _FLAGS).read_text())
+        try:
+            found = read_json(path / _FLAGS, dict[str, Any])
+        except (ArgumentError, FileNotFoundError) as error:
+            raise UsageError(
+                f"{error}. Delete {path.parent}, and the same command makes the index again."
+            ) from error
         for name, value in flags.items():
-            if found[name] != value:
+            if found.get(name) != value:
                 raise UsageError(
-                    f"{name} must be {found[name]} for the index in {path.parent}, but got "
+                    f"{name} must be {found.get(name)} for the index in {path.parent}, but got "
                     f"{name}={value}. Use another --output_dir."
                 )
         return path
@@ -87,7 +93,7 @@ def update_index(options: IndexOptions, settings: Settings, embedded: Embedded) 
     except ArgumentError:  # damaged or missing
         shutil.rmtree(output / INDEX, ignore_errors=True)
     changes = _changes(index, embedded)
-    if settings["built"] != built or index is None or any(changes):
+    if settings.get("built") != built or index is None or any(changes):
         index = _new_index(embedded, options, tree)
         index.save(output / INDEX)
         settings |= {"built": built, "search": _search_line(index)}

@@ -12,6 +12,7 @@ from experiments import typed
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
+from keras_dml._common.errors import ArgumentError, without_passwords
 
 Settings: TypeAlias = dict[str, Any]
 INDEX = "index"
@@ -19,7 +20,14 @@ MODEL = "model"
 EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
-_NAMES = {"saved_model", "fingerprint", "images", "built", "search"}
+_FORM = {
+    "saved_model": str,
+    "fingerprint": str,
+    "images": str,
+    "built": (dict[str, Any], None),
+    "search": str,
+    "store": str | None,
+}
 
 
 class Changes(NamedTuple):
@@ -104,13 +112,12 @@ def read_settings(folder: pathlib.Path) -> Settings:
         raise UsageError(
             f"{folder} has no {SETTINGS}, so it is not an index. keras-dml index makes one"
         )
-    settings = read_checked(path)
-    if settings is None or not settings.keys() >= _NAMES:
+    try:
+        return read_checked(path, _FORM)
+    except ArgumentError as error:
         raise UsageError(
-            f"{path} is damaged, or was not written by keras-dml index. Delete {folder}, and its "
-            "keras-dml index command makes it again"
-        )
-    return settings
+            f"{error}. Delete {folder}, and its keras-dml index command makes it again"
+        ) from error
 
 
 def write_settings(folder: pathlib.Path, settings: Settings) -> None:
@@ -142,4 +149,5 @@ def how_to_search(index: object, images: str = "") -> str:
         images: The images' folder. A search opens an address only if the command line sets it.
     """
     words = [f"--index={index}", *([f"--images={images}"] if "://" in images else [])]
-    return typed(f"search it: keras-dml search {shlex.join(words)} --query=IMAGE (or --serve)")
+    command = without_passwords(typed(f"keras-dml search {shlex.join(words)}"))
+    return f"search it: {command} --query=IMAGE (or --serve)"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.searching import store
+from keras_dml._common.errors import without_passwords
 from keras_dml._common.extras import needing
 
 with needing("pgvector", "a store pgvector:DSN"):
@@ -44,8 +45,8 @@ class PostgresStore(store.Store):
     def _shown_place(self) -> str:
         with contextlib.suppress(psycopg.Error):
             words = psycopg.conninfo.conninfo_to_dict(self.place)
-            known = (f"{name}={value}" for name, value in words.items() if name != "password")
-            return " ".join(known)
+            known = [f"{name}={value}" for name, value in words.items()]
+            return " ".join(word for word in known if without_passwords(word) == word)
         return "DSN"
 
     @contextlib.contextmanager

@@ -22,8 +22,10 @@ from experiments.searching.addresses import TABLE
 from experiments.searching.columns import read_columns
 from experiments.searching.folder_embeddings import Embedded
 from experiments.searching.index_folder import Changes, Settings, how_to_search
+from keras_dml._common.errors import without_passwords
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
+from keras_dml._files.json_files import parsed_json
 
 ID, PATH, CLASS, FOLDER, VECTOR, DIGEST = "id", "path", "class", "folder", "vector", "digest"
 _OURS = (ID, PATH, CLASS, FOLDER, VECTOR, DIGEST)
@@ -34,6 +36,14 @@ Found: TypeAlias = tuple[list[str], Vectors]
 # The allowed values of each column.
 Where: TypeAlias = Mapping[str, Sequence[str]]
 T = TypeVar("T")
+_FORM = {
+    "metric": str,
+    "dimensions": int,
+    "saved_model": str,
+    "fingerprint": str,
+    "images": str,
+    "columns": list[str],
+}
 
 
 class StoreError(UsageError):
@@ -72,7 +82,7 @@ class Description:
             UsageError: The text is something else.
         """
         try:
-            found = cls(**json.loads(text))
+            found = cls(**parsed_json(text, _FORM, str(store)))
             return dataclasses.replace(found, columns=tuple(found.columns))
         except (ValueError, TypeError) as error:
             raise UsageError(
@@ -196,7 +206,7 @@ class Store(Target):
         return shown if self.table == TABLE else f"{shown}#{self.table}"
 
     def _shown_place(self) -> str:
-        return self.place
+        return without_passwords(self.place)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:

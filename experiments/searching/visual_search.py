@@ -125,6 +125,11 @@ class VisualSearch:
             UsageError: The image cannot be read or is too large, or as `check`.
             BusyError: Other searches take too long.
         """
+        if self._embedder.takes_text:
+            raise UsageError(
+                f"query_model must take images, but got {self.saved_model}, which takes text. Set "
+                "--query_text=WORDS."
+            )
         with self._slot():
             mask = self._mask(conditions)
             embeddings, bad = self._embedder([checked_picture(encoded, self.max_pixels)])
@@ -141,7 +146,11 @@ class VisualSearch:
         """
         with self._slot():
             mask = self._mask(conditions)
-            embeddings, bad = self._embedder([text.encode()])
+            try:
+                encoded = text.encode()
+            except UnicodeEncodeError as error:  # words of a command line that are not UTF-8
+                raise UsageError(f"query_text must be UTF-8, but got {text!r}.") from error
+            embeddings, bad = self._embedder([encoded])
             if bad:
                 raise UsageError(f"query_model must take text, but got {self.saved_model}.")
             return self._answer(embeddings, k, conditions, mask, None)

@@ -67,7 +67,7 @@ def read_cluster(strategy: str) -> Cluster:
         own = cluster[task["type"]][task["index"]]
         addresses = [*cluster.get("chief", []), *cluster.get("worker", [])]
         index = addresses.index(own)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         addresses = []
     if not addresses or not all(map(_is_address, addresses)):
         raise UsageError(

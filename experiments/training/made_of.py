@@ -180,7 +180,7 @@ def _changes(before: Record, now: Record) -> tuple[str, bool]:
 
 
 def _names(side: Record) -> set[str]:
-    classes = side.get("classes", {})
+    classes = side.get("classes") or {}
     return {f"{name}/{file}" for name, files in classes.items() for file in files}
 
 

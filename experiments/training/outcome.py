@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -108,8 +109,8 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     if findings.baselines:
         details["baselines"] = findings.baselines
     if before is not None:
-        rows, whose, note = before["rows"], "of the previous model", origin_of(before)
-        lines = str(before.get("table", "")).splitlines()[len(rows) + 1 :]
+        rows, whose, note = before.get("rows") or {}, "of the previous model", origin_of(before)
+        lines = str(before.get("table") or "").splitlines()[len(rows) + 1 :]
         details = {"measured": note, "scores": before.get("scores", {})}
     elif own:
         lines.append(f"kept from epoch {best['epoch']:g}, {kept_in_words(best, options)}")
@@ -131,7 +132,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     trained_on, tested_on = _sides(run)
     why = stopped(history, options)
     kept_back = "Test" if options.fold is None else "Validation"
-    steps, seconds = history[-1]["step"], history[-1]["train/seconds"]
+    steps, seconds = history[-1]["step"], history[-1].get("train/seconds", math.nan)
     items = "pictures" if options.texts is None else "texts"
     facts = {
         **_classes(options),

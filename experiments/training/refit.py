@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.options import RunOptions, UsageError, given_for_run
 from experiments.options.child import run_module
-from experiments.training.run_files import RESULT, read_finished, read_json
+from experiments.training.run_files import read_finished, read_result
 from experiments.training.selection import epochs_of_all_classes
 from pipelines.datasets.registry import takes_split
 
@@ -65,7 +65,7 @@ def measured(options: RunOptions) -> dict[str, Any] | None:
     if options.measured_in is None:
         return None
     run = pathlib.Path(options.measured_in)
-    result = read_json(run, RESULT)
+    result = read_result(run)
     if result is None:
         raise UsageError(
             f"measured_in must be the folder of a finished run, but got {options.measured_in}."
@@ -91,11 +91,11 @@ def refit(options: RunOptions) -> pathlib.Path:
     patient = options.patience > 0
     epochs = options.epochs
     if patient:
-        epochs = epochs_of_all_classes([result["best_epoch"]], options.head_epochs)
+        epochs = epochs_of_all_classes([result.get("best_epoch") or epochs], options.head_epochs)
     words = [
         *given_for_run(options, _OTHERWISE),
         f"--class_split={_EVERY_CLASS}",
-        f"--batch_size={result.get('batch_size', options.batch_size)}",
+        f"--batch_size={result.get('batch_size') or options.batch_size}",
         f"--steps_per_epoch={steps}",
         f"--epochs={epochs}",
         f"--eval_every={epochs}",

@@ -7,12 +7,16 @@ import json
 import logging
 import os
 import pathlib
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from experiments.evaluation.result import FLAGS_FILE as FLAGS_FILE
 from experiments.options.errors import UsageError
+from keras_dml._common.errors import ArgumentError
 from keras_dml._files.atomic import replacing
+from keras_dml._files.json_files import parsed_json
+from keras_dml._files.json_files import read_json as read_json_file
 
 LOG = "metrics.jsonl"
 CHECKPOINT = "checkpoint.npz"
@@ -29,6 +33,26 @@ DIVERGED = "diverged.txt"
 """The reason why a training diverged."""
 TENSORBOARD = "tensorboard"
 """Folder of the curves."""
+
+_ROWS = dict[str, dict[str, float | None]]
+# Types of the values that commands read. A missing field equals null.
+_SIDE = {"images": int, "sha256": str | None, "classes": (dict[str, list[str]], None)}
+_IMAGES = types.GenericAlias(dict, (str, _SIDE))
+_RESULT = {
+    "table": str | None,
+    "rows": (_ROWS, None),
+    "scores": dict[str, float | None] | None,
+    "baselines": dict[str, _ROWS] | None,
+    "accuracy": float | None,
+    "batch_size": int | None,
+    "best_epoch": int | None,
+    "train_seconds": float | None,
+    "seconds": float | None,
+    "measured": str | None,
+    "trained_on": str | None,
+    "tested_on": str | None,
+}
+_COMPARED = {"rows": _ROWS, "best_epoch": int, "train_seconds": float, "seconds": float}
 
 MANIFEST = "manifest.json"
 _STAGED = ".new-"
@@ -60,16 +84,14 @@ class Manifest:
         """
         path = self._folder / MANIFEST
         try:
-            found = json.loads(path.read_text())
-            return {str(name): str(digest) for name, digest in found.items()}
+            found: dict[str, str] = checked_json(path, dict[str, str])
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        except PermissionError:
-            raise
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
+        except DamagedError as error:
             raise DamagedError(
-                f"{path} is damaged. Delete the folder, and the same command begins again"
+                f"{error}. Delete the folder, and the same command begins again"
             ) from error
+        return found
 
     def staged(self, name: str) -> pathlib.Path:
         """Return the path of a new version of a file."""
@@ -156,12 +178,61 @@ def has_checkpoint(path: str | os.PathLike[str]) -> bool:
     return (pathlib.Path(path) / CHECKPOINT).is_file()
 
 
-def read_json(path: pathlib.Path, name: str) -> dict[str, Any] | None:
-    """Return a JSON object of a run's folder. None if it is missing or damaged."""
+def checked_json(path: pathlib.Path, form: Any) -> Any:
+    """Read a JSON file of a run, which another program can have written with a right checksum.
+
+    Raises:
+        DamagedError: The file has another form, see `keras_dml._files.json_files`.
+    """
+    try:
+        return read_json_file(path, form)
+    except ArgumentError as error:
+        raise DamagedError(str(error)) from error
+
+
+def read_json(path: pathlib.Path, name: str, form: Any = dict[str, Any]) -> Any:
+    """Return the value of a JSON file in a run's folder. None if it is missing or damaged.
+
+    Args:
+        path: The folder.
+        name: Name of the file.
+        form: The types of its values.
+
+    Raises:
+        DamagedError: The file has the right checksum and another form.
+    """
     if Manifest(path).problem_of(name):
         return None
-    found: dict[str, Any] = json.loads((path / name).read_text())
+    return checked_json(path / name, form)
+
+
+def read_result(path: pathlib.Path) -> dict[str, Any] | None:
+    """Return the result of the run in a folder. None if it is missing or damaged.
+
+    Raises:
+        DamagedError: As `read_json`.
+    """
+    found: dict[str, Any] | None = read_json(path, RESULT, _RESULT)
     return found
+
+
+def read_log(path: pathlib.Path) -> list[dict[str, float]]:
+    """Return the objects of a log, `metrics.jsonl`.
+
+    Raises:
+        DamagedError: A line is not an object of numbers with an epoch and a step.
+    """
+    try:
+        rows = [
+            parsed_json(line, dict[str, float], f"line {number} of {path}")
+            for number, line in enumerate(path.read_text().splitlines(), start=1)
+        ]
+        for number, row in enumerate(rows, start=1):
+            if not (row.get("epoch", 0) > 0 and row.get("step", 0) > 0):
+                raise ArgumentError(f"line {number} of {path} is damaged: it has no epoch or step")
+    except ValueError as error:
+        raise DamagedError(str(error)) from error
+    return rows
 
 
 def kept_images(path: pathlib.Path) -> dict[str, Any] | None:
@@ -172,7 +243,8 @@ def kept_images(path: pathlib.Path) -> dict[str, Any] | None:
     """
     if has_checkpoint(path) and IMAGES in Manifest(path).checksums():
         Manifest(path).check(IMAGES)
-    return read_json(path, IMAGES)
+    found: dict[str, Any] | None = read_json(path, IMAGES, _IMAGES)
+    return found
 
 
 def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
@@ -197,15 +269,26 @@ def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
         )
 
 
-def read_finished(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
+def read_finished(
+    path: pathlib.Path, whole: bool = False
+) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """Return the result and the log of a finished run.
+
+    Args:
+        path: Folder of the run.
+        whole: Whether the result must have the values that a comparison of runs needs.
 
     Raises:
         DamagedError: A file is missing or damaged.
     """
     manifest = Manifest(path)
-    result: dict[str, Any] = json.loads(manifest.check(RESULT).read_text())
-    return result, [json.loads(line) for line in manifest.check(LOG).read_text().splitlines()]
+    result: dict[str, Any] = checked_json(
+        manifest.check(RESULT), {**_RESULT, **_COMPARED} if whole else _RESULT
+    )
+    log = read_log(manifest.check(LOG))
+    if not log:
+        raise DamagedError(f"{path / LOG} is damaged: it is empty")
+    return result, log
 
 
 def kept_candidate_model(path: pathlib.Path) -> pathlib.Path | None:

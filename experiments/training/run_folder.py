@@ -29,6 +29,8 @@ from experiments.training.run_files import (
     Manifest,
     has_checkpoint,
     read_json,
+    read_log,
+    read_result,
 )
 
 # keras_dml imports Keras, which takes seconds. A finished run is reported without it.
@@ -128,7 +130,7 @@ class RunFolder:
         Raises:
             ValueError: The result is damaged, and the checkpoint is missing.
         """
-        found = read_json(self.path, RESULT)
+        found = read_result(self.path)
         if found is not None or not self.file(RESULT).is_file() or has_checkpoint(self.path):
             return found
         raise UsageError(
@@ -147,7 +149,7 @@ class RunFolder:
     def finished_text(self) -> str:
         """The message about a finished run."""
         result = self.result or {}
-        return f"{self.path} is finished:\n\n{result.get('table', '')}\n"
+        return f"{self.path} is finished:\n\n{result.get('table') or ''}\n"
 
     def open(self) -> Self:
         """Create the folder if needed and lock it, so that no second process writes to it.
@@ -190,9 +192,14 @@ class RunFolder:
         """Replace a file of the run by a JSON object."""
         self.write_text(name, json.dumps(value, indent=1) + "\n")
 
-    def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return the object that `write_json` wrote. None if it is missing or damaged."""
-        return read_json(self.path, name)
+    def read_json(self, name: str, form: Any = dict[str, Any]) -> Any:
+        """Return the value that `write_json` wrote. None if it is missing or damaged.
+
+        Args:
+            name: Name of the file.
+            form: The types of its values, see `keras_dml._files.json_files`.
+        """
+        return read_json(self.path, name, form)
 
     def write_history(self, history: Iterable[Mapping[str, float]]) -> None:
         """Write the objects of `metrics.jsonl`, which the next checkpoint replaces."""
@@ -274,8 +281,7 @@ class RunFolder:
         names = [name for name in written if name in self._manifest.checksums()]
         for name in dict.fromkeys([CHECKPOINT, *names]):
             self._manifest.check(name, self._advice)
-        lines = self.file(LOG).read_text().splitlines() if LOG in names else []
-        self.history = [json.loads(line) for line in lines]
+        self.history = read_log(self.file(LOG)) if LOG in names else []
         from keras_dml._files.archives import check_zip
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R, RECALL_AT_1
@@ -55,7 +56,7 @@ def kept(history: Sequence[Mapping[str, float]], options: RunOptions) -> Mapping
     """
     if kept_by(options) == _LAST:
         return history[-1]
-    return max(history, key=lambda row: row[_key(row)])
+    return max(history, key=lambda row: row.get(_key(row), -math.inf))
 
 
 def kept_in_words(row: Mapping[str, float], options: RunOptions) -> str:
@@ -91,9 +92,10 @@ def stopped(history: Sequence[Mapping[str, float]], options: RunOptions) -> str:
     if not is_over(history, options) or history[-1]["epoch"] >= options.epochs:
         return ""
     best, last = _best(history), history[-1]["epoch"]
+    highest = 100 * best.get(MAP_AT_R, math.nan)
     return (
         f"after epoch {last} of {options.epochs}: in {options.patience} evaluations MAP@R on fold "
-        f"{options.fold} has not risen above the {100 * best[MAP_AT_R]:.1f} % of epoch "
+        f"{options.fold} has not risen above the {highest:.1f} % of epoch "
         f"{best['epoch']}"
     )
 
@@ -112,8 +114,8 @@ def epochs_of_all_classes(best_epochs: Sequence[int], head_epochs: int | None) -
 
 
 def _best(history: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    return max(history, key=lambda row: row[MAP_AT_R])
+    return max(history, key=lambda row: row.get(MAP_AT_R, -math.inf))
 
 
 def _key(row: Mapping[str, float]) -> str:
-    return next(key for key in _NAMES if key in row)
+    return next((key for key in _NAMES if key in row), RECALL_AT_1)

@@ -39,6 +39,7 @@ from experiments.tuning.space import Parameter, Trial, Value, own_values, words_
 from keras_dml import losses, metrics
 from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
+from keras_dml._files.json_files import read_json
 from pipelines.split import Split
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ Scores = dict[str, dict[str, float]]
 """For each score, "separate", the mean over the models, and "concatenated", the score of their
 concatenated normalized embeddings."""
 _OBJECTIVE = "map@r/cosine"
+_EVALUATION = {"scores": dict[str, float | None]}
 # Large files, which only the best trial needs.
 _LARGE = (BEST, CHECKPOINT, "last.keras", "test_embeddings.npz")
 
@@ -200,7 +202,7 @@ class RecipeSearch:
                 if (folder / DIVERGED).is_file():
                     return None
                 raise
-            score = read_finished(folder)[0]["scores"].get(_OBJECTIVE)
+            score = (read_finished(folder, whole=True)[0].get("scores") or {}).get(_OBJECTIVE)
             if score is None:
                 raise UsageError(
                     "folds must leave a class of two images or more in each fold, but got "
@@ -225,7 +227,10 @@ class RecipeSearch:
 
     def best_epochs(self) -> list[int]:
         """Return the epochs of the best trial's kept models, fold by fold."""
-        return [read_finished(folder)[0]["best_epoch"] for folder in self._runs_of(self.best)]
+        return [
+            read_finished(folder, whole=True)[0]["best_epoch"]
+            for folder in self._runs_of(self.best)
+        ]
 
     def on_test_classes(self) -> Scores:
         """Evaluate the best trial's models on the test classes."""
@@ -320,13 +325,11 @@ def scores_on_test_classes(
         unfinished.write_text(resolved(options))
     given = [f"--flagfile={flags}", *command_line_only_words(options)]
     outputs = [_evaluated(run, given) for run in runs]
-    of_models = [
-        json.loads((output / "evaluation.json").read_text())["scores"] for output in outputs
-    ]
+    of_models = [read_json(output / "evaluation.json", _EVALUATION)["scores"] for output in outputs]
     together = _concatenated(outputs, given)
     found: Scores = {}
     for score in compared():
-        each = [scores[score.key] for scores in of_models if score.of_distance]
+        each = [scores.get(score.key) for scores in of_models if score.of_distance]
         if each and None not in each:
             found[label_of(score.at_1)] = {
                 "separate": float(np.mean(each)),

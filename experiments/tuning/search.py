@@ -18,7 +18,8 @@ import numpy as np
 from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
 from experiments.options.parsing import differences
-from experiments.tuning.space import Parameter, Trial, Value, without_password
+from experiments.tuning.space import Parameter, Trial, Value
+from keras_dml._common.errors import without_passwords
 from keras_dml._common.extras import needing
 
 with needing("study", "keras-dml study --search"):
@@ -69,7 +70,7 @@ class Search:
         own: Mapping[str, Value] | None = None,
     ) -> None:
         self._space, self._seed = tuple(space), seed
-        self._shown = without_password(storage) if storage else str(folder / FILE)
+        self._shown = without_passwords(storage) if storage else str(folder / FILE)
         self._argument = "storage" if storage else "output_dir"
         folder.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.CRITICAL)

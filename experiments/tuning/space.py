@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -120,11 +119,6 @@ def words_of_trial(values: Mapping[str, Value]) -> list[str]:
         f"--{name}={f'{value:.6g}' if isinstance(value, float) else value}"
         for name, value in values.items()
     ]
-
-
-def without_password(url: str) -> str:
-    """Return a URL without the user's name and password."""
-    return re.sub(r"//[^/@]*@", "//…@", url)
 
 
 def _refused(wanted: str, word: str, hint: str = "") -> UsageError:

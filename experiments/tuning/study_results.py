@@ -16,6 +16,7 @@ from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.tuning.protocol import RecipeSearch
 from experiments.tuning.space import words_of_trial
+from keras_dml._common.errors import without_passwords
 from keras_dml._files.atomic import replacing
 
 OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -45,6 +46,7 @@ def write_results(
     Returns:
         The text of `study.md`.
     """
+    forwarded = [without_passwords(word) for word in forwarded]
     by_label = {label_of(score.at_1): score for score in compared()}
     scores = _scores(results, by_label)
     # The seed does not change a baseline.
@@ -103,12 +105,12 @@ def _scores(
     found: dict[str, dict[str, list[float]]] = {}
     for label, score in by_label.items():
         values = {
-            recipe: [result["scores"].get(score.key) for result in of_one]
+            recipe: [(result.get("scores") or {}).get(score.key) for result in of_one]
             for recipe, of_one in results.items()
         }
         if all(None not in of_one for of_one in values.values()):
             found[label] = {
-                recipe: [score.scale * value for value in of_one]
+                recipe: [score.scale * value for value in of_one if value is not None]
                 for recipe, of_one in values.items()
             }
     return found

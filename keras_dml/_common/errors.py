@@ -1,5 +1,6 @@
 """Exceptions for invalid arguments, their messages, and the checks of arrays."""
 
+import re
 import sys
 from typing import Any
 
@@ -8,6 +9,15 @@ import numpy as np
 # From these limits on, neighboring whole numbers can be equal.
 EXACT_LIMITS = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53}
 _LONGEST_ECHO = 200
+_LONGEST_TEXT = 20_000  # the search takes quadratic time
+# An address with a name, a password, or both. The password can contain @ and /.
+_IN_ADDRESS = re.compile(r"//(?:[^\s/:@]*:[^\s\"<>]*|[^\s/]*)@")
+# A parameter of an address, or a word of PostgreSQL's connection strings.
+_PARAMETER = re.compile(
+    r"\b((?:ssl)?password|passwd|pwd|secret(?:_?(?:access_?)?key)?|(?:access_?|auth_?)?token"
+    r"|api_?key|access_?key(?:_?id)?|sig)=(?:'(?:\\.|[^'\\])*'|[^\s&;,'\"]+)",
+    re.IGNORECASE,
+)
 
 
 class ArgumentError(ValueError):
@@ -38,11 +48,24 @@ class DownloadError(ArgumentError):
     """An argument that requires a download, without a network."""
 
 
+def without_passwords(text: str) -> str:
+    """Return a text, cut to 20,000 characters, without the passwords and keys in its addresses.
+
+    Examples:
+        >>> without_passwords("http://user:secret@host/path and postgresql://h/db?password=secret")
+        'http://…@host/path and postgresql://h/db?password=…'
+    """
+    return _PARAMETER.sub(r"\1=…", _IN_ADDRESS.sub("//…@", text[:_LONGEST_TEXT]))
+
+
 def shown(value: object) -> str:
     """Format a value for a message on one line. Large arrays are shown by shape and dtype."""
     if isinstance(value, np.ndarray) and value.size > 10:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
-    text = repr(value)
+    try:
+        text = without_passwords(repr(value))
+    except ValueError:  # an integer of more than 4,300 digits
+        text = f"a value of type {type(value).__name__} with too many digits"
     if "\n" in text:
         text = " ".join(text.split())
     return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"

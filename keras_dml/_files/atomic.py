@@ -34,7 +34,7 @@ def replacing(path: StrPath) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".writing-{path.name}")
-    with _turn(pathlib.Path(os.path.realpath(path.parent), path.name)):
+    with _turn(_file(path)):
         try:
             # What a killed process left, or a link that another user put there.
             temporary.unlink(missing_ok=True)
@@ -43,6 +43,36 @@ def replacing(path: StrPath) -> Iterator[pathlib.Path]:
                 os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_all(**paths: StrPath) -> Iterator[list[pathlib.Path]]:
+    """Yield temporary paths of several files, which replace the files if the block succeeds.
+
+    Args:
+        **paths: The files to write, by the names of the arguments for the message.
+
+    Yields:
+        As `replacing`, in the order of the arguments.
+
+    Raises:
+        ValueError: Two paths are the same file.
+    """
+    files: dict[pathlib.Path, str] = {}
+    for name, path in paths.items():
+        first = files.setdefault(_file(path), name)
+        if first != name:
+            raise argument_error(name, f"another file than {first}", os.fspath(path))
+    with contextlib.ExitStack() as stack:
+        # In one order in all threads and processes: otherwise, two can wait for each other.
+        written = {files[file]: stack.enter_context(replacing(file)) for file in sorted(files)}
+        yield [written[name] for name in paths]
+
+
+def _file(path: StrPath) -> pathlib.Path:
+    """Return the absolute path of a file in its real folder."""
+    path = pathlib.Path(path)
+    return pathlib.Path(os.path.realpath(path.parent), path.name)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 
 from keras_dml._common.errors import ArgumentError
+from keras_dml._files.json_files import read_json
 
 # TensorFlow ignores the files in this folder.
 _OF_A_SAVED_MODEL = "assets.extra/sha256.json"
@@ -50,10 +51,10 @@ def check_saved_model(saved_model: pathlib.Path) -> None:
         ValueError: A file has changed since it was written (the message names it).
     """
     path = saved_model / _OF_A_SAVED_MODEL
-    if not path.is_file():
+    if not path.exists():
         return
     try:
-        expected = {str(name): digest for name, digest in json.loads(path.read_bytes()).items()}
-    except (ValueError, AttributeError, RecursionError) as error:
+        expected: dict[str, str] = read_json(path, dict[str, str])
+    except ArgumentError as error:
         raise ArgumentError(f"{_OF_A_SAVED_MODEL} has changed since it was written") from error
     check_same(folder_checksums(saved_model), expected)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from keras_dml import relations
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Metric, StrPath
-from keras_dml._files.atomic import replacing
+from keras_dml._files.atomic import replacing_all
 from keras_dml.metrics.retrieval_task import retrieval_task
 
 
@@ -48,8 +48,8 @@ def write_trec(
         tag: Name of the run, one word.
 
     Raises:
-        ValueError: As in `ranking_scores`. Also if `tag` is not one word, or a gain of the relation
-            is not a whole number.
+        ValueError: As in `ranking_scores`. Also if both paths are one file, `tag` is not one word,
+            or a gain of the relation is not a whole number.
     """
     if len(tag.split()) != 1:
         raise argument_error("tag", "one word", tag)
@@ -57,7 +57,7 @@ def write_trec(
     (k,) = task.check_ks("k", [k])
     rows = task.matched
     every = np.arange(len(task.items))[None]
-    with replacing(run_path) as run, replacing(qrels_path) as qrels:
+    with replacing_all(run_path=run_path, qrels_path=qrels_path) as (run, qrels):
         with run.open("w") as file:
             for block, found, _ in task.neighbors(rows, k):
                 for query, nearest in zip(rows[block], found):

@@ -4,7 +4,7 @@ import pathlib
 
 import keras
 
-from keras_dml._common.errors import argument_error
+from keras_dml._common.errors import argument_error, without_passwords
 from keras_dml._common.extras import needing
 from keras_dml._common.types import StrPath
 from keras_dml.models.keras_files import load_keras_file
@@ -45,8 +45,9 @@ def from_hub(name: StrPath, revision: str | None = None, trust_code: bool = Fals
         import huggingface_hub
     try:
         path = huggingface_hub.hf_hub_download(str(name), MODEL_FILE, revision=revision)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a broken server causes errors of the HTTP library too
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = without_passwords(reason)[:300]
         wanted = f"a repository with {MODEL_FILE}, or a folder"
         raise argument_error("name", wanted, str(name), advice=reason) from error
     return load_keras_file(path, trust_code)

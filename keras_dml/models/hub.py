@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import json
 import math
 import os
 import pathlib
@@ -19,6 +18,7 @@ from keras_dml._backend.cloning import all_layers, finalize
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
 from keras_dml._common.types import Tensor
+from keras_dml._files.json_files import read_json
 from keras_dml.models.image_size import fitting_image_size
 from keras_dml.models.pooling import TokenLayout
 
@@ -134,7 +134,7 @@ def _scaling(keras_hub: ModuleType, name: str, preset: str) -> tuple[_PerColor, 
         return scale, 0.0 if converter.offset is None else converter.offset
     # KerasHub reads the Hugging Face file only for some models.
     if (folder / _PREPROCESSOR).is_file():
-        return _of_hugging_face(json.loads((folder / _PREPROCESSOR).read_text(encoding="utf-8")))
+        return _of_hugging_face(read_json(folder / _PREPROCESSOR, dict[str, Any]))
     wanted = _PREPROCESSOR if folder.is_dir() and _is_foreign(folder) else _CONVERTER
     raise ArgumentError(
         f"backbone must specify how its images are scaled, but got {name!r} without {wanted}. Use "
@@ -157,7 +157,7 @@ def _of_hugging_face(config: Mapping[str, Any]) -> tuple[_PerColor, _PerColor]:
 
 def _is_foreign(folder: pathlib.Path) -> bool:
     """Return whether a folder is from Hugging Face or timm, and not from Keras."""
-    return "registered_name" not in json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    return "registered_name" not in read_json(folder / _CONFIG, dict[str, Any])
 
 
 def _patch(backbone: keras.Model) -> int | None:

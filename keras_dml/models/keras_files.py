@@ -41,7 +41,10 @@ def load_keras_file(path: StrPath, trust_code: bool = False) -> keras.Model:
     """
     path = pathlib.Path(path).expanduser()
     config = _config(path)
-    classes = set(_custom_classes(config))
+    try:
+        classes, lambdas = set(_custom_classes(config)), sorted(set(_lambdas(config)))
+    except RecursionError as error:
+        raise ArgumentError(f"{path} must have a model of fewer nested parts.") from error
     # KerasHub finds its classes by their modules.
     of_hub = {name for name, module in classes if module.partition(".")[0] == _HUB}
     if of_hub:
@@ -55,7 +58,6 @@ def load_keras_file(path: StrPath, trust_code: bool = False) -> keras.Model:
             "Decorate them with @keras.saving.register_keras_serializable() and import their "
             "modules first (--import_modules on the command line)."
         )
-    lambdas = sorted(set(_lambdas(config)))
     if lambdas and not trust_code:
         raise ArgumentError(
             f"{path} must have no Lambda layers, but got {', '.join(lambdas)}. Loading would run "

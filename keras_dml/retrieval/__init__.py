@@ -11,6 +11,7 @@ import pathlib
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_path
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import METRICS, Metric, StrPath
 from keras_dml._files.atomic import read_folder
 from keras_dml.retrieval.exact import ExactIndex
@@ -99,14 +100,18 @@ def load_index(path: StrPath) -> Index:
 
 def _load(folder: pathlib.Path, path: StrPath) -> Index:
     description, items = read_index(folder, path)
-    kind, metric = description["kind"], description["metric"]
-    if kind == PrefixIndex.kind:
-        length, candidates = description["length"], description["candidates"]
-        return PrefixIndex(items, metric, length=length, candidates=candidates)
-    if kind == ExactIndex.kind or not scann_loads():
-        return ExactIndex(items, metric)
     try:
+        kind, metric = description["kind"], description["metric"]
+        if kind == PrefixIndex.kind:
+            length, candidates = description["length"], description["candidates"]
+            return PrefixIndex(items, metric, length=length, candidates=candidates)
+        if kind == ExactIndex.kind or not scann_loads():
+            return ExactIndex(items, metric)
         return ScannIndex.loaded(items, description, folder / SEARCHER)
+    except ArgumentError as error:
+        raise damaged(path, error) from error
+    except (LookupError, TypeError) as error:
+        raise damaged(path, repr(error)) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise damaged(path, f"ScaNN cannot read its part: {error}") from error
 

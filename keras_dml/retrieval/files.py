@@ -15,6 +15,7 @@ from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import StrPath
 from keras_dml._files.atomic import read_folder, replacing_folder
 from keras_dml._files.checksums import check_same, folder_checksums
+from keras_dml._files.json_files import read_json
 from keras_dml.retrieval.items import EMBEDDINGS, Items
 
 # Increment this whenever an older version of the library cannot read the new format.
@@ -25,6 +26,24 @@ _DESCRIPTION = "index.json"
 SEARCHER = "searcher"
 _IDS = "ids.npy"
 _CHECKSUMS = "sha256"
+_FORM = {
+    "format": int,
+    "kind": str | None,
+    "metric": str | None,
+    "items": int | None,
+    "dimensions": int | None,
+    "ids": bool | None,
+    _CHECKSUMS: dict[str, str] | None,
+    "length": int | None,
+    "candidates": int | None,
+    "measured_recall": float | None,
+    "center": list[float] | None,
+    "lift": float | None,
+    "recall": float | None,
+    "trained_on": int | None,
+    "asked": (dict[str, Any], None),
+    "tree": (dict[str, Any], None),
+}
 
 
 def save_index(
@@ -75,7 +94,7 @@ def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Ite
     if not (folder / _DESCRIPTION).is_file():
         raise argument_error("path", "a folder that Index.save wrote", os.fspath(path))
     try:
-        description = json.loads((folder / _DESCRIPTION).read_text())
+        description = read_json(folder / _DESCRIPTION, _FORM)
         if description["format"] <= FORMAT:
             # Before anything is loaded, because ScaNN's reader can crash on a flipped bit.
             found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_dml._common.errors import argument_error
 from keras_dml._files.atomic import read_folder, replacing_folder
+from keras_dml._files.json_files import read_json
 from keras_dml.similarity import classification_metrics, distances, evaluators, stores
 from keras_dml.similarity._names import from_name
 from keras_dml.similarity.distances import Distance
@@ -24,6 +25,16 @@ __all__ = ["Indexer"]
 _METADATA = "index_metadata.json"
 _SETTINGS = ("embedding_size", "embedding_output", "stat_buffer_size")
 _RESULTS = ("is_calibrated", "cutpoints", "calibration_thresholds")
+_FORM = {
+    "embedding_size": int | None,
+    "embedding_output": int | None,
+    "stat_buffer_size": int | None,
+    "is_calibrated": bool,
+    "calibration_metric_config": ({"canonical_name": str, "name": str}, None),
+    "cutpoints": (dict[str, dict[str, Any]], None),
+    "calibration_thresholds": dict[str, list[float]] | None,
+    "search_config": (dict[str, Any], None),
+}
 
 make_metric = classification_metrics.make_classification_metric
 Matcher: TypeAlias = ClassificationMatch | str
@@ -274,7 +285,7 @@ class Indexer:
 def _load(folder: pathlib.Path) -> Indexer:
     if not (folder / _METADATA).is_file():
         raise argument_error("path", f"a folder with {_METADATA}", str(folder))
-    saved = json.loads((folder / _METADATA).read_text("utf-8"))
+    saved = read_json(folder / _METADATA, _FORM)
     settings = {name: saved[name] for name in ("distance", *_SETTINGS) if name in saved}
     index = Indexer(**settings)
     in_018 = folder / "store"
@@ -290,7 +301,7 @@ def _load(folder: pathlib.Path) -> Indexer:
             name: np.array(values, "float32")
             for name, values in saved["calibration_thresholds"].items()
         }
-        nmslib = saved.get("search_config", {}).get("canonical_name") == "NMSLibSearch"
+        nmslib = (saved.get("search_config") or {}).get("canonical_name") == "NMSLibSearch"
         if nmslib and index.distance.name == "euclidean":
             warnings.warn("The thresholds are square roots of the saved thresholds.", stacklevel=4)
             tables = [*index.cutpoints.values(), index.calibration_thresholds]

@@ -84,12 +84,13 @@ def test_printed_scores_and_the_untrained_backbone_are_next_to_ours(tmp_path, mo
     }
     result["baselines"] = {"untrained backbone": untrained}
     read = "experiments.training.run_files.read_finished"
-    monkeypatch.setattr(read, lambda folder: (result, [{"epoch": 1, "train/loss": 1.0}]))
+    monkeypatch.setattr(read, lambda folder, whole: (result, [{"epoch": 1, "train/loss": 1.0}]))
     monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
     monkeypatch.setattr(compare, "_same_queries", lambda *_: None)
     (tmp_path / "out").mkdir()
     recipes = f"--recipes={tmp_path / 'mine.flags'},glyphs.flags"
-    assert command(recipes, f"--output_dir={tmp_path / 'out'}") == 0
+    tracker = "--log_to=mlflow:http://me:secret@host"
+    assert command(recipes, f"--output_dir={tmp_path / 'out'}", tracker) == 0
     table = (tmp_path / "out" / "comparison.md").read_text()
     printed = capsys.readouterr().out
     assert table.strip() in printed
@@ -109,3 +110,4 @@ def test_printed_scores_and_the_untrained_backbone_are_next_to_ours(tmp_path, mo
     assert "45.7" in baseline and "47.9" in baseline
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert "untrained backbone 97.4" in page  # in the figure
+    assert "--log_to=mlflow:http://…@host" in page and "secret" not in page

@@ -34,7 +34,7 @@ def recipes(tmp_path, monkeypatch):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "best.keras").touch()
 
-    def finished(folder):
+    def finished(folder, whole):
         recipe = "good" if "good" in folder.parts else "bad"
         value = score(recipe, int(folder.name.partition("-")[2]))
         scores = {"recall@1/cosine": value}
@@ -51,12 +51,13 @@ def recipes(tmp_path, monkeypatch):
 
 def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     words, started, output = recipes
-    assert command(*words, "--seeds=4", "--seed=3", "--epochs=2") == 0
+    tracker = "--log_to=mlflow:http://me:secret@host"
+    assert command(*words, "--seeds=4", "--seed=3", "--epochs=2", tracker) == 0
     assert len(started) == 8
     for recipe, folder, forwarded in started:
         seed = int(folder.name.partition("-")[2])
         assert folder == output / recipe / f"seed-{seed}"
-        assert forwarded == ("--epochs=2", f"--seed={seed}")
+        assert forwarded == ("--epochs=2", tracker, f"--seed={seed}")
     assert sorted({folder.name for _, folder, _ in started}) == [f"seed-{n}" for n in range(3, 7)]
     scores = {name: [100 * score(name, n) for n in range(3, 7)] for name in ("good", "bad")}
     kept = json.loads((output / "study.json").read_text())
@@ -72,6 +73,8 @@ def test_every_recipe_runs_with_every_seed_and_has_an_interval(recipes, capsys):
     assert (output / "study.md").read_text().strip() in said
     assert page.count("<svg") == 1 and "larger than chance" in page
     assert "untrained backbone" in page
+    assert kept["forwarded"] == ["--epochs=2", "--log_to=mlflow:http://…@host"]
+    assert "secret" not in page
 
 
 def test_two_processes_in_one_folder_share_the_runs(recipes, monkeypatch, capsys):
@@ -139,10 +142,10 @@ def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, 
         (margin,) = [word for word in words if word.startswith("--margin=")]
         return float(margin.partition("=")[2]) / 2
 
-    def of_fold(folder):
+    def of_fold(folder, whole):
         return {"scores": {"map@r/cosine": value(folder)}}, []
 
-    def of_seed(folder):
+    def of_seed(folder, whole):
         score = value(folder) + int(folder.name.partition("-")[2]) / 100
         return {"scores": {"recall@1/cosine": score}}, []
 

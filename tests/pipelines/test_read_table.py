@@ -310,3 +310,11 @@ def test_csv_files_in_other_encodings_are_named(tmp_path):
     file.write_bytes(text.replace("\n", "\r").encode())
     with pytest.raises(ValueError, match="animals.csv must have lines .* carriage returns only"):
         pipelines.read_table(file)
+
+
+def test_a_label_of_many_digits_is_a_text(tmp_path):
+    digits = "1" * 5000
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text(f"path,class\na.png,{digits}\na.png,2\n")
+    table = pipelines.read_table(tmp_path / "t.csv")
+    assert sorted(table.class_names) == [digits, "2"]

@@ -140,6 +140,10 @@ def test_from_hub_downloads_the_model(run, monkeypatch):
     download.side_effect = OSError("404 Client Error\nmore lines")
     with pytest.raises(ArgumentError, match="name must be .*me/nothing.*404 Client Error"):
         models.from_hub("me/nothing")
+    # The HTTP library of a client has its own classes of errors.
+    download.side_effect = type("ProtocolError", (Exception,), {})("from http://me:secret@host")
+    with pytest.raises(ArgumentError, match="name must be .*me/nothing.* from http://…@host"):
+        models.from_hub("me/nothing")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -51,6 +52,7 @@ ENDS = [
     (RunError("out of time"), 1, "stopped: out of time"),
     (KeyboardInterrupt(), 130, "interrupted"),
     (KeyboardInterrupt("it begins again"), 130, "interrupted: it begins again"),
+    (UsageError("storage http://me:sec@ret@host"), 2, "error: storage http://…@host"),
     # Control characters and undecodable bytes in the name of a file.
     (UsageError("no image: a\u202eg\x1b]0;x\x07"), 2, r"error: no image: a\u202eg\u001b]0;x\u0007"),
     (UsageError("no image: a\udcff.png"), 2, r"error: no image: a\udcff.png"),
@@ -77,6 +79,27 @@ def test_a_bug_is_one_line_with_the_path_of_its_traceback(error, capsys, tmp_pat
     (file,) = tmp_path.iterdir()
     assert named[1] == str(file)
     assert "in main" in file.read_text() and type(error).__name__ in file.read_text()
+
+
+def test_a_bug_and_a_note_have_no_password(tmp_path):
+    """MLflow and urllib3 log addresses. The traceback of a bug names its message."""
+    program = """
+import logging
+from experiments.options import run_command
+
+def main(argv):
+    logging.getLogger("urllib3").warning("retrying %s", "http://me:secret@host")
+    raise ValueError("postgresql://host/name?password=secret")
+
+raise SystemExit(run_command(main, ["command"]))
+"""
+    done = run_in(tmp_path, ["-c", program])
+    assert done.returncode == 1
+    note, bug = done.stderr.splitlines()
+    assert note == "note: retrying http://…@host" and "postgresql://host/name?password=…" in bug
+    (file,) = re.findall("traceback is in (.*) \\(", bug)
+    assert "secret" not in pathlib.Path(file).read_text()
+    pathlib.Path(file).unlink()
 
 
 @pytest.mark.parametrize("word", ["-debug", "--debug=true"])
@@ -306,3 +329,52 @@ def test_python_without_docstrings_is_one_line():
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     assert re.fullmatch("error: Python must keep docstrings, .*-OO.*\n", ended.stderr)
+
+
+def test_no_line_of_an_error_is_long(capsys):
+    for words, text in (((), "x" * 9_000_000), (["--debug"], "é" * 9_000_000)):
+        code, said = ended(UsageError(f"columns must be few, but got {text}"), capsys, *words)
+        assert code == 2 and said.startswith("error: columns must be few, but got")
+        assert max(map(len, said.splitlines())) <= 1000
+
+
+@pytest.mark.parametrize("text", ["embedded null byte", "embedded null character in path"])
+def test_a_nul_in_a_path_is_a_mistake(text, capsys):
+    code, said = ended(ValueError(text), capsys)
+    assert code == 2 and said == "error: the path of a file must have no NUL character\n"
+
+
+PRINTS = """
+import os, sys
+from experiments.options import run_command
+
+def main(argv):
+    print("a class – naïve 貓 \\udcff", "x" * int(argv[1]))
+    with open(os.devnull) as opened:
+        assert opened.fileno() > 2
+
+raise SystemExit(run_command(main, ["command", LENGTH]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a shell and /dev/full")
+def test_output_that_cannot_be_printed_is_no_internal_error():
+    def run(end, length="0", **environment):
+        code = PRINTS.replace("LENGTH", repr(length))
+        words = ["sh", "-c", f'exec "$0" -c "$1" {end}', sys.executable, code]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+        return subprocess.run(words, capture_output=True, text=True, env=environment)
+
+    closed = run(">&-")
+    assert (closed.returncode, closed.stderr) == (0, "")
+    everything_closed = run("<&- >&- 2>&-")
+    assert everything_closed.returncode == 0
+    ascii_only = run("", PYTHONIOENCODING="ascii")
+    assert (ascii_only.returncode, ascii_only.stderr) == (0, "")
+    assert ascii_only.stdout == "a class \\u2013 na\\xefve \\u8c93 \\udcff \n"
+    unicode = run("", PYTHONIOENCODING="utf-8")
+    assert unicode.stdout == "a class – naïve 貓 \\udcff \n"
+    full = run(">/dev/full")
+    assert full.returncode == 1 and full.stderr.startswith("stopped: [Errno 28]")
+    ended_reader = run("| true; exit $?", length="1000000")
+    assert ended_reader.stderr == ""

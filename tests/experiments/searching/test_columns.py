@@ -209,3 +209,17 @@ def test_copies_zeros_one_result_and_no_results():
     assert len(grouped(RESULTS, np.zeros((5, 3)), 0.995, 5)) == 5
     assert grouped([], np.empty((0, 3)), 0.995, 5) == []
     assert grouped(RESULTS[:1], rows[:1], 0.995, 1) == RESULTS[:1]
+
+
+def test_an_exact_path_wins_over_another_form_of_its_accents(tmp_path):
+    composed, decomposed = (unicodedata.normalize(form, "café.jpg") for form in ("NFC", "NFD"))
+    file = tmp_path / "known.csv"
+    file.write_text(f"path,brand\n{composed},one\n{decomposed},two\n", encoding="utf-8")
+    for paths in ([composed, decomposed], [decomposed, composed]):
+        import_csv(tmp_path, file, "/photos", paths)
+        values = read_columns(tmp_path, paths).values_of("brand")
+        assert dict(zip(paths, values)) == {composed: "one", decomposed: "two"}
+    # A row in the other form belongs to the only file.
+    file.write_text(f"path,brand\n{composed},one\n", encoding="utf-8")
+    import_csv(tmp_path, file, "/photos", [decomposed])
+    assert read_columns(tmp_path, [decomposed]).values_of("brand") == ["one"]

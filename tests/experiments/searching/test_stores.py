@@ -19,6 +19,7 @@ from experiments.searching.addresses import (
     parsed_address,
 )
 from experiments.searching.gallery import StoreGallery
+from experiments.searching.index_folder import how_to_search
 from experiments.searching.store import StoreError, check_columns, item_id
 from keras_dml._common.extras import MissingExtraError
 from keras_dml.retrieval import ExactIndex
@@ -39,6 +40,17 @@ def opened(request, place_of):
         return before[0]
 
     return open_again
+
+
+def test_messages_have_no_password(monkeypatch):
+    store = stores.MemoryStore()
+    store.place = "http://me:secret@host"
+    assert str(store) == "memory:http://…@host"
+    monkeypatch.setattr(store, "_stored", mock.Mock(side_effect=OSError("of http://a:secret@b")))
+    with pytest.raises(StoreError, match=r"^memory:http://…@host cannot be used: of http://…@b$"):
+        store.description()
+    line = how_to_search(store, "s3://KEY:secret@bucket")
+    assert "--images=s3://…@bucket" in line and "secret" not in line
 
 
 def expected(rows, query, k, metric, allowed):

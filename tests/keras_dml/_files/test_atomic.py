@@ -5,13 +5,14 @@ import errno
 import multiprocessing
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml._files import atomic
-from keras_dml._files.atomic import naming, read_folder, replacing, replacing_folder
+from keras_dml._files.atomic import naming, read_folder, replacing, replacing_all, replacing_folder
 from keras_dml._files.checksums import check_saved_model, write_checksums
 
 
@@ -154,3 +155,22 @@ def test_checksums_of_a_saved_model_are_checked(tmp_path):
         (tmp_path / "assets.extra" / "sha256.json").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"sha256\.json has changed since it was written"):
             check_saved_model(tmp_path)
+
+
+def test_threads_that_replace_two_files_in_both_orders_take_turns(tmp_path):
+    begun = threading.Barrier(2)
+
+    def write(first, second):
+        begun.wait(10)
+        for _ in range(50):
+            with replacing_all(one=tmp_path / first, two=tmp_path / second) as (one, two):
+                one.write_text(first)
+                two.write_text(second)
+
+    threads = [threading.Thread(target=write, args=names, daemon=True) for names in ("ab", "ba")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "a", "b": "b"}

@@ -41,6 +41,9 @@ def test_wrong_arguments_leave_no_file(tmp_path):
     labels = np.array([[1, 0.0], [1, 1], [0.5, 1]])
     with pytest.raises(ArgumentError, match="whole numbers"):
         metrics.write_trec(run, qrels, z, labels, k=1, relation=graded)
+    for same in (run, tmp_path / ".." / tmp_path.name / run.name):
+        with pytest.raises(ArgumentError, match="^qrels_path must be another file than run_path"):
+            metrics.write_trec(run, same, z, [0, 0, 1], k=1)
     assert list(tmp_path.iterdir()) == []
 
 
