@@ -63,9 +63,9 @@ def main(argv: list[str]) -> None:
         for line in known:
             print(visible(line))
         if skipped:
-            files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
+            count = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
             where = output / index_folder.SKIPPED
-            print(f"skipped {files} that cannot be embedded: {where}")
+            print(f"skipped {count} that cannot be embedded: {where}")
         if options.engine == "local":
             print(index_folder.how_to_search(output))
         if target is not None:

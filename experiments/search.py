@@ -196,14 +196,16 @@ def _query_files(queries: Sequence[str]) -> Iterator[tuple[str, bool]]:
     Raises:
         UsageError: A folder has no images.
     """
-    from pipelines.datasets.folder import EXTENSIONS, walk_images
+    from pipelines.datasets.folder import EXTENSIONS, walk_images, warn_of_left_out
 
     for query in map(os.path.expanduser, queries):
         if not os.path.isdir(query):
             yield query, False
             continue
-        walked = walk_images(query, collections.Counter())
+        left_out: dict[str, str] = {}
+        walked = walk_images(query, collections.Counter(), left_out)
         files = sorted(os.path.join(path, name) for path, names in walked for name in names)
+        warn_of_left_out(query, left_out)
         if not files:
             raise UsageError(
                 f"query must be an image, or a folder with {', '.join(EXTENSIONS)} files, but got "

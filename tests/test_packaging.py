@@ -83,7 +83,7 @@ def test_the_list_of_recipes_shows_their_scores(project):
     done = run_in(project, [*SCRIPT, "recipes", "glyphs"])
     assert done.returncode == 0, done.stderr
     (line,) = re.findall(r"^glyphs .*", done.stdout, re.MULTILINE)
-    assert line.split()[:4] == ["glyphs", "glyphs", "multi_similarity", "0.85"]
+    assert line.split()[:4] == ["glyphs", "glyphs", "multi_similarity", "0.86"]
     assert line.endswith("1 to 2 minutes") and "cub" not in done.stdout
     unknown = run_in(project, [*SCRIPT, "recipes", "glyhps"])
     assert unknown.returncode == 2 and "Did you mean glyphs" in unknown.stderr

@@ -114,9 +114,9 @@ def held_by_equal_commands(folder: pathlib.Path, words: Sequence[str]) -> Iterat
                 path = folder / f".command-{flags}-{number}{_LOCK}"
                 lock = try_lock(path)
                 if lock is not None:
+                    kept.enter_context(lock)
+                    kept.callback(path.unlink, missing_ok=True)
                     break
-            kept.enter_context(lock)
-            kept.callback(path.unlink, missing_ok=True)
         yield
 
 

@@ -8,7 +8,7 @@ from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_choice
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum
-from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
+from keras_dml._pairwise.pairs import Candidates, Pairs, mean_over_anchors
 from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
 
 
@@ -66,14 +66,18 @@ class NPairsLoss(WholeBatchLoss):
         self.normalize = bool(normalize)
         self.positives = check_choice("positives", positives, ("all", "one"))
 
-    def compute_loss(self, class_ids: Tensor, embeddings: Tensor) -> Tensor:
+    def compute_loss(
+        self, class_ids: Tensor, embeddings: Tensor, candidates: Candidates | None = None
+    ) -> Tensor:
         """Compute the loss `[n]` of checked labels and embeddings."""
-        tightness, contrastive = self.compute_parts(class_ids, embeddings)
+        tightness, contrastive = self.compute_parts(class_ids, embeddings, candidates)
         return tightness + contrastive
 
-    def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
+    def compute_parts(
+        self, class_ids: Tensor, embeddings: Tensor, candidates: Candidates | None = None
+    ) -> Parts:
         """Compute the two parts `[n]` of checked labels and embeddings."""
-        pairs = self.pairs_of(class_ids, embeddings)
+        pairs = self.pairs_of(class_ids, embeddings, candidates)
         if self.positives == "all":
             return self.compute_pair_parts(pairs)
         batch_ids, _ = gather_candidates(class_ids)

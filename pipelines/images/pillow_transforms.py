@@ -40,9 +40,9 @@ def augment(transform: TrainTransform, source: PillowSource, seed: ArrayLike) ->
         window = _central_window(resized, side)
     if resizes_first:
         # Cut the window out first, because the filter must not reach the pixels around it.
-        y, x, *resized = window
-        image = image.crop((x, y, x + resized[1], y + resized[0]))
-        window = (0, 0, *resized)
+        y, x, height, width = window
+        image = image.crop((x, y, x + width, y + height))
+        resized, window = (height, width), (0, 0, height, width)
     output = _resample(image, resized, window, (side, side))
     if transform.flip and generator.random() < 0.5:
         output = ImageOps.mirror(output)

@@ -26,7 +26,7 @@ def fitted(ids, batch_size, epochs=1, metrics=(), **how):
 
 @pytest.mark.parametrize("ids", [[0, 1, 0, 0, 2, 2, 1, 3], [2**31 - 1, 2**31 - 2] * 4])
 @tiers.parametrize("batch_size", [3, 8], [3])
-@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.filterwarnings("error::UserWarning", "ignore:A batch had no two images")
 def test_the_mean_over_anchors_and_batches_matches_a_loop(ids, batch_size):
     expected = [
         sum(other == anchor for other in batch) - 1
