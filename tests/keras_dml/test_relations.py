@@ -232,7 +232,8 @@ DTYPES = {
     ),
     "classes": (relations.SameClass(), np.array([300]), np.array([44, 300, 44], "int16")),
     "paths": (
-        relations.Hierarchy(), np.array([[300, 1], [44, 1]], "int16"), np.array([[44, 1], [1, 1]], "int8"),
+        relations.Hierarchy(), np.array([[300, 1], [44, 1]], "int16"),
+        np.array([[44, 1], [1, 1]], "int8"),
     ),
     "vectors": (relations.Graded(0.5, 0.2), np.array([[0.9, 0.4]]), np.array([[0, 1], [1, 0]])),
 }  # fmt: skip
