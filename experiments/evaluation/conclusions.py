@@ -121,12 +121,12 @@ def training_gain(classes: Mapping[str, ClassScores]) -> str:
     elif lost:
         text = f"Training makes the search worse than the {name}, in {lost}"
     else:
-        text = f"Training gains no more over the {name} than chance may give"
+        text = f"Training shows no clear gain or loss against the {name}"
     return f"{text}: {numbers[:-1]}, 95 % intervals over {count} classes."
 
 
 def below_raw_pixels(rows: Rows) -> str:
-    """Return that the embedding's R@1 is below that of raw pixels; empty if it is not.
+    """Return a sentence if the R@1 of the embedding is below the R@1 of raw pixels, or else "".
 
     Args:
         rows: The table of scores, or the rows of `result.json`.
