@@ -134,9 +134,11 @@ def test_wrong_targets_are_refused(tmp_path, monkeypatch):
 
 def test_from_hub_downloads_the_model(run, monkeypatch):
     download = mock.Mock(return_value=str(run / "best.keras"))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", mock.Mock(hf_hub_download=download))
+    hub = mock.Mock(hf_hub_download=download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert models.from_hub("me/glyphs", revision="v1").output_shape == (None, 6)
-    download.assert_called_once_with("me/glyphs", "model.keras", revision="v1")
+    asked = {"repo_id": "me/glyphs", "filename": "model.keras", "revision": "v1"}
+    download.assert_called_once_with(**asked)
     download.side_effect = OSError("404 Client Error\nmore lines")
     with pytest.raises(ArgumentError, match="name must be .*me/nothing.*404 Client Error"):
         models.from_hub("me/nothing")
@@ -144,6 +146,15 @@ def test_from_hub_downloads_the_model(run, monkeypatch):
     download.side_effect = type("ProtocolError", (Exception,), {})("from http://me:secret@host")
     with pytest.raises(ArgumentError, match="name must be .*me/nothing.* from http://…@host"):
         models.from_hub("me/nothing")
+    # A Hub that does not answer: only the cache is tried, because a download tries for minutes.
+    download.reset_mock()
+    hub.get_hf_file_metadata.side_effect = TimeoutError("timed out")
+    hub.try_to_load_from_cache.return_value = str(run / "best.keras")
+    assert models.from_hub("me/glyphs").output_shape == (None, 6)
+    hub.try_to_load_from_cache.return_value = None
+    with pytest.raises(ArgumentError, match="timed out"):
+        models.from_hub("me/glyphs")
+    download.assert_not_called()
 
 
 @pytest.mark.slow
