@@ -117,7 +117,7 @@ def balanced(
 
         given = tf.data.Dataset.from_tensor_slices((np.eye(6, dtype="float32"), list("aabbcc")))
         batches = balanced(given, classes_per_batch=2, images_per_class=2)
-        model.fit(batches, epochs=2)
+        steps_per_epoch = batches.steps_per_epoch  # batches of an epoch of `fit(batches)`
     """
     table = table_from_dataset(dataset)
     sampler = BalancedSampler(table.labels, classes_per_batch, images_per_class, seed)

@@ -204,7 +204,7 @@ def test_the_table_of_losses_matches_the_source():
 
 @pytest.mark.slow
 def test_every_cell_of_the_theory_prints_its_output(capsys):
-    assert len(cells(THEORY)) == THEORY.read_text("utf-8").count("```python") == 5
+    assert len(cells(THEORY)) == THEORY.read_text("utf-8").count("```python") == 6
     names = {}
     for code, expected in cells(THEORY):
         exec(code, names)

@@ -58,7 +58,7 @@ def test_the_first_run_prints_the_lines_on_the_page(page, finished):
     lines = result["table"].splitlines()
     printed = [line for line in lines if line not in result["conclusions"]]
     text = (pathlib.Path(__file__).parents[2] / page).read_text()
-    (shown,) = re.findall(r"^```\n(R@K, %.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(r"^```(?:text)?\n(R@K, %.*?)^```$", text, re.DOTALL | re.MULTILINE)
     expected = [*labels_of(printed), "report", "serving"]
     assert labels_of(shown.splitlines()) == expected and "kept from epoch" in expected
 

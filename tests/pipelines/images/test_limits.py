@@ -232,9 +232,9 @@ KINDS = {
     "good.webp": (SMALL["webp"], None),
     "header_only.png": (SMALL["png"][:40], "PNG"),
     # A crop above the damage is readable, so only decoding the whole image finds it.
-    "noise_inside.jpg": (JPEG[:-300] + bytes(200), "Invalid JPEG data"),
+    "noise_inside.jpg": (JPEG[:-300] + bytes(200), "a truncated JPEG"),
     # A separate operation decodes it. Its error has the reason after many lines.
-    "turned_and_damaged.jpg": (TURNED[:-300] + bytes(200), "Invalid JPEG data"),
+    "turned_and_damaged.jpg": (TURNED[:-300] + bytes(200), "a truncated JPEG"),
 }
 
 
