@@ -43,6 +43,7 @@ def special(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_every_reader_refuses_other_files(special, tmp_path):
     names, reasons = list(map(str, special)), list(special.values())
     table = ImageTable.from_paths(names, names)

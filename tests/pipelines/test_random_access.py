@@ -226,6 +226,7 @@ def test_epochs_of_tf_data_end_and_continue():
         )
 
 
+@pytest.mark.slow
 def test_tf_data_and_a_py_dataset_have_the_same_epochs():
     sampler = sampler_of(3)
     batches = pipelines.training_batches(ROWS, sampler, start_step=2, steps_per_epoch=4)

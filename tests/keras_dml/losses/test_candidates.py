@@ -4,6 +4,7 @@ import backend
 import keras
 import numpy as np
 import pytest
+import tiers
 from batches import functional
 from oracles import unit
 from scipy.special import logsumexp, softmax
@@ -192,7 +193,7 @@ SCALED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@tiers.parametrize("strategy", STRATEGIES, ["semi_hard", "function"], pytest.mark.slow)
 def test_mining_sees_similarities_without_the_scale(strategy):
     options = {"mining": STRATEGIES[strategy], "dtype": "float64"}
     for name, (loss, scaled, expected, factor) in SCALED.items():

@@ -156,6 +156,7 @@ COSTLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_file_with_few_pixels_takes_little_time(name, tmp_path):
     encoded, reason = COSTLY[name]
@@ -174,6 +175,7 @@ def test_a_file_with_few_pixels_takes_little_time(name, tmp_path):
     assert time.process_time() - start < 2
 
 
+@pytest.mark.slow
 def test_large_pictures_and_texts_are_not_costly():
     for bits, color, numbers in [(16, 6, 8), (8, 2, 3), (1, 0, 0.125), (8, 3, 1)]:
         rows = bytes(50 * (1 + int(np.ceil(40 * numbers))))
@@ -192,6 +194,7 @@ def test_large_pictures_and_texts_are_not_costly():
             file_checks.why_too_costly(encoded[:size])
 
 
+@pytest.mark.slow
 def test_only_the_first_image_of_a_gif_is_decoded():
     frames = [smooth(300, 300, seed=number) for number in range(20)]
     encoded = encode(frames[0], "GIF", save_all=True, append_images=frames[1:])
