@@ -43,17 +43,21 @@ def from_hub(name: StrPath, revision: str | None = None, trust_code: bool = Fals
         return load_keras_file(folder / MODEL_FILE, trust_code)
     with needing("hf", "from_hub"):
         import huggingface_hub
-    where = {"repo_id": str(name), "filename": MODEL_FILE, "revision": revision}
+    repository = str(name)
     try:
         try:
             # One request of ten seconds. A download of a silent Hub would try for minutes.
-            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(**where))
+            address = huggingface_hub.hf_hub_url(repository, MODEL_FILE, revision=revision)
+            huggingface_hub.get_hf_file_metadata(address)
         except Exception:
-            path = huggingface_hub.try_to_load_from_cache(**where)
-            if not isinstance(path, str):
+            cached = huggingface_hub.try_to_load_from_cache(
+                repository, MODEL_FILE, revision=revision
+            )
+            if not isinstance(cached, str):
                 raise
+            path = cached
         else:
-            path = huggingface_hub.hf_hub_download(**where)
+            path = huggingface_hub.hf_hub_download(repository, MODEL_FILE, revision=revision)
     except Exception as error:  # a broken server causes errors of the HTTP library too
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         reason = without_passwords(reason)[:300]

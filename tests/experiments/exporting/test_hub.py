@@ -137,8 +137,7 @@ def test_from_hub_downloads_the_model(run, monkeypatch):
     hub = mock.Mock(hf_hub_download=download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert models.from_hub("me/glyphs", revision="v1").output_shape == (None, 6)
-    asked = {"repo_id": "me/glyphs", "filename": "model.keras", "revision": "v1"}
-    download.assert_called_once_with(**asked)
+    download.assert_called_once_with("me/glyphs", "model.keras", revision="v1")
     download.side_effect = OSError("404 Client Error\nmore lines")
     with pytest.raises(ArgumentError, match="name must be .*me/nothing.*404 Client Error"):
         models.from_hub("me/nothing")
