@@ -32,8 +32,13 @@ def main() -> int | None:
     Returns:
         0 for the overview, 2 for an unknown command. A command ends the process with its exit code.
     """
-    if sys.argv[0] != shutil.which("keras-dml"):
-        os.environ["KERAS_DML_PREFIX"] = f"{shlex.quote(sys.argv[0])} "  # in messages
+    # For messages, also of child processes.
+    if pathlib.Path(sys.argv[0]).name == "__main__.py":
+        prefix = f"{shlex.quote(sys.orig_argv[0])} -m experiments "
+    else:
+        on_path = sys.argv[0] == shutil.which("keras-dml")
+        prefix = "keras-dml " if on_path else f"{shlex.quote(sys.argv[0])} "
+    os.environ["KERAS_DML_PREFIX"] = prefix
     name, *arguments = sys.argv[1:] or ["--help"]
     known = commands()
     if name in ("--help", "-h", "help"):

@@ -177,7 +177,10 @@ def _answers(
         try:
             encoded = read_image(name, options.max_pixels)
         except OSError as error:
-            raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
+            if not in_folder:
+                raise UsageError(f"query {name} cannot be read ({error.strerror})") from error
+            logging.getLogger("experiments").warning("%s is left out: %s", name, error.strerror)
+            continue
         try:
             answers.append((name, search.search(encoded, k, conditions)))
         except StoreError:  # not a mistake in the query

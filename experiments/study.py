@@ -101,7 +101,8 @@ def main(argv: list[str]) -> None:
     for search in searches:
         search.check()
     # Several processes with the same command share the work.
-    with held_by_equal_commands(output, [*forwarded, *options.search, str(options.folds)]):
+    words = [*options.recipes, *forwarded, *options.grid, *options.search, str(options.folds)]
+    with held_by_equal_commands(output, words):
         # Open all storages before the first run, so that an invalid one costs nothing.
         opened = [(search, search.open()) for search in searches]
         for search, trials in opened:

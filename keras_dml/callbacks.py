@@ -376,8 +376,9 @@ class StopAtNaN(keras.callbacks.Callback):
 
     def _cause_in(self, batch: Any) -> str | None:
         """Return the cause in a batch, for the weights of the model."""
+        labels_of = batch[1] if len(batch) > 1 else ()
         columns = map(
-            keras.tree.flatten, (self.model.loss, batch[1], _predict(self.model, batch[0]))
+            keras.tree.flatten, (self.model.loss, labels_of, _predict(self.model, batch[0]))
         )
         for loss, labels, rows in zip(*columns):
             labels = as_array("labels", labels)
@@ -430,7 +431,8 @@ def _checked_dataset(name: str, dataset: _Dataset) -> Any:
 def _batches(dataset: Any, batch_size: int) -> Iterator[Any]:
     """Return the batches of a dataset from the first one, or of a tuple of arrays."""
     if isinstance(dataset, tuple):
-        parts = slices(len(dataset[1]), batch_size)
+        rows = dataset[1] if len(dataset) > 1 else keras.tree.flatten(dataset[0])[0]
+        parts = slices(len(rows), batch_size)
         return (tuple(_rows(column, part) for column in dataset) for part in parts)
     # The iteration of a PyDataset does not end, although it has a length.
     if isinstance(dataset, keras.utils.PyDataset):
@@ -440,7 +442,12 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Any]:
 
 
 def _rows(column: Any, part: slice) -> Any:
-    """Return rows of the images or labels of a dataset, a dict for a model with several inputs."""
+    """Return rows of the images or labels of a dataset.
+
+    A model with several inputs has a dict or a tuple. A list is a list of rows.
+    """
+    if isinstance(column, tuple):
+        return tuple(_rows(each, part) for each in column)
     if isinstance(column, dict):
         return {name: _rows(each, part) for name, each in column.items()}
     return column[part]

@@ -242,8 +242,8 @@ def evaluation_batches(
         batch_size: Images in a batch on each replica. The last batch can be smaller.
         input_context: As for `training_batches`.
         seeds: int64 `[len(table), 2]`, seeds of the augmentation of each image. None: no
-        augmentation. labels: If True, return (images, labels), for `validation_data` of `fit` and
-        for
+            augmentation.
+        labels: If True, return (images, labels), for `validation_data` of `fit` and for
             `RetrievalEvaluation`.
 
     Returns:

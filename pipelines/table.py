@@ -4,8 +4,8 @@ A table stores images as paths, as the bytes of image files, or as one array. A 
 batch needs its image. This module needs only NumPy and decodes nothing.
 """
 
+import decimal
 import logging
-import math
 import os
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
@@ -296,10 +296,10 @@ def _form(name: str) -> object:
     """Return a label without case and spaces, or the number that it spells."""
     text = "".join(name.split()).casefold()
     try:
-        number = float(text)
-    except ValueError:
+        number = decimal.Decimal(text)
+    except decimal.InvalidOperation:
         return text
-    return number if math.isfinite(number) and "_" not in text else text
+    return number if number.is_finite() and "_" not in text else text
 
 
 def check_table(name: str, table: object) -> None:

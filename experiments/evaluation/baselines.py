@@ -50,7 +50,7 @@ def distinct_baselines(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Ro
         runs' scores differ.
     """
     found: dict[str, Rows] = {}
-    names = dict.fromkeys(name for each in results.values() for name in each.get("baselines", {}))
+    names = dict.fromkeys(name for each in results.values() for name in each.get("baselines") or {})
     # In the order of `BASELINES`.
     for name in sorted(names, key=lambda name: name.startswith(RAW_PIXELS)):
         distinct: dict[str, tuple[str, Rows]] = {}

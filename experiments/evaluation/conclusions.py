@@ -101,6 +101,7 @@ def training_gain(classes: Mapping[str, ClassScores]) -> str:
         for name, scores in classes.items()
         if name.startswith(UNTRAINED) and "embedding" in classes
     }
+    gains = {name: found for name, found in gains.items() if found}
     if not gains:
         return ""
     name, best = max(gains.items(), key=lambda pair: [each.untrained for each in pair[1]])
@@ -136,7 +137,10 @@ def below_raw_pixels(rows: Rows) -> str:
         for name, row in rows.items()
         if row.get(RECALL.at_1) is not None and name.rpartition(", ")[0] == RAW_PIXELS
     }
-    best, own = max(found.values(), default=0.0), rows["embedding, cosine"][RECALL.at_1]
+    own = rows.get("embedding, cosine", {}).get(RECALL.at_1)
+    if not found or own is None or math.isnan(own):
+        return ""
+    best = max(found.values())
     if percent(own) == percent(best) or own > best:
         return ""
     return f"R@1 {percent(own)} % is below raw pixels ({percent(best)} %)."

@@ -480,6 +480,10 @@ class NativeBackbone(UntrainedBackbone):
         """Return the embeddings before the first step. Later the scores are on the disk."""
         return start.untrained(self._size) if start.step == 0 else {}
 
+    def findings(self, run: EvaluatedRun, embeddings: Embeddings) -> dict[str, Any]:
+        """Return the scores, without the histograms of the untrained backbone."""
+        return Baseline.findings(self, run, embeddings)
+
 
 class RawPixels(Baseline):
     """The pixels, if `--raw_pixels` is set."""

@@ -14,7 +14,7 @@ from experiments.options.loss_flags import naming_flags
 from keras_dml import losses
 
 # The losses compare all images with each other.
-_MOST_IMAGES = 10_000
+_MOST_IMAGES = 5_000
 
 
 def check_loss_parts(names: Sequence[str], images: int) -> None:

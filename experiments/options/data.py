@@ -44,8 +44,25 @@ _GONE = ("EIO", "ESTALE", "ENOTCONN", "ENODEV", "ENXIO", "EHOSTDOWN", "ETIMEDOUT
 _LOST = {os.strerror(getattr(errno, name)) for name in _GONE}
 
 
-def load(options: DataOptions) -> Split:
-    """Load the dataset that the flags name, or a fold of its training classes."""
+def has_several_classes(options: DataOptions) -> bool:
+    """Return whether an image can have several classes: with texts, or a relation of tags.
+
+    Options of a command without training have neither texts nor a relation.
+    """
+    return (
+        getattr(options, "texts", None) is not None
+        or getattr(options, "relation", None) == "shares_label"
+    )
+
+
+def load(options: DataOptions, several_classes: bool = False) -> Split:
+    """Load the dataset that the flags name, or a fold of its training classes.
+
+    Args:
+        options: The options.
+        several_classes: Whether an image can have several classes, although the options do not say
+            so.
+    """
     if options.dataset is None:
         raise UsageError(
             f"dataset must be one of {', '.join(pipelines.DATASETS)}, but got none. A recipe sets "
@@ -61,9 +78,7 @@ def load(options: DataOptions) -> Split:
             split=options.class_split,
             split_seed=options.split_seed,
             outside_paths=options.outside_paths,
-            # Options of a command without training have neither texts nor a relation.
-            several_classes=getattr(options, "texts", None) is not None
-            or getattr(options, "relation", None) == "shares_label",
+            several_classes=several_classes or has_several_classes(options),
         )
     except MissingDataError as error:
         if options.dataset not in ARCHIVES:
@@ -80,7 +95,9 @@ def load(options: DataOptions) -> Split:
 
 
 def data(
-    options: BadImageOptions, known_bad: Sequence[str] | None = None
+    options: BadImageOptions,
+    known_bad: Sequence[str] | None = None,
+    several_classes: bool = False,
 ) -> tuple[Split, list[str]]:
     """Load the tables, and list the bad images that are left out.
 
@@ -90,12 +107,13 @@ def data(
     Args:
         options: The options.
         known_bad: List of an earlier call for the same files. None to look for bad images.
+        several_classes: As for `load`.
 
     Raises:
         UsageError: The dataset is not set, files are not images, or a side has no images.
         ArgumentError: As `pipelines.load_dataset`.
     """
-    split = load(options)
+    split = load(options, several_classes)
     if np.bincount(split.train.labels).max() < 2:
         raise UsageError(
             "dataset must have at least 2 images of a class, but got 1 for each of the "

@@ -36,7 +36,7 @@ def comparison_lines(
         papers: Run -> the scores in the recipe's paper, from `recipes.paper_scores`.
     """
     lines = [_line(run, result, papers[run]) for run, result in results.items()]
-    lines.sort(key=lambda line: -line.setdefault(MAIN, math.nan))
+    lines.sort(key=lambda line: (math.isnan(line.setdefault(MAIN, math.nan)), -line[MAIN]))
     baselines = distinct_baselines(results)
     return lines + [{"recipe": name, **_scores(rows)} for name, rows in baselines.items()]
 

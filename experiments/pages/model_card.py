@@ -21,7 +21,7 @@ from pipelines.split import Split
 MODEL_CARD = "model_card.md"
 NO_THRESHOLD = "None yet: `keras-dml calibrate --run=RUN` finds one."
 _NOT_OF_TRAINED = (
-    "None: every class trained, and `experiments.calibrate` needs images of other classes, as "
+    "None: every class trained, and `keras-dml calibrate` needs images of other classes, as "
     "`--embeddings=FILE.npz --saved_model=FOLDER`."
 )
 # Backbones with `--weights=packaged`: their package and its license.

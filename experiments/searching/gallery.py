@@ -80,7 +80,7 @@ class FolderGallery:
         if not all(isinstance(path, str) for path in self.paths):
             raise UsageError(
                 f"The index in {folder} must have paths of images as ids, but got whole numbers. "
-                "Its python -m experiments.index command builds it again."
+                "Its keras-dml index command builds it again."
             )
         self.columns = read_columns(folder, self.paths)
 

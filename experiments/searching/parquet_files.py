@@ -57,7 +57,7 @@ class ParquetFiles(Target):
         """Write the images. In an object store, the old files are deleted last."""
         if self._is_local:
             path = pathlib.Path(self._folder.root)
-            with replacing_folder(path, MARKER, "Parquet files of experiments.index") as unfinished:
+            with replacing_folder(path, MARKER, "Parquet files of keras-dml index") as unfinished:
                 unfinished.mkdir()
                 _write(self._folder._replace(root=str(unfinished)), "part", description, rows)
             return "written"

@@ -84,7 +84,10 @@ def _bypass_proxy(addresses: list[str]) -> None:
     """Exclude the workers from a proxy, to which gRPC would send their connections."""
     hosts = dict.fromkeys(address.rpartition(":")[0].strip("[]") for address in addresses)
     for name in ("no_proxy", "no_grpc_proxy"):
-        known = [host for host in os.environ.get(name, "").split(",") if host]
+        value = os.environ.get(name, "")
+        if name == "no_proxy":
+            value = value or os.environ.get("NO_PROXY", "")  # which programs then ignore
+        known = [host for host in value.split(",") if host]
         # gRPC reads only the second variable if it is set.
         if known or name == "no_proxy":
             os.environ[name] = ",".join(dict.fromkeys([*known, *hosts]))
@@ -104,6 +107,8 @@ def naming_missing_workers(cluster: Cluster, patience: float = _PATIENCE) -> Ite
         others = [each for place, each in enumerate(cluster.addresses) if place != cluster.index]
         while not joined.wait(patience):
             missing = [address for address in others if not _answers(address)]
+            if joined.is_set():
+                return
             _LOGGER.warning(
                 "waiting for %s%s",
                 ", ".join(missing or others),

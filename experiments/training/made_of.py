@@ -8,10 +8,10 @@ import os
 import pathlib
 from typing import Any
 
-from experiments.evaluation.baselines import RAW_PIXELS_FILE, UNTRAINED_FILE
+from experiments.evaluation.baselines import NATIVE_FILE, RAW_PIXELS_FILE, UNTRAINED_FILE
 from experiments.evaluation.texts import with_texts
 from experiments.options import RunOptions, UsageError, parse
-from experiments.options.data import data
+from experiments.options.data import data, has_several_classes
 from experiments.options.run_options import BadImageOptions, DataOptions
 from experiments.options.visible import visible
 from experiments.training.run_files import (
@@ -31,7 +31,7 @@ _TRAINING = "training"
 _TRAINING_TEXTS = "training catalog"
 _CATALOGS = ("catalog", _TRAINING_TEXTS)
 # Options that select the images.
-_WHICH = (*DataOptions.__annotations__, "skip_bad_images")
+_WHICH = (*DataOptions.__annotations__.keys() - {"outside_paths"}, "skip_bad_images")
 _SHOWN = 3
 
 
@@ -84,7 +84,7 @@ def settle_images(folder: RunFolder, made_of: Record) -> None:
             )
         return
     if before != made_of:
-        for name in (RAW_PIXELS_FILE, UNTRAINED_FILE):  # of the images that were there
+        for name in (RAW_PIXELS_FILE, UNTRAINED_FILE, NATIVE_FILE):  # of the images that were there
             folder.file(name).unlink(missing_ok=True)
     folder.write_json(IMAGES, made_of)
 
@@ -114,7 +114,7 @@ def images_of_run(
     """
     of_run = options_of_run(run)
     _check_there(options)
-    split, _ = data(options)
+    split, _ = data(options, several_classes=has_several_classes(of_run))
     if of_run.texts is not None:
         split = with_texts(split, of_run.texts)
     before = kept_images(run)

@@ -112,7 +112,7 @@ class Search:
             return  # a search of an earlier version lacks a key
         there = [line for lines in (stored or {}).values() for line in lines]
         here = [line for lines in identity.values() for line in lines]
-        shown = differences(there, here) if stored else "not of experiments.study"
+        shown = differences(there, here) if stored else "not of keras-dml study"
         raise UsageError(
             f"{self._argument} must be new, or have a study {self._study.study_name} with these "
             f"flags, but got {self._shown} ({shown}). "

@@ -30,7 +30,8 @@ def _name_unknown_arguments(cls: type) -> None:
             parameters = inspect.signature(type(self)).parameters.values()
             known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
             unknown = [name for name in kwargs if name not in known]
-            if not unknown or isinstance(error, ArgumentTypeError):
+            is_python_s = "unexpected keyword argument" in str(error)
+            if not (unknown and is_python_s) or isinstance(error, ArgumentTypeError):
                 raise
             name = unknown[0]
             raise ArgumentTypeError(

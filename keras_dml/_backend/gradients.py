@@ -1,7 +1,8 @@
 """Functions with a hand-written gradient, written once for all backends."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import keras
 from keras import ops
@@ -159,13 +160,18 @@ def once_differentiable(x: Value, reason: str, advice: str = REVERSE_MODE) -> Va
         ForwardModeError: As in `with_gradient`.
     """
 
+    return cast(Value, _once_differentiable(reason, advice)(x))
+
+
+@functools.cache
+def _once_differentiable(reason: str, advice: str) -> Callable[..., Any]:
     last = with_gradient(ops.copy, lambda upstream, _: _refuse(reason, upstream), advice)
 
     def gradient(upstream: Any, x: Any) -> Any:
         # Constant weights do not depend on x for a backend. This zero does.
         return last(upstream + (x - ops.stop_gradient(x)))
 
-    return with_gradient(ops.copy, gradient, advice)(x)
+    return with_gradient(ops.copy, gradient, advice)
 
 
 def _refuse(reason: str, gradient: Any) -> Any:

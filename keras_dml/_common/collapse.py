@@ -1,5 +1,7 @@
 """Embeddings that are nearly equal, so that a loss stays at its margin."""
 
+import math
+
 import numpy as np
 
 from keras_dml._common.rows import normalized
@@ -18,13 +20,18 @@ def mean_unit_distance(embeddings: np.ndarray) -> float:
 
     Args:
         embeddings: Finite numbers `[n, d]`.
+
+    Returns:
+        Infinity for fewer than two rows.
     """
     rows = embeddings[:: -(-len(embeddings) // _MOST_ROWS)]
+    if len(rows) < 2:
+        return math.inf
     units = normalized(np.asarray(rows, np.float32)).astype(np.float64)
     squares = np.einsum("nd,nd->n", units, units)
     distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * units @ units.T, 0))
     np.fill_diagonal(distances, 0)
-    return float(distances.sum() / max(len(rows) * (len(rows) - 1), 1))
+    return float(distances.sum() / (len(rows) * (len(rows) - 1)))
 
 
 def nearly_equal(distances: list[float]) -> bool:

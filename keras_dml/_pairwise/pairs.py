@@ -145,7 +145,7 @@ class Pairs:
 
     def similarities(self) -> Tensor:
         """Compute the inner products `S_ij = a_i · c_j`, times `scale` if it is set, `[a, c]`."""
-        if self.candidates is self.anchors:
+        if self.candidates is self.anchors and self.scale is None:
             return gram(self.anchors)
         anchors = self.anchors
         if self.scale is not None:

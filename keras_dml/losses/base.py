@@ -309,7 +309,7 @@ class EmbeddingLoss(Configured, keras.losses.Loss):
             wanted = "a loss that compares anchors only with candidates"
             advice = "It must not use pairs of candidates, class sums, or learned classes."
             raise argument_error("loss", wanted, self, ArgumentTypeError, advice=advice)
-        for name in ("call", "compute_loss", "compute_parts", "pairs_of"):
+        for name in ("call", "parts", "compute_loss", "compute_parts", "pairs_of"):
             signature = inspect.signature(getattr(self, name, lambda *batch: None))
             try:
                 signature.bind("labels", "embeddings", "candidates")
@@ -371,6 +371,8 @@ class PairLoss(EmbeddingLoss):
     takes_memory: ClassVar[bool] = True
     normalize = True
     fused = False
+    # Whether a batch with positives was seen, so that no further batch is looked at.
+    _has_positives = False
 
     def __init__(
         self,
@@ -414,9 +416,10 @@ class PairLoss(EmbeddingLoss):
         """
         embeddings = self.prepare(embeddings)
         if candidates is None:
-            if self.relation.of_classes:
-                _warn_without_positives(class_ids)
+            if self.relation.of_classes and not self._has_positives:
+                self._has_positives = _has_positives(class_ids)
             return self.mined(Pairs.of_batch(class_ids, embeddings, self.relation.compare))
+        self._has_positives = True  # they can be outside the batch
         # The embeddings can be a prefix of the candidates.
         rows = candidates.embeddings[:, : embeddings.shape[1]]
         rows = self.prepare(ops.cast(rows, embeddings.dtype))
@@ -611,16 +614,20 @@ def check_compared_loss(loss: object) -> EmbeddingLoss:
     return loss
 
 
-def _warn_without_positives(class_ids: Tensor) -> None:
-    """Warn once about class ids, if known, of which no two are equal."""
+def _has_positives(class_ids: Tensor) -> bool:
+    """Return whether two class ids are equal, and warn once if they are known and none are."""
     known = known_numbers(class_ids) if place_among_replicas()[1] == 1 else None
-    if known is not None and len(known) > 1 and len(np.unique(known)) == len(known):
-        # Python shows equal warnings of one line once.
-        warnings.warn(
-            "A batch had no two images of a class, so a loss over pairs learned nothing from it. "
-            "Use pipelines.BalancedSampler with images_per_class of at least 2.",
-            stacklevel=2,
-        )
+    if known is None or len(known) < 2:
+        return False
+    if len(np.unique(known)) < len(known):
+        return True
+    # Python shows equal warnings of one line once.
+    warnings.warn(
+        "A batch had no two images of a class, so a loss over pairs had no positive pairs in it. "
+        "Use pipelines.BalancedSampler with images_per_class of at least 2.",
+        stacklevel=2,
+    )
+    return False
 
 
 def _given(candidates: Candidates | None) -> tuple[Candidates, ...]:

@@ -68,8 +68,8 @@ class ApproximateScores(NamedTuple):
         precision: MAP@R and R-precision.
         certificates: The certificate of "recall@K" for each K, of "map@r", and of "r_precision".
             Empty for exact scores.
-        of_queries: The value of each query for "recall@K" and "map@r", `[n]`. NaN for a query
-            without the value: without a match, or outside the sample of a certificate.
+        of_queries: The value of each query for "recall@K", "map@r", and "r_precision", `[n]`. NaN
+            for a query without the value: without a match, or outside the sample of a certificate.
     """
 
     recall: dict[int, float]
@@ -171,7 +171,7 @@ def approximate_scores(
     from keras_dml.retrieval import ScannIndex, TreeAH
 
     counts = task.relevance.counts[task.matched]
-    matches = float(counts.mean()) if len(counts) else 1.0
+    matches = float(counts.mean())
     number = int(np.clip(_SAMPLED_NEIGHBORS / matches, _FEWEST_QUERIES, _MOST_QUERIES))
     queries = len(task.queries)
     sample = np.random.default_rng(seed).choice(queries, min(number, queries), replace=False)

@@ -147,8 +147,8 @@ def ranking_scores(
     - `mrr@k = 1 / i` for the first hit i ≤ k, and 0 without one
     - `precision@k = (1/k) Σ_{i≤k} hit_i`
 
-    Each score is the mean over the queries with a relevant item. NaN if no query has one. The gain
-    is that of the relation: 1 for a relevant item, or a graded number (`Relation.gains`).
+    Each score is the mean over the queries with a relevant item. The gain is that of
+    the relation: 1 for a relevant item, or a graded number (`Relation.gains`).
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -189,7 +189,7 @@ def ranking_scores(
                 first.sum(),
                 hits[:, :k].mean(axis=1).sum(),
             )
-    means = totals / len(rows) if len(rows) else np.full_like(totals, np.nan)
+    means = totals / len(rows)
     names = ("ndcg", "mrr", "precision")
     return {
         f"{name}@{k}": float(score)

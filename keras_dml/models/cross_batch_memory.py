@@ -293,9 +293,12 @@ class CrossBatchMemory(ModelAround):
         if not self._watched.parts:
             return
         terms: list[tuple[float, Candidates | None]] = []
-        terms += [(1.0, None)] if self.batch_term or candidates is None else []
         terms += [] if candidates is None else [(self.weight, candidates)]
-        parts = [(weight, self.loss.parts(y, y_pred, each)) for weight, each in terms]
+        terms += [(1.0, None)] if self.batch_term or candidates is None else []
+        parts = [
+            (weight, self.loss.parts(y, y_pred, *(() if each is None else (each,))))
+            for weight, each in terms
+        ]
         for metric in self._watched.parts:
             which = ("tightness", "contrastive").index(metric.part)
             values = [weight * both[which] for weight, both in parts]

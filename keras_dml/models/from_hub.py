@@ -49,7 +49,10 @@ def from_hub(name: StrPath, revision: str | None = None, trust_code: bool = Fals
             # One request of ten seconds. A download of a silent Hub would try for minutes.
             address = huggingface_hub.hf_hub_url(repository, MODEL_FILE, revision=revision)
             huggingface_hub.get_hf_file_metadata(address)
-        except Exception:
+        except Exception as error:
+            answer = getattr(error, "response", None)
+            if answer is not None and answer.status_code < 500:
+                raise  # for example, the repository does not exist
             cached = huggingface_hub.try_to_load_from_cache(
                 repository, MODEL_FILE, revision=revision
             )

@@ -202,6 +202,8 @@ class _Dataset:
         """Raise an error without a connection, which tensorflow-datasets retries for minutes."""
         import requests  # tensorflow-datasets requires it
 
+        if os.path.isdir(os.path.join(self._root, "downloads")):
+            return  # its archives can be there
         for url in list(self.builder.url_infos or ())[:1]:
             try:
                 requests.head(url, timeout=_TIMEOUT)

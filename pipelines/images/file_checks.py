@@ -104,7 +104,7 @@ def _png_chunks(encoded: bytes) -> Iterator[tuple[bytes, memoryview]]:
 
 def _text_start(kind: bytes, data: memoryview) -> int:
     """Return the place of the compressed bytes in a text or color profile."""
-    found = bytes(data[:_STEP])
+    found = bytes(data if kind == b"iTXt" else data[:_STEP])
     # A name, 0, and the method. A text in UTF-8 has the flag, the method, and two more names.
     start = found.find(0) + 2
     if kind == b"iTXt":

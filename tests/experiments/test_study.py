@@ -94,6 +94,11 @@ def test_two_processes_in_one_folder_share_the_runs(recipes, monkeypatch, capsys
     assert capsys.readouterr().out.count("waiting for another process: good, seed 0\n") == 1
 
 
+def recipes_of(words):
+    """Return the recipes of a command line."""
+    return words[0].partition("=")[2].split(",")
+
+
 def test_a_second_study_shares_the_folder_only_with_the_same_flags(recipes, monkeypatch, capsys):
     words, started, output = recipes
     first, codes = study.run_recipe, []
@@ -103,7 +108,7 @@ def test_a_second_study_shares_the_folder_only_with_the_same_flags(recipes, monk
         if len(started) == 1:
             # A second process begins. It finds the folder of this run locked, but not the others.
             codes.append(command(*words, "--seeds=2", "--epochs=3"))
-            with held_by_equal_commands(output, ["--epochs=2", "4"]):
+            with held_by_equal_commands(output, [*recipes_of(words), "--epochs=2", "4"]):
                 codes.append(0)
 
     monkeypatch.setattr(study, "run_recipe", run)

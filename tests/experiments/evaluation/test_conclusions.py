@@ -106,3 +106,13 @@ def test_raw_pixels_that_are_better():
         assert not below_raw_pixels(rows | {"embedding, cosine": {"recall@1": own}})
     missing = {"raw pixels, cosine": {"recall@1": None}, "raw pixels, photo to catalog, cosine": {}}
     assert not below_raw_pixels({"embedding, cosine": {"recall@1": 0.1}} | missing)
+
+
+def test_scores_that_do_not_exist_lead_to_no_sentence():
+    """As with a gallery that has an image of no query's class."""
+    nothing = {key: [[0.0], [0]] for key in HIGH}
+    assert training_gain({"embedding": nothing, UNTRAINED: nothing}) == ""
+    for row in ({}, {"recall@1": None}, {"recall@1": float("nan")}):
+        rows = {"embedding, cosine": row, "raw pixels, cosine": {"recall@1": 0.5}}
+        assert below_raw_pixels(rows) == ""
+    assert below_raw_pixels({"embedding, cosine": {"recall@1": 0.0}}) == ""

@@ -155,6 +155,10 @@ def test_workers_are_not_reached_through_a_proxy(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": workers}, "task": task}))
     read_cluster("multi_worker")
     assert os.environ["no_proxy"] == "intranet,127.0.0.1,host1,::1"
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.setenv("NO_PROXY", "elsewhere")
+    read_cluster("multi_worker")
+    assert os.environ["no_proxy"].startswith("elsewhere,127.0.0.1")
     assert "no_grpc_proxy" not in os.environ
 
 

@@ -347,3 +347,15 @@ def test_the_mean_with_sample_weights_is_divided_by_their_sum(weights):
     w = np.broadcast_to(1.0 if weights is None else weights, 6)
     expected = np.sum(w * values) / np.sum(w) if w.any() else 0.0
     assert float(loss(OF_QUERIES, QUERIES, weights)) == pytest.approx(expected)
+
+
+def test_a_scale_counts_for_candidates_that_are_the_queries():
+    class Similarity(losses.PairLoss):
+        normalize = False
+
+        def compute_pair_parts(self, pairs):
+            sums = keras.ops.sum(pairs.similarities(), axis=-1)
+            return sums, keras.ops.zeros_like(sums)
+
+    z, labels = keras.ops.convert_to_tensor(np.eye(3, dtype="float32")), np.arange(3)
+    assert float(Similarity().between(labels, z, labels, z, scale=5.0)) == 5.0

@@ -274,6 +274,13 @@ def test_an_unknown_argument_names_the_nearest():
 
     assert Mine(power=3).power == 3
 
+    class Broken(Mine):
+        def __init__(self, **options):
+            super().__init__(power=len(options["power"]))
+
+    with pytest.raises(TypeError, match="has no len"):
+        Broken(power=3)
+
 
 @pytest.mark.parametrize(
     ("name", "ours"),
