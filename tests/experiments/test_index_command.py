@@ -1,6 +1,7 @@
 """`experiments.index`: command lines, results, and errors."""
 
 import json
+import os
 import shutil
 import sys
 
@@ -285,6 +286,17 @@ def test_an_image_folder_that_disappears_stops_the_command(
     assert command() == 0
     assert load_index(output / "index").num_items == len(NAMES) + 9
     assert not (output / "skipped.txt").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
+def test_names_that_are_not_utf_8_are_counted_and_listed(output, photos, command, caplog):
+    for number in range(20):
+        copy = os.fsencode(photos) + b"/%d\xff.png" % number
+        shutil.copy(next(photos.rglob("*.png")), copy)
+    assert command() == 0
+    [said] = [record.getMessage() for record in caplog.records if "UTF-8" in record.getMessage()]
+    assert "20 files" in said and said.count(".png") == 3
+    assert len(skipped(output)) == 20
 
 
 def test_names_of_skipped_files_are_escaped_and_can_be_read_back(output, photos, command):

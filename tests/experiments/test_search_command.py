@@ -40,6 +40,17 @@ def test_neighbors_are_printed(index, tmp_path, capsys):
     assert len(queries) == 2 or lines[11].endswith("caf?.png")
 
 
+def test_more_results_than_images_are_noted(index, tmp_path, capsys):
+    picture(1).save(tmp_path / "one.png")
+    words = [f"--index={index}", f"--query={tmp_path / 'one.png'}", "--json"]
+    assert command(*words, "--k=10") == 0
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)["answers"][0]["neighbours"]) == 5
+    assert printed.err == "note: k is 5, the number of images, not 10\n"
+    assert command(*words) == 0  # the default is no request
+    assert capsys.readouterr().err == ""
+
+
 def test_a_folder_of_queries(index, tmp_path, capsys):
     write_photos(tmp_path / "asked", ["b.png", "in/a.png"])
     (tmp_path / "asked" / "c.jpg").write_text("not an image")
