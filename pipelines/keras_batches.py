@@ -43,7 +43,8 @@ class BalancedDataset(keras.utils.PyDataset, DataAdapter):
         workers: Number of threads that decode the images of a batch.
         steps_per_epoch: Number of batches of an epoch. None: the sampler's `steps_per_epoch`. The
             dataset of a sampler without this attribute has no end, so `fit` needs its argument
-            `steps_per_epoch`. Larger values of that argument end with this number.
+            `steps_per_epoch`. Larger values of that argument end with this number. With 1, `fit` of
+            a model that is not built yet can skip the first batch, from which Keras builds it.
 
     Raises:
         ValueError, TypeError: As for `training_batches`.

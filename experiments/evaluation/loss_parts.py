@@ -22,7 +22,7 @@ def check_loss_parts(names: Sequence[str], images: int) -> None:
 
     Raises:
         UsageError: There are too many images, or a loss has another input than embeddings.
-        ArgumentError: There is no loss of a name.
+        ArgumentError: A name is not the name of a loss.
     """
     if names and images > _MOST_IMAGES:
         raise UsageError(
