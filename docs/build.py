@@ -27,12 +27,12 @@ MODULES = {
     "keras_dml.mining": "Mining",
     "keras_dml.metrics": "Metrics",
     "keras_dml.relations": "Relations",
+    "keras_dml.layers": "Layers",
     "keras_dml.models": "Models",
     "keras_dml.callbacks": "Callbacks",
     "keras_dml.optimizers": "Optimizers",
     "keras_dml.retrieval": "Retrieval",
     "keras_dml.export": "Export",
-    "keras_dml.similarity": "TensorFlow Similarity",
     "pipelines": "Pipelines",
 }
 _TITLE_ONLY = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n"
@@ -57,7 +57,7 @@ SECTIONS = {
     ]),
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
-        "results/information", "results/papers", "results/serving",
+        "results/information", "results/papers", "results/relations", "results/serving",
         "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
@@ -68,7 +68,6 @@ def main() -> int:
     """Write the pages to the source folder, and run Sphinx."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.path.insert(0, str(ROOT))
-    import keras  # noqa: F401  # first, so that keras_dml imports its losses
 
     for folder in (SOURCE, SITE):
         shutil.rmtree(folder, ignore_errors=True)
@@ -126,13 +125,7 @@ def _typeset(page: str) -> str:
 def _write_reference() -> None:
     """Write a page for each module, and for each loss."""
     for module, title in MODULES.items():
-        names = [module]
-        if module == "keras_dml.similarity":  # loads its modules on first access
-            package = importlib.import_module(module)
-            names += [f"{module}.{name}" for name in package.__all__ if not name.startswith("_")]
-        entry = "\n".join(
-            _directive(f"automodule:: {name}", ":members:", ":imported-members:") for name in names
-        )
+        entry = _directive(f"automodule:: {module}", ":members:", ":imported-members:")
         _write(f"api/{module.split('.')[-1]}", f"# {title}\n\n{entry}")
     losses = SOURCE / "api" / "losses.md"
     _write("api/losses", f"{losses.read_text('utf-8')}\n{_losses()}")
@@ -166,21 +159,19 @@ def _directive(name: str, *options: str) -> str:
 
 def _flags() -> str:
     """Return a page with the flags of all commands."""
-    from experiments.options.declaration import declarations
-    from experiments.options.help import shown
+    from experiments.options.declared import declarations, shown
 
     for path in sorted((ROOT / "experiments").rglob("*.py")):
         if re.search(r"^    command = ", path.read_text("utf-8"), re.MULTILINE):
             importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     found: dict[str, dict[str, list[str]]] = {}
-    for options in _subclasses(importlib.import_module("experiments.options.declaration").Options):
+    for options in _subclasses(importlib.import_module("experiments.options.declared").Options):
         if not options.command or options.__name__.startswith("_"):
             continue
         command = options.command.removeprefix("experiments.")
         for name, (_, _, flag) in declarations(options).items():
-            text = flag.text if isinstance(flag.text, str) else flag.text()
             default = shown(flag.default)
-            entry = f"{text.strip()}\n\nDefault: {f'`{default}`' if default else 'none'}."
+            entry = f"{flag.description}\n\nDefault: {f'`{default}`' if default else 'none'}."
             if flag.choices:
                 entry += f" One of {', '.join(f'`{word}`' for word in flag.choices)}."
             commands = found.setdefault(name, {}).setdefault(entry, [])

@@ -9,7 +9,7 @@ var Scorer = {
     const parts = title.toLowerCase().split(".");
     const name = parts.at(-1);
     const matched = words.filter((word) => name.includes(word)).join("").length;
-    // Methods, and the names of TensorFlow Similarity, have four parts or more.
+    // Methods have four parts or more.
     return matched ? 20 + (100 * matched) / name.length - 50 * Math.max(0, parts.length - 3) : score;
   },
   objNameMatch: 11,

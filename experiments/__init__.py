@@ -14,7 +14,7 @@ import warnings
 __all__ = ["prepare_command", "typed"]
 
 # Import names of the packages in the extra `run` that every command can need.
-_NEEDED = ("filelock", "matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
+_NEEDED = ("absl", "filelock", "matplotlib", "PIL", "sklearn", "tensorflow", "tqdm")
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # At the start of a command line in a message, not in a path.
 _COMMAND = re.compile(r"(?<![\w./-])keras-dml (?=[a-z])")

@@ -10,7 +10,7 @@ from experiments.evaluation.tables import text_table
 from experiments.options import FindingsError, UsageError, parse, run_command
 
 if TYPE_CHECKING:
-    from experiments.evaluation.table_embedder import IdentifiedEmbedder
+    from experiments.evaluation.embed import IdentifiedEmbedder
     from pipelines import ImageTable
 
 
@@ -25,11 +25,16 @@ def main(argv: list[str]) -> None:
         options = parse(AuditOptions, [argv[0], f"--flagfile={flag_file_of(source)}", *argv[1:]])
     import numpy as np
 
-    from experiments.evaluation.audited_images import audited_images, images_of_file
-    from experiments.evaluation.findings import find, lines_of, write_findings
+    from experiments.evaluation.audit import (
+        audited_images,
+        find,
+        images_of_file,
+        lines_of,
+        write_findings,
+    )
+    from experiments.evaluation.embed import embed_table
+    from experiments.evaluation.embedded_sets import EmbeddedSet
     from experiments.evaluation.held_folder import held
-    from experiments.evaluation.labeled_embeddings import EmbeddedSet
-    from experiments.evaluation.model_embeddings import embed_table
     from experiments.pages.audit_page import write_audit_page
 
     if options.run:
@@ -69,9 +74,9 @@ def main(argv: list[str]) -> None:
 
 def _images_and_model(options: AuditOptions) -> tuple[dict[str, ImageTable], IdentifiedEmbedder]:
     """Return the images of the run by their sets, and its kept model."""
-    from experiments.evaluation.model_embeddings import keras_model
-    from experiments.training.made_of import images_of_run
+    from experiments.evaluation.embed import keras_model
     from experiments.training.run_files import kept_model
+    from experiments.training.run_images import images_of_run
 
     # A user may delete the images that an audit finds, and audit again.
     split = images_of_run(options.source, options, data_dir_moves=True, refuses=False)

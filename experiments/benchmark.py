@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments import options
-from experiments.benchmarks import end_to_end, losses, relations, retrieval
+from experiments.benchmarks import end_to_end, losses, retrieval
 
 BENCHMARKS: dict[str, tuple[type[options.Options], Callable[[Any], Iterator[str]]]] = {
     "losses": (losses.LossesOptions, losses.measure),
     "end_to_end": (end_to_end.EndToEndOptions, end_to_end.measure),
     "retrieval": (retrieval.RetrievalOptions, retrieval.measure),
-    "relations": (relations.RelationsOptions, relations.measure),
 }
 """The options of each benchmark, and the function that yields the lines of its table."""
 

@@ -11,18 +11,18 @@ from experiments.options import (
     Options,
     RunOptions,
     UsageError,
+    check_together,
     option,
     parse,
-    registries,
+    registry_flags,
     run_command,
 )
-from experiments.options.together import check_together
 
 if TYPE_CHECKING:
     import numpy as np
 
     from keras_dml._common.types import Metric
-    from keras_dml.metrics import Verification
+    from keras_dml.metrics import VerificationResult
 
 # The rates among which the command chooses, and the true match rate that it asks for.
 _RATES = (0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
@@ -65,7 +65,7 @@ on, such as the test classes of a run. More classes give narrower intervals.
     saved_model: pathlib.Path | None = option(None, needs="embeddings")
     false_match_rate: float | None = option(None, "Threshold")
     metric: str = option(
-        "cosine", "Threshold", choices=registries.words("keras_dml._common.types.METRICS")
+        "cosine", "Threshold", choices=registry_flags.words("keras_dml._common.types.METRICS")
     )
 
 
@@ -97,7 +97,7 @@ def _source(options: CalibrateOptions) -> _Source:
         labels = np.array(gallery.columns.class_names)
         model = pathlib.Path(gallery.description.saved_model)
         return _Source(gallery.index.embeddings_of(gallery.paths), labels, path, model)
-    from experiments.evaluation.labeled_embeddings import embeddings_from_file
+    from experiments.evaluation.embedded_sets import embeddings_from_file
     from experiments.evaluation.result import FLAGS_FILE
 
     saved_model = options.saved_model and options.saved_model.expanduser()
@@ -118,7 +118,7 @@ def _source(options: CalibrateOptions) -> _Source:
     return _Source(queries.embeddings, queries.labels, path, saved_model)
 
 
-def _verified(source: _Source, options: CalibrateOptions) -> Verification:
+def _verified(source: _Source, options: CalibrateOptions) -> VerificationResult:
     """Verify the pairs at one rate: the rate of the options, or the recommended rate."""
     from experiments.evaluation.calibration import check_rate, negative_pairs
     from experiments.evaluation.tables import text_table

@@ -9,13 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from experiments.evaluation.evaluate_options import EvaluateOptions
-from experiments.options import UsageError, parse, run_command
-from experiments.options.together import check_together
-from experiments.options.values import whole_numbers
+from experiments.options import UsageError, check_together, parse, run_command
+from experiments.options.conversions import whole_numbers
 
 if TYPE_CHECKING:
-    from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
-    from experiments.evaluation.table_embedder import IdentifiedEmbedder
+    from experiments.evaluation.embed import IdentifiedEmbedder
+    from experiments.evaluation.embedded_sets import EmbeddedSets
     from pipelines import ImageTable
 
 
@@ -33,12 +32,11 @@ def main(argv: list[str]) -> None:
     elif options.dataset is None and options.data_dir is not None:
         dataset = "table" if pathlib.Path(options.data_dir).is_file() else "folder"
         options = dataclasses.replace(options, dataset=dataset)
-    from experiments.evaluation.evaluated import result_of
+    from experiments.evaluation.embed import embed
+    from experiments.evaluation.embedded_sets import check_matches, embeddings_from_file
+    from experiments.evaluation.evaluated import check_loss_parts, result_of
     from experiments.evaluation.evaluators import related_classes
     from experiments.evaluation.held_folder import held
-    from experiments.evaluation.labeled_embeddings import check_matches, embeddings_from_file
-    from experiments.evaluation.loss_parts import check_loss_parts
-    from experiments.evaluation.model_embeddings import embed
     from experiments.evaluation.result import REPORT
     from experiments.options.data import recall_at
     from experiments.pages.page import add_link
@@ -93,9 +91,9 @@ def _tables(options: EvaluateOptions) -> tuple[dict[str, ImageTable], int, str]:
 
     Also return how many classes are training classes, and which classes are evaluated, in words.
     """
-    from experiments.evaluation.model_embeddings import classes_line, evaluated_tables
+    from experiments.evaluation.embed import classes_line, evaluated_tables
     from experiments.options import data as options_data
-    from experiments.training.made_of import images_of_run
+    from experiments.training.run_images import images_of_run
 
     if options.kind == "run":
         data = images_of_run(options.source, options, data_dir_moves=False, refuses=True)
@@ -110,12 +108,12 @@ def _models(
     options: EvaluateOptions, tables: dict[str, ImageTable]
 ) -> tuple[IdentifiedEmbedder, IdentifiedEmbedder | None]:
     """Return the embedder, and the embedder of the gallery and the catalog if it is another."""
-    from experiments.evaluation import model_embeddings
+    from experiments.evaluation.embed import backbone_model, keras_model, saved_model, text_model
     from experiments.evaluation.texts import text_transform
     from experiments.options import data as described
     from experiments.training.encoders import pooled_backbone
-    from experiments.training.made_of import options_of_run
     from experiments.training.run_files import kept_candidate_model, kept_model
+    from experiments.training.run_images import options_of_run
 
     kind, source = options.kind, options.source
     candidates: str | pathlib.Path | None = options.candidate_model
@@ -125,26 +123,26 @@ def _models(
             f"but got split={options.split} of dataset={options.dataset}."
         )
     if kind == "saved_model":
-        return model_embeddings.saved_model(source, options, tables["queries"]), None
+        return saved_model(source, options, tables["queries"]), None
     if kind == "backbone":
         image_size = options.image_size
         if line := described.native_size_line(options.backbone, options.weights, image_size):
             print(line)
         backbone = pooled_backbone(options, image_size)
-        return model_embeddings.backbone_model(backbone, options, options.backbone), None
+        return backbone_model(backbone, options, options.backbone), None
     flag = "candidate_model"
     if kind == "run":
         source, candidates, flag = kept_model(source), kept_candidate_model(source), kind
     candidate_model = None
     texts = text_transform(options_of_run(options.source)) if kind == "run" else None
     if candidates and texts is not None:
-        candidate_model = model_embeddings.text_model(candidates, options, texts)
+        candidate_model = text_model(candidates, options, texts)
     elif candidates:
-        candidate_model = model_embeddings.keras_model(candidates, options, flag)
-    return model_embeddings.keras_model(source, options, kind), candidate_model
+        candidate_model = keras_model(candidates, options, flag)
+    return keras_model(source, options, kind), candidate_model
 
 
-def _prefixes(options: EvaluateOptions, embedded: LabeledEmbeddings) -> list[int]:
+def _prefixes(options: EvaluateOptions, embedded: EmbeddedSets) -> list[int]:
     """Return the lengths of the prefixes that are scored too."""
     if options.matryoshka is None:
         return []

@@ -7,11 +7,10 @@ import os
 import pathlib
 import sys
 
-from experiments.options import RunOptions, given_words, option, parse, run_command
-from experiments.options.registries import words
+from experiments.options import RunOptions, check_together, given_words, option, parse, run_command
+from experiments.options.conversions import normal_path
+from experiments.options.registry_flags import words
 from experiments.options.run_options import CodeOptions, ImageLimitOptions
-from experiments.options.together import check_together
-from experiments.options.values import normal_path
 
 _MODEL = "Model"
 _OVERRIDING = (
@@ -33,13 +32,11 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
         format: Format of the export. saved_model: TensorFlow. onnx: onnxruntime, NVIDIA's Triton,
             and others (extra onnx). openvino: Intel's processors (extra openvino). litert: phones,
             with built-in operations of LiteRT (extra litert).
-        int8: Use 8-bit integers: about a quarter of the size.
-        examples: int8: number of the run's training images that set the integers' scales.
         data_dir: Folder of the run's dataset, if it has moved.
         outside_paths: table: also read images with absolute paths and paths out of the table's
             folder (..). Only for tables that you trust. Flag files cannot set it.
         eval_batch_size: Images per batch.
-        output_dir: Output folder. Default: RUN/exports/FORMAT, or FORMAT-int8.
+        output_dir: Output folder. Default: RUN/exports/FORMAT.
         to: hf:USER/NAME: upload the export, the run's .keras file, the model card, and the
             threshold to a repository of the Hugging Face Hub (extra hf). A new repository is
             private.
@@ -50,7 +47,7 @@ class ExportOptions(CodeOptions, ImageLimitOptions):
     intro = """Export the kept model of a run to a format for other servers and phones.
 
   keras-dml export --run=runs/glyphs-seed0 --format=onnx
-  keras-dml export --run=runs/glyphs-seed0 --format=litert --int8
+  keras-dml export --run=runs/glyphs-seed0 --format=litert
 
 The export takes decoded images, float32 [n, size, size, 3] of RGB in 0..255, and returns embeddings
 [n, d]. saved_model also takes the bytes of image files. The command then embeds the run's test
@@ -64,8 +61,6 @@ the lost recall, and the time per image, and writes a model card.
     format: str = option(
         None, choices=words("experiments.exporting.formats.FORMATS"), required=True
     )
-    int8: bool = option(False)
-    examples: int = option(200, lower_bound=1, needs="int8")
     data_dir: str | None = option(None, _MODEL, convert=normal_path)
     outside_paths: bool = option(False, _MODEL, command_line_only=True)
     eval_batch_size: int = option(64, _MODEL, lower_bound=1)
@@ -92,12 +87,10 @@ def main(argv: list[str]) -> None:
     from experiments.exporting import hub
     from experiments.exporting.exported_run import Export, export_run
 
-    name = f"{options.format}-int8" if options.int8 else options.format
-    output = options.run / "exports" / name
+    output = options.run / "exports" / options.format
     if options.output_dir:
         output = pathlib.Path(options.output_dir).expanduser()
-    examples = options.examples if options.int8 else 0
-    export = Export(options.run, of_run, options.format, examples, output)
+    export = Export(options.run, of_run, options.format, output)
     target = None if options.to is None else hub.check_target(options.to, options.index)
     print(export_run(export), flush=True)
     if target is not None:

@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from experiments.options import parse, run_command
-from experiments.options.values import absolute_place
+from experiments.options.conversions import absolute_place
 from experiments.searching import index_folder
-from experiments.searching.addresses import locked_store, open_store, parsed_address
+from experiments.searching.addresses import locked_store, parsed_address
 from experiments.searching.index_options import IndexOptions, check_index
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     from experiments.searching.columns import import_csv
     from experiments.searching.images import ImageFolder
     from experiments.searching.index_building import saved_backbone, update_index
-    from experiments.searching.store import check_store, images_to_store
+    from experiments.searching.store import check_store, images_to_store, open_store
 
     images = ImageFolder(absolute_place(options.images))
     files = images.files()

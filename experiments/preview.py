@@ -37,7 +37,7 @@ The command has all flags of keras-dml run, so you can preview any of its comman
 """
 
     output: str | None = option(None)
-    rows: int = option(8, lower_bound=1, former="images")
+    rows: int = option(8, lower_bound=1)
     crops: int = option(7, lower_bound=1)
 
 
@@ -45,8 +45,8 @@ def main(argv: list[str]) -> None:
     """Load the data, apply both transforms, write one picture."""
     options = parse(PreviewOptions, argv)
     output = options.output or f"{options.name}-preview.png"
-    from experiments.evaluation.query_order import choose_queries
     from experiments.options import data
+    from experiments.pages.query_order import choose_queries
     from pipelines import find_bad_images
 
     table = data.load(options).train

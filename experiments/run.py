@@ -6,8 +6,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from experiments.options import RunOptions, parse, run_command
-from experiments.options.together import check_together
+from experiments.options import RunOptions, check_together, parse, run_command
 from experiments.training.cluster import read_cluster
 
 if TYPE_CHECKING:

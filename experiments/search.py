@@ -14,10 +14,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from experiments.options import UsageError, one_line, option, parse, run_command
+from experiments.options import UsageError, check_together, one_line, option, parse, run_command
+from experiments.options.conversions import absolute, absolute_place
 from experiments.options.run_options import ImageLimitOptions
-from experiments.options.together import check_together
-from experiments.options.values import absolute, absolute_place
 from experiments.searching.addresses import is_address, parsed_address
 from experiments.searching.answer import GROUP_SIMILARITY, Answer, Conditions, answers_text, json_of
 from keras_dml._common.extras import needing

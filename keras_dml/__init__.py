@@ -1,33 +1,42 @@
 """Deep metric learning for Keras 3: losses, models, optimizers, metrics, retrieval, serving.
 
-`import keras_dml` needs only Keras and NumPy, on any backend. It also imports the losses of
-`keras_dml.addons`, so that Keras can load every class in a `.keras` file. `keras_dml.retrieval`,
-`.export`, and `.similarity` are imported on first access, and TensorFlow and ScaNN on first use. If
-one of them is not installed, the error names the extra to install. `import pipelines` uses only
-`keras_dml._common`, and does not import Keras.
+It needs only Keras and NumPy, on any backend. As soon as Keras or one of the modules is imported,
+all modules are whose classes Keras can load from a `.keras` file. `keras_dml.retrieval` and
+`.export` are imported on first access, and TensorFlow and ScaNN on first use. If one of them is not
+installed, the error names the extra to install. `import keras_dml` by itself imports no Keras,
+because `pipelines` uses only `keras_dml._common`.
 """
 
+import importlib
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from keras_dml._common.exports import lazy_modules
-from keras_dml._common.extras import importing_keras
+from keras_dml._common.keras_import import AfterKeras
 
 if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
-    from keras_dml import export, retrieval, similarity
+    from keras_dml import (
+        addons,
+        callbacks,
+        export,
+        layers,
+        losses,
+        metrics,
+        mining,
+        models,
+        optimizers,
+        relations,
+        retrieval,
+    )
 
-# `pipelines` and the commands import `_common` from here, without Keras.
-if "keras" in sys.modules or not {"pipelines", "experiments"} & set(sys.modules):
-    with importing_keras():
-        import keras  # noqa: F401
-    from keras_dml import addons, callbacks, losses, metrics, mining, models, optimizers, relations
-
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "addons",
     "callbacks",
     "export",
+    "layers",
     "losses",
     "metrics",
     "mining",
@@ -35,7 +44,29 @@ __all__ = [
     "optimizers",
     "relations",
     "retrieval",
-    "similarity",
 ]
 
-__getattr__, __dir__ = lazy_modules(__name__, __all__)
+_attribute, __dir__ = lazy_modules(__name__, __all__)
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name == "similarity":
+        importlib.import_module(f"{__name__}.similarity")  # raises an error with its replacement
+    return _attribute(name)
+
+
+_ON_FIRST_ACCESS = {"export", "retrieval"}
+
+
+def _import_modules() -> None:
+    """Import the modules whose classes Keras must know to load a file."""
+    for name in __all__:
+        if name not in _ON_FIRST_ACCESS:
+            importlib.import_module(f"{__name__}.{name}")
+
+
+if "keras" in sys.modules:
+    _import_modules()
+else:
+    _without = ("keras_dml._common", "keras_dml._files", "keras_dml.similarity")
+    sys.meta_path.insert(0, AfterKeras(__name__, _without, _import_modules))

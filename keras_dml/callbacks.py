@@ -16,7 +16,6 @@ from keras_dml import relations
 from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole, check_wholes
 from keras_dml._common.collapse import mean_unit_distance, nearly_equal, nearly_equal_sentence
-from keras_dml._common.deprecation import renamed_arguments, warn_renamed
 from keras_dml._common.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -82,8 +81,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         relation: Which images are relevant, a relation of `keras_dml.relations`. The labels of
             `dataset` and `gallery` are then the relation's labels.
         neighbors: "auto", "exact", or "scann", as in `metrics.evaluate`: from 200,000 images on,
-            "auto" selects ScaNN. The logs then have the certificate of each score, for example
-            `val_recall@1/exact`, `val_recall@1/exact_low`, and `val_recall@1/exact_high`.
+            "auto" selects ScaNN's tree. The logs then have the certificate of each score, for
+            example `val_recall@1/exact`, `val_recall@1/exact_low`, and `val_recall@1/exact_high`.
 
     Raises:
         TypeError, ValueError: An argument is invalid. During `fit`: the model does not return
@@ -91,7 +90,6 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             another image of its class to find.
     """
 
-    @renamed_arguments(distance="metric")
     def __init__(
         self,
         dataset: _Dataset,
@@ -122,12 +120,6 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         self.neighbors: Neighbors = neighbors
         self.embedding_model = embedding_model
         self._distances: list[float] = []  # `mean_unit_distance` of the last evaluations
-
-    @property
-    def distance(self) -> Metric:
-        """Deprecated name of `metric`."""
-        warn_renamed("RetrievalEvaluation.distance", "metric")
-        return self.metric
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Embed one batch of each set, so that mismatches fail before the first epoch.
@@ -188,7 +180,8 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             ValueError: As in `RetrievalEvaluation`. Also without a model, before `fit` and without
                 `embedding_model`.
         """
-        from keras_dml.metrics.approximate import approximate_scores, takes_scann
+        from keras_dml.metrics.neighbors import engine_of
+        from keras_dml.metrics.retrieval_scores import approximate_scores
 
         found = [array for batches in self._sets for array in self._embeddings(batches)]
         if not all(np.isfinite(rows).all() for rows in found[::2]):
@@ -197,9 +190,9 @@ class RetrievalEvaluation(keras.callbacks.Callback):
         rows, labels, *gallery = found
         self._warn_if_nearly_equal(rows)
         sets: dict[str, Any] = dict(zip(("gallery", "gallery_labels"), gallery))
-        by_scann = takes_scann(self.neighbors, rows, sets.get("gallery"))
+        engine = engine_of(self.neighbors, rows, sets.get("gallery"))
         scores = approximate_scores(
-            rows, labels, self.ks, self.metric, **sets, relation=self.relation, by_scann=by_scann
+            rows, labels, self.ks, self.metric, **sets, relation=self.relation, engine=engine
         )
         return scores.named(self.prefix)
 
@@ -304,7 +297,7 @@ class StopAtNaN(keras.callbacks.Callback):
     has seen, for the first of these causes, and logs it in one line:
 
     1. `y_pred` is outside [−1, 1], but the loss takes cosines to proxies. A `Dense` layer is in the
-       place of a `keras_dml.models.ProxyHead`.
+       place of a `keras_dml.layers.ProxyHead`.
     2. A class id is out of range, or another error that the loss raises outside of `fit`.
     3. The batch contains NaN or infinity.
     4. The weights contain NaN or infinity: before the epoch, or because the training diverged.

@@ -29,7 +29,7 @@ from keras_dml._pairwise.negatives import (
     distance_weighted,
     fixed_noise,
 )
-from keras_dml._pairwise.pairs import Pairs, Strategy
+from keras_dml._pairwise.pairs import MiningLike, Pairs, Strategy
 from keras_dml._pairwise.search import next_larger
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "EasyPositive",
     "Hard",
     "Mining",
+    "MiningLike",
     "MultiSimilarity",
     "SemiHard",
     "Strategy",

@@ -21,10 +21,28 @@ from keras_dml._backend import private
 from keras_dml._backend.configured import Configured, ConfiguredValue
 from keras_dml._backend.replicas import place_among_replicas, sum_over_replicas
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
+from keras_dml._common.deprecation import renamed_names
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.types import Tensor
 
-__all__ = ["SGD", "Adam", "AdamW", "RMSprop", "WarmCosine", "multipliers"]
+__all__ = [
+    "CoupledAdam",
+    "CoupledRMSprop",
+    "CoupledSGD",
+    "LayerwiseAdamW",
+    "WarmCosine",
+    "multipliers",
+]
+
+
+# Until 0.2, the names were Keras's, whose optimizers take other arguments. Files still have them.
+__getattr__ = renamed_names(
+    __name__,
+    SGD="CoupledSGD",
+    Adam="CoupledAdam",
+    AdamW="LayerwiseAdamW",
+    RMSprop="CoupledRMSprop",
+)
 
 
 # The mixin precedes a Keras optimizer in the bases, which has all methods that it calls.
@@ -55,7 +73,7 @@ class _Recipe(Configured, _Base):
         if self.weight_decay:
             advice = (
                 "Keras decays all variables at one rate. Use coupled_weight_decay, or "
-                "decoupled_weight_decay of AdamW."
+                "decoupled_weight_decay of LayerwiseAdamW."
             )
             raise argument_error("weight_decay", "left out", self.weight_decay, advice=advice)
         if not isinstance(learning_rate_multipliers, Mapping | None):
@@ -124,8 +142,8 @@ class _VelocitySGD(keras.optimizers.SGD):
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * step)
 
 
-@keras.saving.register_keras_serializable("keras_dml")
-class SGD(_Recipe, _VelocitySGD):
+@keras.saving.register_keras_serializable("keras_dml", "SGD")
+class CoupledSGD(_Recipe, _VelocitySGD):
     """`keras.optimizers.SGD` with coupled weight decay: the gradient becomes `g + λ w`.
 
     The momentum μ has two forms. They are equal at a constant learning rate. When the rate changes,
@@ -139,7 +157,7 @@ class SGD(_Recipe, _VelocitySGD):
         >>> dense = keras.layers.Dense(2)
         >>> dense.build((None, 4))
         >>> factors = multipliers(dense, 0.1)
-        >>> optimizer = SGD(0.1, momentum=0.9, learning_rate_multipliers=factors)
+        >>> optimizer = CoupledSGD(0.1, momentum=0.9, learning_rate_multipliers=factors)
 
     Args:
         learning_rate: A rate or a schedule.
@@ -177,23 +195,23 @@ class SGD(_Recipe, _VelocitySGD):
         self.velocity = check_choice("velocity", velocity, ("keras", "torch"))
 
 
-@keras.saving.register_keras_serializable("keras_dml")
-class Adam(_Recipe, keras.optimizers.Adam):
+@keras.saving.register_keras_serializable("keras_dml", "Adam")
+class CoupledAdam(_Recipe, keras.optimizers.Adam):
     """`keras.optimizers.Adam` with coupled weight decay (L2 regularization, not AdamW).
 
-    Has the arguments `coupled_weight_decay`, `decayed`, and `learning_rate_multipliers` of `SGD`
-    and the arguments of `keras.optimizers.Adam`. Raises as `SGD`.
+    Has the arguments `coupled_weight_decay`, `decayed`, and `learning_rate_multipliers` of
+    `CoupledSGD`, and the arguments of `keras.optimizers.Adam`. Raises as `CoupledSGD`.
 
     Examples:
         >>> dense = keras.layers.Dense(2)
         >>> dense.build((None, 4))
         >>> factors = multipliers(dense, 0.1)
-        >>> optimizer = Adam(1e-3, learning_rate_multipliers=factors)
+        >>> optimizer = CoupledAdam(1e-3, learning_rate_multipliers=factors)
     """
 
 
-@keras.saving.register_keras_serializable("keras_dml")
-class AdamW(_Recipe, keras.optimizers.Adam):
+@keras.saving.register_keras_serializable("keras_dml", "AdamW")
+class LayerwiseAdamW(_Recipe, keras.optimizers.Adam):
     """Adam with decoupled weight decay: before each update `w ← w − lr·m·λ·w`.
 
     `m` is the variable's learning-rate multiplier, so a layer that learns slowly decays slowly.
@@ -201,16 +219,16 @@ class AdamW(_Recipe, keras.optimizers.Adam):
 
     Args:
         decoupled_weight_decay: λ ≥ 0, on the variables that `decayed` selects.
-        Others: Arguments of `Adam`, including the coupled form.
+        Others: Arguments of `CoupledAdam`, including the coupled form.
 
     Raises:
-        ValueError: As in `SGD`. Also if `decoupled_weight_decay` is below 0.
+        ValueError: As in `CoupledSGD`. Also if `decoupled_weight_decay` is below 0.
 
     Reference: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Alg. 2.
 
     Examples:
 
-        optimizer = keras_dml.optimizers.AdamW(1e-4, decoupled_weight_decay=0.05)
+        optimizer = keras_dml.optimizers.LayerwiseAdamW(1e-4, decoupled_weight_decay=0.05)
     """
 
     def __init__(self, *args: Any, decoupled_weight_decay: float = 0.004, **kwargs: Any) -> None:
@@ -220,24 +238,24 @@ class AdamW(_Recipe, keras.optimizers.Adam):
         )
 
 
-@keras.saving.register_keras_serializable("keras_dml")
-class RMSprop(_Recipe, keras.optimizers.RMSprop):
+@keras.saving.register_keras_serializable("keras_dml", "RMSprop")
+class CoupledRMSprop(_Recipe, keras.optimizers.RMSprop):
     """`keras.optimizers.RMSprop` with coupled weight decay, the optimizer of Proxy-NCA and others.
 
-    Has the arguments `coupled_weight_decay`, `decayed`, and `learning_rate_multipliers` of `SGD`
-    and the arguments of `keras.optimizers.RMSprop`. Raises as `SGD`.
+    Has the arguments `coupled_weight_decay`, `decayed`, and `learning_rate_multipliers` of
+    `CoupledSGD`, and the arguments of `keras.optimizers.RMSprop`. Raises as `CoupledSGD`.
 
     Examples:
         >>> dense = keras.layers.Dense(2)
         >>> dense.build((None, 4))
         >>> factors = multipliers(dense, 0.1)
-        >>> optimizer = RMSprop(1e-3, learning_rate_multipliers=factors)
+        >>> optimizer = CoupledRMSprop(1e-3, learning_rate_multipliers=factors)
 
     Args:
         learning_rate: A rate or a schedule.
         rho: Decay ρ of the average of squared gradients.
         momentum: Momentum, from 0 to 1.
-        Others: Arguments of `keras.optimizers.RMSprop` and `SGD`.
+        Others: Arguments of `keras.optimizers.RMSprop` and `CoupledSGD`.
     """
 
     def __init__(
@@ -312,10 +330,10 @@ def _all_replicas_finite(optimizer: keras.Optimizer, gradients: list[Tensor]) ->
 
 
 OPTIMIZERS: dict[str, type[keras.Optimizer]] = {
-    "sgd": SGD,
-    "adam": Adam,
-    "adamw": AdamW,
-    "rmsprop": RMSprop,
+    "sgd": CoupledSGD,
+    "adam": CoupledAdam,
+    "adamw": LayerwiseAdamW,
+    "rmsprop": CoupledRMSprop,
 }
 """The optimizers by the names that `--optimizer` takes."""
 

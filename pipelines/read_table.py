@@ -5,6 +5,7 @@ import dataclasses
 import io
 import os
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
+from keras_dml._common.regular_files import check_regular, most_content
 from pipelines.datasets.annotations import leads_out
 from pipelines.table import ImageTable
 from pipelines.text_files import text_bytes
@@ -102,12 +104,38 @@ def _file_columns(path: pathlib.Path) -> Any:
         with needing("parquet", "a Parquet file"):
             from pyarrow import parquet
         try:
+            _check_parquet(path)
             return parquet.read_table(path)
-        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        except ArgumentError:
+            raise
+        except (OSError, ValueError, TypeError, NotImplementedError) as error:  # of pyarrow
             raise ArgumentError(
                 f"source must be a Parquet file, but got {path} ({error})."
             ) from error
     raise argument_error("source", "a .csv, .tsv, or .parquet file", str(path))
+
+
+def _check_parquet(path: pathlib.Path) -> None:
+    """Check that the content of Parquet files is not compressed too much.
+
+    A row of a few bits can decode to a text of any length, so count the bytes of small batches.
+    """
+    from pyarrow import dataset, parquet
+
+    if not path.is_dir():
+        check_regular(path, sys.maxsize)
+    names = dataset.dataset(path, format="parquet").files
+    most = left = most_content(sum(map(os.path.getsize, names)))
+    for name in names:
+        with parquet.ParquetFile(name) as file:
+            for batch in file.iter_batches(batch_size=256, use_threads=False):
+                # A dictionary of categories is in every batch, and in memory once.
+                left -= sum(getattr(each, "indices", each).nbytes for each in batch.columns)
+                if left < 0:
+                    raise ArgumentError(
+                        f"The content of {path} must have at most {most >> 20:,} MB, but got more: "
+                        "it is compressed too much. Save it without compression."
+                    )
 
 
 def csv_columns(path: pathlib.Path, argument: str) -> dict[str, list[str]]:

@@ -2,9 +2,9 @@
 
 import codecs
 import os
-import pathlib
 
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.regular_files import MOST_TEXT, read_regular
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -14,9 +14,9 @@ def text_bytes(path: str | os.PathLike[str]) -> bytes:
 
     Raises:
         ValueError: The file is UTF-16, or its lines end with carriage returns only.
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, is not a regular file, or is larger than `MOST_TEXT`.
     """
-    content = pathlib.Path(path).read_bytes()
+    content = read_regular(path, MOST_TEXT)
     # Without a byte-order mark, UTF-16 has a zero in its first two characters, unless both are
     # outside of Latin-1.
     if content.startswith(_UTF16) or b"\0" in content[:4]:

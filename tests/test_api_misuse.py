@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from trials import Tally
 
-from keras_dml import addons, export, losses, metrics, mining, models, retrieval
+from keras_dml import addons, export, layers, losses, metrics, mining, models, retrieval
 from keras_dml._common.errors import ArgumentError
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.losses import LOSSES
@@ -85,7 +85,7 @@ EXAMPLES = {
         "model": MODEL, "path": "no/such/folder", "preprocessing": EvaluationTransform(4),
         "index": retrieval.ExactIndex(Z), "neighbors": 2,
     },
-    models.ProxyHead: {"num_classes": 3},
+    layers.ProxyHead: {"num_classes": 3},
     models.CrossBatchMemory: {"model": MODEL, "memory_size": 24},
     models.CachedGradients: {"model": MODEL, "chunk_size": 4},
     models.embedding_model: {"backbone": BACKBONE},

@@ -69,7 +69,7 @@ def test_the_help_lists_the_additions(extended):
         "smallest distance that negatives should have.",
         "stripes: Built in: stripes; the first classes train",
         "plain_convnet, small_convnet, bn_inception",
-        "--stride=1 strided: Rows between two images of a batch.",
+        "--stride: strided: Rows between two images of a batch. (default: '1')",
     ):
         assert words in said
 

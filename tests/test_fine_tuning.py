@@ -54,7 +54,9 @@ def fine_tuned(name, net, images, numbers, seed):
     some = images[::IMAGES].astype("float32")
     left = net.predict(some, verbose=0)
     np.testing.assert_allclose(embedding.predict(some, verbose=0), left, atol=1e-4 * left.max())
-    optimizer = keras_dml.optimizers.Adam(1e-3, coupled_weight_decay=1e-4, global_clipnorm=10.0)
+    optimizer = keras_dml.optimizers.CoupledAdam(
+        1e-3, coupled_weight_decay=1e-4, global_clipnorm=10.0
+    )
     if name == "cross_entropy":
         labels = np.unique([f"thing {number}" for number in numbers], return_inverse=True)[1]
         x = keras.layers.BatchNormalization(momentum=0.9)(embedding.output)

@@ -4,7 +4,7 @@ import pytest
 from loss_cases import CASES
 
 from experiments import recipes
-from experiments.options.registries import arguments
+from experiments.options.registry_flags import arguments
 from keras_dml import losses
 
 every_loss = pytest.mark.parametrize("name", losses.LOSSES)

@@ -128,7 +128,7 @@ def test_a_command_without_the_extra_run_prints_one_line(tmp_path):
 def test_the_help_of_a_run_needs_only_tensorflow(tmp_path):
     done = run_without(("jax", "torch"), ["-m", "experiments.run", "--helpfull"], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "--loss=multi_similarity" in done.stdout
+    assert "--loss: Loss: angular" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from photo_search import write_photos
 from processes import run_python
 
 import keras_dml
-from experiments.options.declaration import Options
-from experiments.options.parsing import parse
+from experiments.options.command_words import parse
+from experiments.options.declared import Options
 
 ROOT = pathlib.Path(__file__).parents[1]
 GUIDES = sorted((ROOT / "docs" / "pages").rglob("*.md"))
@@ -87,6 +87,22 @@ def test_the_blocks_run_in_reading_order_and_print_their_output(
             assert _without_digits(printed) == _without_digits(shown), printed
         else:
             assert printed == shown
+
+
+@pytest.mark.slow
+def test_the_first_program_meets_a_damaged_photograph_with_one_line_that_names_it(readers_folder):
+    damaged = pathlib.Path("photos/kind 5/30.jpg")
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.raises(SystemExit) as ended:
+        exec(cells(ROOT / "README.md")[0][0], {})
+    (line,) = str(ended.value).splitlines()
+    assert str(damaged) in line and line.count(".jpg") == 1, line
+
+
+def test_the_first_program_has_the_size_once_and_no_number_of_steps():
+    program = cells(ROOT / "README.md")[0][0]
+    assert len(re.findall(r"\b64\b", program)) == 1
+    assert "steps" not in program
 
 
 @pytest.mark.slow
@@ -165,15 +181,33 @@ def test_names_in_the_guides_exist():
     """In a table of another library's names, `losses.CircleLoss` is ours only if it exists here."""
     text = (ROOT / "docs" / "pages" / "guides" / "migrating.md").read_text()
     ours = "\n".join(row.split(" | ")[1] for row in text.splitlines() if row.count(" | ") == 2)
-    found = re.findall(
-        r"`(losses|addons|models|metrics|mining|retrieval|callbacks|optimizers|export|pipelines)"
-        r"\.(\w+)",
-        ours,
-    )
-    assert len(set(found)) > 40
+    packages = "|".join([*keras_dml.__all__, "pipelines", "keras"])
+    found = re.findall(rf"`({packages})\.([\w.]+)", ours)
+    assert len(set(found)) > 70
     for package, name in found:
-        module = package if package == "pipelines" else f"keras_dml.{package}"
-        assert hasattr(importlib.import_module(module), name), f"{package}.{name}"
+        module = package if package in ("pipelines", "keras") else f"keras_dml.{package}"
+        value = importlib.import_module(module)
+        for part in name.split("."):
+            assert hasattr(value, part), f"{package}.{name}"
+            value = getattr(value, part)
+
+
+def test_each_name_of_tensorflow_similarity_has_ours_or_a_reason():
+    text = (ROOT / "docs" / "pages" / "guides" / "migrating.md").read_text()
+    table = text.split("| `tensorflow_similarity` | here |")[1].split("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    assert len(rows) > 50
+    packages = "|".join([*keras_dml.__all__, "pipelines", "keras"])
+    for _, ours, _ in rows:
+        assert re.match(rf"`({packages})\.|not here, because ", ours), ours
+    theirs = [name for names, *_ in rows for name in re.findall(r"`(\w*\.\w+)", names)]
+    assert len(theirs) == len(set(theirs)) > 110
+
+
+def test_the_removed_module_names_the_page():
+    for name in ("keras_dml.similarity", "keras_dml.similarity.losses"):
+        with pytest.raises(ImportError, match=r"^[^\n]*docs/pages/guides/migrating.md[^\n]*$"):
+            importlib.import_module(name)
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def _ours(words: Sequence[str], steps: int, rates: Sequence[float]) -> Iterator[
     """Train as a run with these flags does, and yield the row."""
     import keras
 
-    from experiments.evaluation.table_embedder import TableEmbedder
+    from experiments.evaluation.embed import TableEmbedder
     from experiments.options import data
     from experiments.training.encoders import embedding_model
     from experiments.training.objectives import objective_of

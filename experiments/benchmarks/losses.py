@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.benchmarks import measuring
 from experiments.options import Options, RunError, UsageError, option
-from experiments.options.values import whole_numbers
+from experiments.options.conversions import whole_numbers
 
 IMAGES_PER_CLASS = 4
 # The formula of a fused loss and some losses of the peer take n³ numbers.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from experiments.options import RunError
-from experiments.options.child import child_command, child_environment, end_with_parent
+from experiments.options.child_process import child_command, child_environment, end_with_parent
 
 Step: TypeAlias = Callable[[], Any]
 Row: TypeAlias = dict[str, Any]

@@ -1,65 +1,196 @@
-"""Baselines, the scores that the scores of an embedding are compared with."""
+"""The evaluators of baselines, which measure something other than the trained embedding."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from experiments.evaluation.scores import RECALL, Rows, percent
+import numpy as np
 
-UNTRAINED, RAW_PIXELS = "untrained backbone", "raw pixels"
-#: How the names of the baselines begin. A headline shows the first one that a run has.
-BASELINES = (UNTRAINED, RAW_PIXELS)
-#: Files of the baselines in a run's folder.
-UNTRAINED_FILE, RAW_PIXELS_FILE = "untrained_backbone.json", "raw_pixels.json"
-NATIVE_FILE = "untrained_backbone_at_native_size.json"
+from experiments.evaluation import scores
+from experiments.evaluation.conclusions import best_baseline
+from experiments.evaluation.embed import raw_pixels
+from experiments.evaluation.evaluators import (
+    Arrays,
+    EvaluatedRun,
+    Evaluator,
+    Finished,
+    Start,
+    both_directions,
+    embedded_set,
+    labels_of,
+    scored_set,
+)
+from experiments.evaluation.figures import Similarities, similarities_of_some, similarity_histograms
+from experiments.evaluation.measurement import (
+    RAW_PIXELS,
+    UNTRAINED,
+    Measurement,
+    untrained_at,
+)
+from experiments.evaluation.result import (
+    NATIVE_FILE,
+    RAW_PIXELS_FILE,
+    UNTRAINED_FILE,
+    Findings,
+    baseline_json,
+    rows_of,
+)
+from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
+
+# Keys in the file of a baseline: the histograms of `Similarities` of the untrained backbone, and
+# the scores of each class.
+_PAIRS, _CLASSES = "pairs", "classes"
+# Rows of scores, the scores of each class, and the histograms of `_PAIRS` with their means.
+_BASELINE = dict[str, dict[str, float] | dict[str, list[list[float]]] | list[list[float] | float]]
 
 
-def best_baseline(rows: Rows) -> tuple[str, float | None]:
-    """Return the row name and R@1 of the baseline for the headline.
+class Baseline(Evaluator):
+    """Scores of something other than the trained embedding, measured before the first step.
 
-    Args:
-        rows: The table of scores.
+    The run's folder stores them, so that a resumed run shows the same scores.
 
-    Returns:
-        The best of its rows, which differ in the distance, and of the untrained backbone also in
-        the image size; `("raw pixels", None)` without a baseline.
+    Attributes:
+        name: Name of the baseline, the part of its measurements.
+        file: Name of the file in the run's folder.
     """
-    for name in BASELINES:
-        found = {}
-        for row, scores in rows.items():
-            # A row of the catalog has another name in between.
-            baseline = row.rpartition(", ")[0]
-            value = scores.get(RECALL.at_1, math.nan)
-            if baseline.startswith(name) and ", " not in baseline and not math.isnan(value):
-                found[row] = value
-        if found:
-            return max(found.items(), key=lambda pair: pair[1])
-    return RAW_PIXELS, None
+
+    name: str
+    file: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._found: list[Measurement] = []
+        self._classes: Mapping[str, scores.ClassScores] = {}
+
+    def before(self, run: EvaluatedRun, start: Start) -> None:
+        """Measure the baseline if it is due; print R@1."""
+        if not self.is_wanted(run):
+            return
+        self._read(run)
+        embeddings = self.embeddings(run, start)
+        if not run.folder.writes:
+            return
+        if embeddings:
+            run.folder.write_json(self.file, self.findings(run, embeddings))
+            self._read(run)
+        best = best_baseline(self._found)
+        if best is not None:
+            print(f"{best.row}: R@1 {scores.percent(best.value)} %", flush=True)
+
+    def _read(self, run: EvaluatedRun) -> None:
+        stored = run.folder.read_json(self.file, _BASELINE) or {}
+        rows = {name: row for name, row in stored.items() if name not in (_PAIRS, _CLASSES)}
+        self._found = rows_of(rows, self.name)
+        # A file of an earlier version lacks the classes.
+        self._classes = {self.name: stored[_CLASSES]} if _CLASSES in stored else {}
+
+    def is_wanted(self, run: EvaluatedRun) -> bool:
+        """Return whether the run has this baseline."""
+        raise NotImplementedError
+
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Arrays:
+        """Return the baseline's embeddings; none if it is measured already."""
+        raise NotImplementedError
+
+    def findings(self, run: EvaluatedRun, embeddings: Arrays) -> dict[str, Any]:
+        """Return the content of the file: the rows of the baseline's scores."""
+        scored = scored_set(run, embeddings)
+        catalog = embedded_set("catalog", run, embeddings)
+        found = [*scores.of_distances(scored), *both_directions(scored, catalog)]
+        return {**baseline_json(found), _CLASSES: scored.of_classes()}
+
+    def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
+        """Return the scores."""
+        if not self._found:
+            return Findings()
+        return Findings(measurements=self._found, classes=self._classes)
 
 
-def distinct_baselines(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Rows]:
-    """Return the baselines of several runs, without repetition.
+class UntrainedBackbone(Baseline):
+    """The backbone and its pooling with the weights at the start of the training."""
 
-    Args:
-        results: Run -> its `result.json`.
+    name = UNTRAINED
+    file = UNTRAINED_FILE
 
-    Returns:
-        Label -> rows. The label is the baseline's name, with the first run in parentheses if the
-        runs' scores differ.
-    """
-    found: dict[str, Rows] = {}
-    names = dict.fromkeys(name for each in results.values() for name in each.get("baselines") or {})
-    # In the order of `BASELINES`.
-    for name in sorted(names, key=lambda name: name.startswith(RAW_PIXELS)):
-        distinct: dict[str, tuple[str, Rows]] = {}
-        for run, result in results.items():
-            rows = (result.get("baselines") or {}).get(name)
-            if rows:
-                # Two runs may differ by a rounding error that no table shows.
-                shown = {row: {k: percent(v) for k, v in of.items()} for row, of in rows.items()}
-                distinct.setdefault(str(shown), (run, rows))
-        for run, rows in distinct.values():
-            found[name if len(distinct) == 1 else f"{name} ({run})"] = rows
-    return found
+    def is_wanted(self, run: EvaluatedRun) -> bool:
+        """Return whether the training starts with trained weights."""
+        return bool(run.options.weights != NO_WEIGHTS)
+
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Arrays:
+        """Return the embeddings before the first step. Later the weights have changed."""
+        return start.untrained() if start.step == 0 else {}
+
+    def findings(self, run: EvaluatedRun, embeddings: Arrays) -> dict[str, Any]:
+        """Return the rows, and the similarities of pairs."""
+        found = super().findings(run, embeddings)
+        pairs = similarities_of_some(labels_of(run), lambda side, rows: embeddings[side][rows])
+        if pairs is not None:
+            found[_PAIRS] = [pairs.matching.tolist(), pairs.other.tolist(), *pairs[2:]]
+        return found
+
+
+class NativeBackbone(UntrainedBackbone):
+    """The untrained backbone at the image size of its weights, if the run has another size."""
+
+    file = NATIVE_FILE
+
+    def before(self, run: EvaluatedRun, start: Start) -> None:
+        """Measure the baseline if it is due; print R@1."""
+        self._size = native_image_size(run.options.backbone)
+        self.name = untrained_at(self._size)
+        super().before(run, start)
+
+    def is_wanted(self, run: EvaluatedRun) -> bool:
+        """Return whether the training starts with trained weights of another image size."""
+        return super().is_wanted(run) and self._size not in (None, run.options.image_size)
+
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Arrays:
+        """Return the embeddings before the first step. Later the scores are on the disk."""
+        return start.untrained(self._size) if start.step == 0 else {}
+
+    def findings(self, run: EvaluatedRun, embeddings: Arrays) -> dict[str, Any]:
+        """Return the scores, without the histograms of the untrained backbone."""
+        return Baseline.findings(self, run, embeddings)
+
+
+class RawPixels(Baseline):
+    """The pixels, if `--raw_pixels` is set."""
+
+    name = RAW_PIXELS
+    file = RAW_PIXELS_FILE
+
+    def is_wanted(self, run: EvaluatedRun) -> bool:
+        """Return whether the options ask for it."""
+        return bool(run.options.raw_pixels)
+
+    def embeddings(self, run: EvaluatedRun, start: Start) -> Arrays:
+        """Return the pixels, on the first worker only."""
+        if self._found or not run.folder.writes:
+            return {}
+        tables, size = run.data.tables, run.options.eval_batch_size
+        return {side: raw_pixels(tables[side], size) for side in labels_of(run)}
+
+
+class PairSimilarities(Evaluator):
+    """Histograms of the similarities of matching and other pairs, before and after training."""
+
+    def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
+        """Return two histograms of the same pairs."""
+        name, before = self._before(run)
+        after = similarities_of_some(labels_of(run), lambda side, rows: end.embeddings[side][rows])
+        if before is None or after is None:
+            return Findings()
+        figure = similarity_histograms({f"before, {name}": before, "after, embeddings": after})
+        return Findings(figures={"Similarities of unseen pairs before and after training": figure})
+
+    def _before(self, run: EvaluatedRun) -> tuple[str, Similarities | None]:
+        """Return the name of the baseline and its pairs."""
+        stored = (run.folder.read_json(UNTRAINED_FILE, _BASELINE) or {}).get(_PAIRS)
+        if stored is not None:
+            matching, other, *means = stored
+            return UNTRAINED, Similarities(np.array(matching), np.array(other), *means)
+        tables, size = run.data.tables, run.options.eval_batch_size
+        pixels = similarities_of_some(
+            labels_of(run), lambda side, rows: raw_pixels(tables[side].select(rows), size)
+        )
+        return RAW_PIXELS, pixels

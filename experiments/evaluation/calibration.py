@@ -17,7 +17,7 @@ from experiments.options.errors import UsageError
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import METRICS
 from keras_dml._files.atomic import replacing
-from keras_dml.metrics import IdentificationPoint, Verification, pairs_needed
+from keras_dml.metrics import IdentificationPoint, VerificationResult, pairs_needed
 
 _FORM = {
     "metric": str,
@@ -63,7 +63,7 @@ class Calibration:
 
 
 def calibration_of(
-    found: Verification, decided: IdentificationPoint, fingerprint: str | None
+    found: VerificationResult, decided: IdentificationPoint, fingerprint: str | None
 ) -> Calibration:
     """Return the calibration of a verification and of the identification at its threshold."""
     (point,) = found.points

@@ -6,19 +6,26 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from experiments.evaluation import evaluators, labeled_embeddings
+import numpy as np
+from keras import ops
+
+from experiments.evaluation import embedded_sets, evaluators
+from experiments.evaluation.embedded_sets import EmbeddedSet
 from experiments.evaluation.evaluate_options import EvaluateOptions
-from experiments.evaluation.loss_parts import loss_parts_findings
-from experiments.evaluation.pairs import similarities_of_some, similarity_histograms
-from experiments.evaluation.result import Findings, Result
-from experiments.evaluation.scores import Embeddings, score_table
+from experiments.evaluation.figures import similarities_of_some, similarity_histograms
+from experiments.evaluation.result import Findings, Result, scores_json
+from experiments.evaluation.score_table import score_text
+from experiments.evaluation.scores import ScoredSet
+from experiments.options.errors import UsageError
+from experiments.options.loss_flags import naming_flags
+from keras_dml import losses
 from keras_dml._common.types import Neighbors
 
 
 def result_of(
     options: EvaluateOptions,
     title: str,
-    embedded: labeled_embeddings.LabeledEmbeddings,
+    embedded: embedded_sets.EmbeddedSets,
     ks: Sequence[int],
     prefixes: Sequence[int],
     facts: Mapping[str, str | None],
@@ -38,7 +45,7 @@ def result_of(
         classes: The relation of `--relation` on these classes.
     """
     queries, gallery, catalog = embedded.queries, embedded.gallery, embedded.catalog
-    scored = Embeddings(queries, ks, gallery, cast(Neighbors, options.neighbors))
+    scored = ScoredSet(queries, ks, gallery, cast(Neighbors, options.neighbors))
     findings = Findings.together(
         [
             evaluators.retrieval_findings(scored, catalog, prefixes, options.clustering, classes),
@@ -46,8 +53,8 @@ def result_of(
             loss_parts_findings(queries, options.loss_parts),
         ]
     )
-    zeros, warnings = labeled_embeddings.zero_rows(embedded)
-    if seen := labeled_embeddings.trained_classes_line(trained, queries.table):
+    zeros, warnings = embedded_sets.zero_rows(embedded)
+    if seen := embedded_sets.trained_classes_line(trained, queries.table):
         warnings.insert(0, ("Training classes", seen))
     all_facts: dict[str, Any] = {
         "evaluated": title,
@@ -68,15 +75,67 @@ def result_of(
         lambda side, rows: sides[side].embeddings[rows],
     )
     figure = similarity_histograms({} if pairs is None else {"embeddings": pairs})
-    lines = [f"{name}: {text}" for name, text in findings.lines]
+    printed = [*findings.lines, *(findings.information if options.information else ())]
+    lines = [f"{name}: {text}" for name, text in printed]
     finished = ("Finished", time.strftime("%Y-%m-%d %H:%M"))
     return Result(
         title=title,
-        rows=findings.rows,
-        table="\n".join([score_table(findings.rows), *lines, *(text for _, text in warnings)]),
-        details={**all_facts, **zeros, **findings.result},
-        summary=[*shown, *findings.lines, *warnings, finished],
+        measurements=findings.measurements,
+        table="\n".join(
+            [score_text(findings.measurements), *lines, *(text for _, text in warnings)]
+        ),
+        details={
+            **all_facts,
+            **zeros,
+            "scores": scores_json(findings.measurements),
+            **findings.result,
+        },
+        summary=[*shown, *findings.lines, *warnings, *findings.summary, finished],
+        information=findings.information,
         history=None,
         images=embedded,
         figures={"Similarities of pairs": figure},
+    )
+
+
+# The losses compare all images with each other.
+_MOST_IMAGES = 5_000
+
+
+def check_loss_parts(names: Sequence[str], images: int) -> None:
+    """Raise an error for losses that `loss_parts_findings` cannot evaluate.
+
+    Raises:
+        UsageError: There are too many images, or a loss has another input than embeddings.
+        ArgumentError: A name is not the name of a loss.
+    """
+    if names and images > _MOST_IMAGES:
+        raise UsageError(
+            f"loss_parts must be unset for more than {_MOST_IMAGES:,} images, but got {images:,}. "
+            "Evaluate fewer classes, for example with --test_classes."
+        )
+    for name in names:
+        with naming_flags({"loss": "loss_parts"}):
+            loss = losses.get(name)
+        if loss.kind not in ("pairs", "beside_classifier") or loss.boundaries:
+            raise UsageError(
+                f"loss_parts must be losses over embeddings, such as snca, but got {name}."
+            )
+
+
+def loss_parts_findings(embedded: EmbeddedSet, names: Sequence[str]) -> Findings:
+    """Return the mean parts of each loss, with the default arguments of the loss."""
+    class_ids = np.unique(embedded.labels, return_inverse=True)[1]
+    embeddings = np.asarray(embedded.embeddings, np.float64)
+    found: dict[str, dict[str, float]] = {}
+    for name in names:
+        parts = losses.get(name, dtype="float64").parts(class_ids, embeddings)
+        tightness, contrastive = (float(ops.mean(part)) for part in parts)
+        found[name] = {"tightness": tightness, "contrastive": contrastive}
+    return Findings(
+        lines=[
+            (name, f"tightness {part['tightness']:.4g}, contrastive {part['contrastive']:.4g}")
+            for name, part in found.items()
+        ],
+        result={"loss_parts": found} if found else {},
     )

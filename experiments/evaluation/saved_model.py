@@ -15,7 +15,7 @@ from experiments.options.errors import UsageError
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import needing
 from keras_dml._files.checksums import check_saved_model
-from keras_dml.retrieval.scann_index import import_scann
+from keras_dml.retrieval.scann_import import import_operations
 from pipelines import ImageTable, find_bad_images
 
 _SIGNATURE = "serving_default"
@@ -59,7 +59,7 @@ class ImageEmbedder:
             # A model that contains an index needs the operations of ScaNN.
             graph = (path / "saved_model.pb").read_bytes()
             if b"Scann>" in graph:
-                import_scann()
+                import_operations()
             if _OF_TEXTS.search(graph):
                 with needing("hub", "a SavedModel of texts"):
                     importlib.import_module("tensorflow_text")

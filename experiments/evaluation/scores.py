@@ -1,8 +1,9 @@
 """The scores of embeddings.
 
-Each `Score` in `SCORES` is one number about the embeddings of a set of images. A log, a table, a
-page, a comparison, a study, and a model card show every registered score, so a new score is one
-entry of the registry.
+Each `Score` in `SCORES` is one number about the embeddings of a set of images, and `evaluate`
+returns it as measurements. A log, a table, a page, a comparison, a study, a model card, and a
+tracker show the measurements of every registered score, so a new score is one entry of the
+registry.
 """
 
 from __future__ import annotations
@@ -11,41 +12,64 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments.evaluation.labeled_embeddings import EmbeddedSet
-from experiments.evaluation.tables import text_table
+from experiments.evaluation.embedded_sets import EmbeddedSet
+from experiments.evaluation.measurement import (
+    EMBEDDING,
+    SEARCHES,
+    Estimate,
+    Measurement,
+    find,
+    log_key,
+)
+from experiments.evaluation.tables import MISSING
 from keras_dml import metrics
 from keras_dml._common.labels import joined_labels
-from keras_dml._common.types import Metric, Neighbors
-from keras_dml.metrics import approximate
+from keras_dml._common.types import Engine, Metric, Neighbors
 from keras_dml.metrics.clustering import ClusteringScores
+from keras_dml.metrics.distances import sampled_divergence
 from keras_dml.metrics.information_scores import whole_classes
+from keras_dml.metrics.neighbors import engine_of
+from keras_dml.metrics.retrieval_scores import ApproximateScores, Certificate, approximate_scores
 from keras_dml.relations import Relation
 
-#: Row of a table, such as "embedding, cosine" -> {key of a score: value}.
-Rows: TypeAlias = Mapping[str, Mapping[str, float]]
-#: Key of a score -> its sum over the queries of each class, and the number of these queries.
+#: "recall@1" and "map@r" -> the sum over the queries of each class, and their number.
 ClassScores: TypeAlias = Mapping[str, Sequence[Sequence[float]]]
 
 DISTANCES: tuple[Metric, ...] = ("cosine", "l2")
-#: First part of the row names of a search in a catalog, and of the scores that a paper reports.
-CATALOG, PAPER = "photo to catalog", "paper"
-#: First part of the row names of a search among the photos with the catalog's pictures.
-PHOTOS = "catalog to photo"
-#: Keys of `metrics.jsonl`. The best epoch is chosen by one of them.
-RECALL_AT_1, MAP_AT_R, ACCURACY = "test/recall@1/cosine", "test/map@r/cosine", "test/accuracy"
-MEAN_DISTANCE = "test/mean_distance/cosine"
-#: Key of the number of rows of the scores of information.
+#: Names of the engines for a page.
+ENGINES: dict[Engine, str] = {
+    "numpy": "NumPy, all images compared",
+    "scann": "ScaNN, all images compared",
+    "scann_tree": "ScaNN, a tree",
+}
+#: Names in `metrics.jsonl`. The best epoch is chosen by one of them.
+RECALL_AT_1, MAP_AT_R = log_key("recall", 1, "cosine"), log_key("map@r", distance="cosine")
+ACCURACY = log_key("accuracy")
+#: Name of the number of rows of the scores of information.
 ROWS = "information_rows"
 # The most rows of these scores, unless all rows are asked for.
 _MOST_ROWS = 4096
 
 
+class Certified(NamedTuple):
+    """A score by ScaNN with its certificate.
+
+    Attributes:
+        score, k: Name and K of the score.
+        certificate: The exact score on a sample of the queries.
+    """
+
+    score: str
+    k: int | None
+    certificate: Certificate
+
+
 @dataclasses.dataclass(eq=False)
-class Embeddings:
+class ScoredSet:
     """Embeddings with labels, and the intermediate results that several scores share.
 
     Attributes:
@@ -53,10 +77,10 @@ class Embeddings:
         ks: Values of K for the scores at K.
         gallery: Embeddings to search in instead of the other queries.
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
-        name: First part of the row names of these embeddings.
+        part, side: Of the measurements.
         relation: Which rows match. The labels are its labels. None: the rows of the query's class.
-        certificates: Name of a row -> {key of a score: its certificate}. Filled when ScaNN finds
-            the neighbors. `dataclasses.replace` returns embeddings that share it.
+        certificates: (part, side, distance) -> the certificates of its scores. Filled when ScaNN's
+            tree finds the neighbors. `dataclasses.replace` returns embeddings that share it.
         embeddings, labels: Numbers `[n, d]` and classes `[n]` of the queries.
     """
 
@@ -64,15 +88,16 @@ class Embeddings:
     ks: Sequence[int] = (1,)
     gallery: EmbeddedSet | None = None
     neighbors: Neighbors = "auto"
-    name: str = "embedding"
+    part: str = EMBEDDING
+    side: str = "test"
     relation: Relation | None = None
-    certificates: dict[str, Mapping[str, approximate.Certificate]] = dataclasses.field(
+    certificates: dict[tuple[str, str, Metric], list[Certified]] = dataclasses.field(
         default_factory=dict
     )
 
     def __post_init__(self) -> None:
         self.embeddings, self.labels, _ = self.queries
-        self._found: dict[Metric, approximate.ApproximateScores] = {}
+        self._found: dict[Metric, ApproximateScores] = {}
         # The gallery and the relation as arguments of `keras_dml.metrics`.
         self._gallery: dict[str, Any] = {}
         if (items := self.gallery) is not None:
@@ -80,30 +105,38 @@ class Embeddings:
         self._search = {**self._gallery, "relation": self.relation}
 
     @functools.cached_property
-    def by_scann(self) -> bool:
-        """Whether ScaNN finds the neighbors."""
-        items = self._gallery.get("gallery")
-        return approximate.takes_scann(self.neighbors, self.embeddings, items)
+    def engine(self) -> Engine:
+        """The engine that finds the neighbors."""
+        return engine_of(self.neighbors, self.embeddings, self._gallery.get("gallery"))
 
-    def retrieval(self, distance: Metric) -> approximate.ApproximateScores:
-        """Return the scores, by ScaNN's neighbors with certificates that are remembered."""
+    @property
+    def by_tree(self) -> bool:
+        """Whether a tree of ScaNN finds the neighbors."""
+        return self.engine == "scann_tree"
+
+    def retrieval(self, distance: Metric) -> ApproximateScores:
+        """Return the scores, by a tree with certificates that are remembered."""
         if distance not in self._found:
-            search = {**self._search, "by_scann": self.by_scann}
-            found = approximate.approximate_scores(
-                self.embeddings, self.labels, self.ks, distance, **search
-            )
+            search = {**self._search, "engine": self.engine}
+            found = approximate_scores(self.embeddings, self.labels, self.ks, distance, **search)
             self._found[distance] = found
-            if self.by_scann:
-                self.certificates[f"{self.name}, {distance}"] = found.certificates
+            if self.by_tree:
+                ks = {f"recall@{k}": k for k in found.recall}
+                self.certificates[self.part, self.side, distance] = [
+                    Certified("recall" if name in ks else name, ks.get(name), certificate)
+                    for name, certificate in found.certificates.items()
+                ]
         return self._found[distance]
 
     def recall(self, distance: Metric) -> dict[int, float]:
-        """Return the recall at each K, which needs no sorted neighbors if the search is exact."""
-        if self.by_scann:
+        """Return the recall at each K, which needs fewer neighbors if the search is exact."""
+        if self.by_tree:
             return self.retrieval(distance).recall
-        return metrics.recall_at_k(self.embeddings, self.labels, self.ks, distance, **self._search)
+        search = {**self._search, "engine": self.engine, "ranked": False}
+        found = approximate_scores(self.embeddings, self.labels, self.ks, distance, **search)
+        return found.recall
 
-    def precision(self, distance: Metric) -> metrics.PrecisionAtR:
+    def precision(self, distance: Metric) -> metrics.PrecisionScores:
         """Return MAP@R and R-precision."""
         return self.retrieval(distance).precision
 
@@ -119,6 +152,14 @@ class Embeddings:
     def clusters(self) -> ClusteringScores:
         """NMI and AMI of k-means, with a gallery of both sets together."""
         return metrics.clustering_scores(*self._together)
+
+    def measured(
+        self, score: str, value: float | Estimate, k: int | None, distance: Metric | None
+    ) -> Measurement:
+        """Return a value of these embeddings as a measurement."""
+        found = value if isinstance(value, Estimate) else Estimate(value, math.nan, math.nan)
+        low, high = (None if math.isnan(bound) else float(bound) for bound in found[1:])
+        return Measurement(score, found.value, k, distance, self.part, self.side, low, high)
 
     def information(self, names: Sequence[str], every_row: bool = False) -> dict[str, float]:
         """Return scores of `metrics.information`, with a gallery of both sets together.
@@ -154,11 +195,15 @@ class Embeddings:
 
     def divergence(self) -> float:
         """Return the Jensen-Shannon divergence of the distances, in nats."""
-        if self.by_scann:
-            return approximate.sampled_divergence(self.embeddings, self.labels, **self._gallery)
+        if self.by_tree:
+            return sampled_divergence(self.embeddings, self.labels, **self._gallery)
         return metrics.distance_histograms(
             self.embeddings, self.labels, **self._gallery
         ).divergence()
+
+
+#: A value of a score, which may have an interval.
+Value: TypeAlias = float | Estimate
 
 
 def percent(fraction: float) -> str:
@@ -171,19 +216,19 @@ class Score:
     """A number about embeddings, with everything that is needed to show it.
 
     Attributes:
-        name: Key in logs and JSON files, such as "map@r".
+        name: Name in logs and JSON files, such as "map@r".
         label: Name in tables and on pages, such as "MAP@R".
         explanation: What the number means, one or two sentences.
-        compute: `(embeddings, distance) -> value`. A score at K returns `{K: value}`. None for a
-            score that `information_scores` computes and `evaluate` does not.
+        compute: `(embeddings, distance) -> value`, a number or an `Estimate`. A score at K returns
+            `{K: value}`. None for a score that `information_scores` computes.
         format: Returns a value as text.
         line: Returns a value as text with its unit, for a separate line. "" hides the line. The
             default is `format`.
         scale: Factor from a value to the number that `format` shows.
         higher_is_better: Whether a higher value is a better one; None for neither.
         of_distance: Whether the score depends on the distance. Then it is a column of the table,
-            and its key ends with "/cosine" or "/l2". If not, it is a line below the table.
-        at_k: Whether the score has a value for each K. Its keys are "NAME@K".
+            and its names end with "/cosine" or "/l2". If not, it is a line below the table.
+        at_k: Whether the score has a value for each K. Its names are "NAME@K".
         each_epoch: Whether it is computed after each epoch, not only at the end.
         compared: Whether `compare` and `study` have a column for it.
         clusters: Whether it needs k-means.
@@ -193,7 +238,7 @@ class Score:
     name: str
     label: str
     explanation: str = ""
-    compute: Callable[[Embeddings, Metric], float | Mapping[int, float]] | None = None
+    compute: Callable[[ScoredSet, Metric], Value | Mapping[int, Value]] | None = None
     format: Callable[[float], str] = percent
     line: Callable[[float], str] | None = None
     scale: float = 100
@@ -205,37 +250,66 @@ class Score:
     clusters: bool = False
     fitted: bool = False
 
-    def values(self, embeddings: Embeddings, distance: Metric) -> dict[str, float]:
-        """Return the value of each key."""
+    def measure(self, embeddings: ScoredSet, distance: Metric) -> list[Measurement]:
+        """Compute the score."""
         found = self.compute(embeddings, distance) if self.compute else {}
-        if isinstance(found, Mapping):
-            return {f"{self.name}@{k}": float(value) for k, value in found.items()}
-        return {self.name: found}
+        values = found if isinstance(found, Mapping) else {None: found}
+        of = distance if self.of_distance else None
+        return [embeddings.measured(self.name, value, k, of) for k, value in values.items()]
+
+    def of(
+        self,
+        measurements: Iterable[Measurement],
+        distance: str = "cosine",
+        part: str = EMBEDDING,
+        side: str = "test",
+    ) -> Measurement | None:
+        """Return the measurement that `compare` and `study` show: of a score at K the one at 1."""
+        of = distance if self.of_distance else None
+        return find(measurements, self.name, 1 if self.at_k else None, of, part, side)
+
+    @property
+    def _place(self) -> Measurement:
+        distance = "cosine" if self.of_distance else None
+        return Measurement(self.name, 0, 1 if self.at_k else None, distance)
 
     @property
     def at_1(self) -> str:
-        """The key that `compare` and `study` show: of a score at K its value at 1."""
-        return f"{self.name}@1" if self.at_k else self.name
+        """The name in a row of the measurement that `of` returns."""
+        return self._place.name
 
     @property
     def key(self) -> str:
-        """The key of `at_1` among the scores: of a score of a distance, its cosine value."""
-        return f"{self.at_1}/cosine" if self.of_distance else self.at_1
+        """The name in `result.json` of the measurement that `of` returns."""
+        return self._place.key
+
+    def log_key(self, distance: str = "cosine") -> str:
+        """Return the name in a log of the measurement that `of` returns."""
+        return log_key(self.name, 1 if self.at_k else None, distance if self.of_distance else None)
+
+    @property
+    def label_at_1(self) -> str:
+        """The label of the measurement that `of` returns."""
+        return f"{self.label}@1" if self.at_k else self.label
 
     @property
     def axis(self) -> str:
         """The label of an axis: the label at 1, with the unit if that is percent."""
-        label = f"{self.label}@1" if self.at_k else self.label
-        return f"{label}, %" if self.scale == 100 else label
+        return f"{self.label_at_1}, %" if self.scale == 100 else self.label_at_1
 
     @property
     def digits(self) -> int:
         """The number of decimal places of a mean over seeds."""
         return 1 if self.scale == 100 else 3
 
+    @property
+    def of_information(self) -> bool:
+        """Whether `information_scores` computes it."""
+        return self.compute is None
+
     def text(self, value: float | None) -> str:
         """Return a value as text; a dash if it is missing."""
-        return "–" if value is None or math.isnan(value) else self.format(value)
+        return MISSING if value is None or math.isnan(value) else self.format(value)
 
 
 # The entry of a score that is a line below the table.
@@ -395,36 +469,36 @@ SCORES: dict[str, Score] = {
 
 
 def evaluate(
-    embeddings: Embeddings, scores: Iterable[Score] | None = None, clustering: bool = True
-) -> dict[str, float]:
+    embeddings: ScoredSet, scores: Iterable[Score] | None = None, clustering: bool = True
+) -> list[Measurement]:
     """Compute scores.
 
     Args:
         embeddings: The embeddings.
         scores: Which scores. The default is every registered score but `information_scores`.
         clustering: Whether to compute the scores that need k-means.
-
-    Returns:
-        {key: value}. A key is the name of the score, with "@K" for a score at K, and with
-        "/cosine" or "/l2" for a score of a distance.
     """
-    chosen = [score for score in SCORES.values() if score.compute]
+    chosen = [score for score in SCORES.values() if not score.of_information]
     chosen = chosen if scores is None else list(scores)
-    found: dict[str, float] = {}
+    found: list[Measurement] = []
     for distance in DISTANCES:
         for score in chosen:
             if score.of_distance:
-                values = score.values(embeddings, distance)
-                found |= {f"{key}/{distance}": value for key, value in values.items()}
+                found += score.measure(embeddings, distance)
     for score in chosen:
         if not score.of_distance and (clustering or not score.clusters):
-            found |= score.values(embeddings, DISTANCES[0])
+            found += score.measure(embeddings, DISTANCES[0])
     return found
 
 
+def of_distances(embeddings: ScoredSet) -> list[Measurement]:
+    """Compute the scores of a distance."""
+    return evaluate(embeddings, [score for score in SCORES.values() if score.of_distance])
+
+
 def information_scores(
-    embeddings: Embeddings, fitted: bool = False, at_end: bool = True
-) -> dict[str, float]:
+    embeddings: ScoredSet, fitted: bool = False, at_end: bool = True
+) -> list[Measurement]:
     """Compute the registered scores of information.
 
     Args:
@@ -435,14 +509,41 @@ def information_scores(
     names = [
         score.name
         for score in SCORES.values()
-        if not score.compute and (fitted or not score.fitted) and (at_end or score.each_epoch)
+        if score.of_information and (fitted or not score.fitted) and (at_end or score.each_epoch)
     ]
-    return embeddings.information(names, every_row=fitted)
+    found = embeddings.information(names, every_row=fitted)
+    return [embeddings.measured(name, value, None, None) for name, value in found.items()]
+
+
+def of_prefixes(embeddings: ScoredSet, lengths: Iterable[int]) -> list[Measurement]:
+    """Compute the scores of each epoch for the first numbers of each embedding."""
+    found: list[Measurement] = []
+    for length in lengths:
+        queries, gallery = embeddings.queries, embeddings.gallery
+        queries = queries._replace(embeddings=queries.embeddings[:, :length])
+        if gallery is not None:
+            gallery = gallery._replace(embeddings=gallery.embeddings[:, :length])
+        part = f"first {length}"
+        first = dataclasses.replace(embeddings, part=part, queries=queries, gallery=gallery)
+        found += evaluate(first, of_each_epoch())
+    return found
+
+
+def of_catalog(queries: ScoredSet, catalog: EmbeddedSet | None) -> list[Measurement]:
+    """Compute the scores of each epoch for a search in a catalog, if there is one.
+
+    K is 1 and every K that is at most the size of the catalog.
+    """
+    if catalog is None:
+        return []
+    ks = sorted({1, *(k for k in queries.ks if k <= len(catalog.labels))})
+    search = dataclasses.replace(queries, side="catalog", ks=ks, gallery=catalog)
+    return evaluate(search, of_each_epoch())
 
 
 def of_each_epoch() -> list[Score]:
     """Return the scores that `evaluate` computes after each epoch."""
-    return [score for score in SCORES.values() if score.each_epoch and score.compute]
+    return [score for score in SCORES.values() if score.each_epoch and not score.of_information]
 
 
 def compared() -> list[Score]:
@@ -450,135 +551,23 @@ def compared() -> list[Score]:
     return [score for score in SCORES.values() if score.compared]
 
 
-def score_of(key: str) -> Score:
-    """Return the score of a table's key, such as "map@r" or "recall@5"."""
-    return SCORES[key] if key in SCORES else SCORES[key.rpartition("@")[0]]
+def certificates(embeddings: ScoredSet) -> list[Measurement]:
+    """Return the exact scores on a sample of the queries, with the interval of all queries.
 
-
-def label_of(key: str) -> str:
-    """Return the label of a table's key, such as "MAP@R" or "R@5"."""
-    score = score_of(key)
-    return f"{score.label}@{key.rpartition('@')[2]}" if score.at_k else score.label
-
-
-def rows_of(scores: Mapping[str, float], name: str = "embedding") -> dict[str, dict[str, float]]:
-    """Return the rows of a table: `{"embedding, cosine": {"recall@1": 0.5, "map@r": 0.3}}`.
-
-    Args:
-        scores: As from `evaluate`. The key of a part of the embedding has a third component:
-            "recall@1/cosine/first 64" is in the row "first 64, cosine".
-        name: First part of the row names of the whole embedding.
+    "exact" is in their part, so that their names are "recall@1/cosine/exact", and of a catalog
+    "recall@1/cosine/photo to catalog/exact".
     """
-    rows: dict[str, dict[str, float]] = {}
-    for key, value in scores.items():
-        score, *distance = key.split("/")
-        if distance and key not in SCORES:
-            part = distance[1] if len(distance) > 1 else name
-            rows.setdefault(f"{part}, {distance[0]}", {})[score] = value
-    return rows
-
-
-def of_prefixes(embeddings: Embeddings, lengths: Iterable[int]) -> dict[str, float]:
-    """Compute the scores of each epoch for the first numbers of each embedding.
-
-    Returns:
-        {"recall@1/cosine/first 64": value}.
-    """
-    found: dict[str, float] = {}
-    for length in lengths:
-        queries, gallery = embeddings.queries, embeddings.gallery
-        queries = queries._replace(embeddings=queries.embeddings[:, :length])
-        if gallery is not None:
-            gallery = gallery._replace(embeddings=gallery.embeddings[:, :length])
-        name = f"first {length}"
-        part = dataclasses.replace(embeddings, name=name, queries=queries, gallery=gallery)
-        scores = evaluate(part, of_each_epoch())
-        found |= {f"{key}/{name}": value for key, value in scores.items()}
-    return found
-
-
-def of_catalog(queries: Embeddings, catalog: EmbeddedSet | None) -> dict[str, float]:
-    """Compute the scores of each epoch for a search in a catalog, if there is one.
-
-    K is 1 and every K that is at most the size of the catalog.
-    """
-    if catalog is None:
-        return {}
-    ks = sorted({1, *(k for k in queries.ks if k <= len(catalog.labels))})
-    part = dataclasses.replace(queries, name=CATALOG, ks=ks, gallery=catalog)
-    return evaluate(part, of_each_epoch())
-
-
-def columns_of(rows: Rows) -> list[str]:
-    """Return the keys of a table's columns: scores at K by K, then the others in their order."""
-    order = list(SCORES)
-
-    def place(key: str) -> tuple[int, int]:
-        score = score_of(key)
-        if not score.at_k:
-            return len(order), 0
-        return order.index(score.name), int(key.rpartition("@")[2])
-
-    return sorted(dict.fromkeys(key for row in rows.values() for key in row), key=place)
-
-
-def score_table(rows: Rows) -> str:
-    """Return the scores as text in aligned columns, for a terminal.
-
-    A missing value is a dash. The head of a recall column is only its K.
-    """
-    keys = columns_of(rows)
-    heads = [label_of(key).removeprefix(f"{RECALL.label}@") for key in keys]
-    lines = [[name, *(score_of(key).text(row.get(key)) for key in keys)]
-             for name, row in rows.items()]  # fmt: skip
-    return text_table([[f"{RECALL.label}@K, %", *heads], *lines])
-
-
-def score_lines(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return (label, text) of the scores that no column of the table shows."""
     found = []
-    for key, value in scores.items():
-        score = SCORES.get(key)
-        if score is not None and not math.isnan(value):
-            found.append((score.label, (score.line or score.format)(value)))
-    return [(label, text) for label, text in found if text]
-
-
-def certificate_lines(embeddings: Embeddings) -> list[tuple[str, str]]:
-    """Return (label, text) of the certificates of each row of the table."""
-    lines = []
-    for row, certificates in embeddings.certificates.items():
-        texts = []
-        for key, each in certificates.items():
-            values = each.exact, each.low, each.high, each.approximate
-            exact, low, high, by_scann = map(score_of(key).text, values)
-            texts.append(f"{label_of(key)} {exact} ({low} to {high}), ScaNN on the same {by_scann}")
-        queries = max(each.queries for each in certificates.values())
-        label = f"Exact on {queries:,} random queries, with 95 % interval ({row})"
-        lines.append((label, "; ".join(texts)))
-    return lines
-
-
-def certificate_values(embeddings: Embeddings) -> dict[str, float]:
-    """Return the certificates by keys such as "recall@1/cosine/exact_low"."""
-    found: dict[str, float] = {}
-    for row, certificates in embeddings.certificates.items():
-        part, _, distance = row.rpartition(", ")
-        of_part = "" if part == embeddings.name else f"/{part}"
-        for key, certificate in certificates.items():
-            found |= certificate.named(f"{key}/{distance}{of_part}")
+    for (part, side, distance), each in embeddings.certificates.items():
+        names = [None if part == EMBEDDING else part, SEARCHES.get(side, side), "exact"]
+        name = "/".join(filter(None, names))
+        found += [
+            Measurement(score, of.exact, k, distance, part=name, low=of.low, high=of.high)
+            for score, k, of in each
+        ]
     return found
 
 
 def as_json(scores: Mapping[str, float]) -> dict[str, float | None]:
     """Return the scores with None instead of NaN and infinity, which JSON does not have."""
     return {name: value if math.isfinite(value) else None for name, value in scores.items()}
-
-
-def recall_by_k(rows: Rows) -> dict[str, dict[str, float]]:
-    """Return the recall of each row by K as text: `{"embedding, cosine": {"1": 0.5}}`."""
-    return {
-        name: {key.rpartition("@")[2]: value for key, value in row.items()
-               if score_of(key) is RECALL}
-        for name, row in rows.items()
-    }  # fmt: skip

@@ -5,12 +5,31 @@ import io
 import pathlib
 import re
 from collections.abc import Sequence
+from typing import Self
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
           "±": r"$\pm$", "–": "--"}  # fmt: skip
-_MISSING = "–"
+#: The cell of a missing value.
+MISSING = "–"
 #: The formats of `write_table`, by the ending of the file.
 ENDINGS = (".md", ".csv", ".tex")
+
+
+class MeanText(str):
+    """The text of a mean and of half of its interval, "85.4 ± 0.6", in one cell.
+
+    Args:
+        mean, half: Both numbers as text.
+    """
+
+    mean: str
+    half: str
+
+    def __new__(cls, mean: str, half: str) -> Self:
+        """Return the text."""
+        text = super().__new__(cls, f"{mean} ± {half}")
+        text.mean, text.half = mean, half
+        return text
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -42,16 +61,16 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def csv_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table as CSV. A cell such as "85.4 ± 0.6" becomes two columns of numbers."""
+    """Return a table as CSV. A `MeanText` becomes two columns of numbers."""
     head, *rows = lines
-    halved = [any("±" in cell for cell in column) for column in zip(*rows)]
+    halved = [any(isinstance(cell, MeanText) for cell in column) for column in zip(*rows)]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for line in lines:
         cells: list[str] = []
         for cell, is_halved in zip(line, halved):
-            mean, _, half = cell.partition(" ± ")
-            cells.append("" if mean == _MISSING else mean)
+            mean, half = (cell.mean, cell.half) if isinstance(cell, MeanText) else (cell, "")
+            cells.append("" if mean == MISSING else mean)
             if is_halved:
                 cells.append(f"{cell}, ±" if line is head else half)
         writer.writerow(cells)

@@ -8,25 +8,24 @@ import pathlib
 import statistics
 import timeit
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from experiments.evaluation.calibration import calibration_words
+from experiments.evaluation.embed import TableEmbedder, keras_model, naming_bad_images
 from experiments.evaluation.held_folder import held_beside
-from experiments.evaluation.model_embeddings import keras_model, naming_bad_images
-from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.evaluation.tables import markdown_table
 from experiments.exporting import formats
 from experiments.exporting.formats import FORMATS, Answer, Format, Images, Source
-from experiments.options import RunOptions, UsageError
+from experiments.options import RunOptions
 from experiments.options.data import evaluation_transform, recall_at
 from experiments.options.errors import RunError
-from experiments.options.progress import progress_bar
 from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, fenced, model_card
-from experiments.training.made_of import images_of_run
 from experiments.training.run_files import kept_model, read_result
+from experiments.training.run_images import images_of_run
+from keras_dml._common.progress import Bar
 from keras_dml._files.atomic import replacing_folder
 from keras_dml.metrics import recall_at_k
 from pipelines import EvaluationTransform, ImageTable, evaluation_batches
@@ -47,25 +46,18 @@ class Export(NamedTuple):
         run: Folder of the run.
         of_run: Options of the run.
         name: Name of the format.
-        examples: Number of training images that set the scales of 8-bit integers. 0 for float32.
         output: Output folder.
     """
 
     run: pathlib.Path
     of_run: RunOptions
     name: str
-    examples: int
     output: pathlib.Path
 
     @property
     def format(self) -> Format:
         """The format."""
         return FORMATS[self.name]
-
-    @property
-    def precision(self) -> str:
-        """The precision, in words."""
-        return "int8" if self.examples else "float32"
 
     @property
     def transform(self) -> EvaluationTransform:
@@ -99,16 +91,10 @@ def export_run(export: Export) -> str:
     """Export the kept model of a run and return the text that the command prints.
 
     Raises:
-        UsageError: The format has no 8-bit integers or lacks a layer of the model, or the run has
-            no model.
+        UsageError: The format lacks a layer of the model, or the run has no model.
         MissingExtraError: The packages of the format are not installed.
         RunError: The export returns embeddings that are not finite.
     """
-    with_int8 = sorted(name for name, format in FORMATS.items() if format.int8)
-    if export.examples and export.name not in with_int8:
-        raise UsageError(
-            f"format must be {' or '.join(with_int8)} with --int8, but got {export.name}."
-        )
     formats.check_packages(export.name)
     embedder: TableEmbedder = keras_model(kept_model(export.run), export.of_run, "run").embedder
     data = images_of_run(export.run, export.of_run, data_dir_moves=True, refuses=True)
@@ -120,26 +106,25 @@ def export_run(export: Export) -> str:
     ):
         folder.mkdir()
         path = folder / export.format.file
-        examples = _images(data.train, transform, export.examples) if export.examples else None
-        source = Source(embedder.model, transform, examples)
+        source = Source(embedder.model, transform)
         formats.write(export.name, export.format, source, path)
         compared = _compared(export, embedder, data, path)
         table, lines = _table(export, compared), _lines(compared)
         scores = "\n".join([table, "", *(f"- {line}" for line in lines)])
         card = _card(export, data, scores)
         (folder / MODEL_CARD).write_text(card, encoding="utf-8", errors="backslashreplace")
-        facts = {"format": export.name, "int8": bool(export.examples)} | compared._asdict()
+        facts = {"format": export.name} | compared._asdict()
         (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     paths = f"export: {output / export.format.file}\ncard: {output / MODEL_CARD}"
     return "\n\n".join([table, "\n".join(lines), paths])
 
 
-def _images(table: ImageTable, transform: EvaluationTransform, count: int) -> list[Images]:
-    """Return decoded images `[1, size, size, 3]`, evenly spaced over the table."""
-    rows = np.unique(np.linspace(0, len(table) - 1, min(count, len(table))).astype(int))
-    chosen = table.select(rows)
-    with naming_bad_images(chosen):
-        return [images.numpy() for images in evaluation_batches(chosen, transform, 1)]
+def _first_image(table: ImageTable, transform: EvaluationTransform) -> Images:
+    """Return the first image of the table, decoded, `[1, size, size, 3]`."""
+    first = table.select(np.arange(1))
+    with naming_bad_images(first):
+        [image] = evaluation_batches(first, transform, 1)
+    return cast("Images", image.numpy())
 
 
 def _compared(
@@ -154,7 +139,7 @@ def _compared(
         {side: table.labels for side, table in tables.items()},
         recall_at(export.of_run, len(data.test), gallery),
         sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file()),
-        milliseconds(answer, _images(data.test, export.transform, 1)[0]),
+        milliseconds(answer, _first_image(data.test, export.transform)),
     )
 
 
@@ -162,7 +147,7 @@ def _answers(answer: Answer, table: ImageTable, export: Export) -> npt.NDArray[n
     """Embed a table with a runtime, with a progress bar."""
     rows: list[npt.NDArray[np.float32]] = []
     batches = evaluation_batches(table, export.transform, export.of_run.eval_batch_size)
-    with naming_bad_images(table), progress_bar("comparing", total=len(table)) as bar:
+    with naming_bad_images(table), Bar("comparing", total=len(table)) as bar:
         for images in batches:
             rows.append(np.asarray(answer(images.numpy()), np.float32))
             bar.update(len(rows[-1]))
@@ -216,8 +201,7 @@ def compare(
 
 def _table(export: Export, compared: Comparison) -> str:
     """Return the recall of both models and the loss, in Markdown."""
-    name = f"{export.name}, int8" if export.examples else export.name
-    found = {"Keras, float32": compared.keras_recalls, name: compared.recalls}
+    found = {"Keras, float32": compared.keras_recalls, export.name: compared.recalls}
     rows = [
         [label, *(f"{100 * share:.2f}" for share in of.values())] for label, of in found.items()
     ]
@@ -239,24 +223,19 @@ def _lines(compared: Comparison) -> list[str]:
 def _card(export: Export, data: Split, scores: str) -> str:
     size, of_run = export.transform.image_size, export.of_run
     use = {
-        "File": f"`{export.format.file}`, {export.name}, computes in {export.precision}",
+        "File": f"`{export.format.file}`, {export.name}, computes in float32",
         "Takes": export.format.takes,
         "Decoded images": f"`images`, float32 [n, {size}, {size}, 3]",
         "Gives": "`embeddings`, float32 [n, d]; compare by cosine similarity",
     }
-    if export.examples:
-        count = min(export.examples, len(data.train))
-        use["Made with"] = f"{count} of the training images, to set the integers' scales"
     images, measured = "the test images", ""
     if of_run.keeps_nothing_back:
         images = "images that were trained on"
         result = read_result(export.run) or {}
         measured = f"\n\n{fenced(result['table'])}" if "measured" in result else ""
     threshold = calibration_words(export.run / "saved_model") or NO_THRESHOLD
-    if export.examples and threshold != NO_THRESHOLD:
-        threshold += " It was found with the model in float32."
     return model_card(
-        f"{export.run.resolve().name}, {export.name}, {export.precision}",
+        f"{export.run.resolve().name}, {export.name}, float32",
         use,
         of_run,
         data,

@@ -12,9 +12,8 @@ import os
 import pathlib
 import sys
 import tempfile
-import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 import keras
@@ -44,13 +43,10 @@ class Source(NamedTuple):
     Attributes:
         model: Functional model in float32, from decoded images to embeddings.
         preprocessing: Preprocessing of image files, for a SavedModel only.
-        examples: Decoded images `[1, size, size, 3]` that set the scales of 8-bit integers. None
-            for an export in float32.
     """
 
     model: keras.Model
     preprocessing: Callable[[tf.Tensor], tf.Tensor]
-    examples: Sequence[Images] | None = None
 
 
 class Format(NamedTuple):
@@ -61,7 +57,6 @@ class Format(NamedTuple):
         packages: Modules that it needs, in the extra of its name.
         write: Writes a source to a path.
         load: Loads an export into its runtime.
-        int8: Whether the format has 8-bit integers.
         takes: Description of the input, for the model card.
         example: Python code that computes `embeddings` of decoded `images`, for the model card.
     """
@@ -70,7 +65,6 @@ class Format(NamedTuple):
     packages: tuple[str, ...]
     write: Callable[[Source, pathlib.Path], None]
     load: Callable[[pathlib.Path], Answer]
-    int8: bool
     takes: str
     example: str
 
@@ -94,14 +88,16 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _exported(source: Source, path: pathlib.Path, format: str) -> None:
+def _exported(
+    source: Source, path: pathlib.Path, format: str, batch: int | None = None, **options: Any
+) -> None:
     """Export with Keras, with named input and output."""
     shape = source.model.input_shape[1:]
     inputs = keras.Input(shape, name=IMAGES)
     model = keras.Model(inputs, {EMBEDDINGS: source.model(inputs)}, name="embedding")
-    signature = [keras.InputSpec(shape=(None, *shape), dtype="float32", name=IMAGES)]
+    signature = [keras.InputSpec(shape=(batch, *shape), dtype="float32", name=IMAGES)]
     with quiet():
-        model.export(str(path), format=format, input_signature=signature, verbose=False)
+        model.export(str(path), format=format, input_signature=signature, verbose=False, **options)
 
 
 def _saved_model(source: Source, path: pathlib.Path) -> None:
@@ -118,21 +114,7 @@ def _load_saved_model(path: pathlib.Path) -> Answer:
 
 
 def _onnx(source: Source, path: pathlib.Path) -> None:
-    if source.examples is None:
-        _exported(source, path, "onnx")
-        return
-    from onnxruntime import quantization
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    inputs = ({IMAGES: image} for image in source.examples)
-    reader: Any = types.SimpleNamespace(get_next=lambda: next(inputs, None))
-    with tempfile.TemporaryDirectory() as folder:
-        whole, prepared = (os.path.join(folder, name) for name in ("whole", "prepared"))
-        _exported(source, pathlib.Path(whole), "onnx")
-        with quiet():
-            quant_pre_process(whole, prepared, skip_symbolic_shape=True)
-            # A scale per filter: the filters of depthwise convolutions differ a hundredfold.
-            quantization.quantize_static(prepared, str(path), reader, per_channel=True)
+    _exported(source, path, "onnx")
 
 
 def _load_onnx(path: pathlib.Path) -> Answer:
@@ -143,21 +125,7 @@ def _load_onnx(path: pathlib.Path) -> Answer:
 
 
 def _openvino(source: Source, path: pathlib.Path) -> None:
-    if source.examples is None:
-        _exported(source, path, "openvino")
-        return
-    import nncf
-    import openvino
-
-    with tempfile.TemporaryDirectory() as folder:
-        whole = pathlib.Path(folder, "whole.xml")
-        _exported(source, whole, "openvino")
-        with quiet():
-            images = nncf.Dataset(source.examples)
-            model = nncf.quantize(
-                openvino.Core().read_model(whole), images, subset_size=len(source.examples)
-            )
-            openvino.save_model(model, path, compress_to_fp16=False)
+    _exported(source, path, "openvino")
 
 
 def _load_openvino(path: pathlib.Path) -> Answer:
@@ -169,69 +137,9 @@ def _load_openvino(path: pathlib.Path) -> Answer:
 
 
 def _litert(source: Source, path: pathlib.Path) -> None:
-    with quiet():
-        converted = _litert_bytes(source.model)
-        if source.examples is not None:
-            converted = _litert_int8(converted, source.examples)
-    path.write_bytes(converted)
-
-
-def _litert_bytes(model: keras.Model) -> bytes:
-    """Convert a model for one image: TensorFlow writes StableHLO, which LiteRT's converter reads.
-
-    The result has only operations of LiteRT. TensorFlow's own converter, `tf.lite`, is deprecated.
-    """
-    from litert_converter import converter_api_ext as converter
-    from litert_converter.mlir import ir, passmanager
-
-    variables = [
-        [variable.numpy() for variable in kind]
-        for kind in (model.trainable_variables, model.non_trainable_variables)
-    ]
-
-    @tf.function(
-        jit_compile=True,
-        autograph=False,
-        input_signature=[tf.TensorSpec((1, *model.input_shape[1:]), name=IMAGES)],
-    )
-    def embed(images: tf.Tensor) -> tf.Tensor:
-        # Constants, because LiteRT's converter reads variables as further inputs.
-        constants = [[tf.constant(array) for array in kind] for kind in variables]
-        return model.stateless_call(*constants, images, training=False)[0]
-
-    compiled = embed.experimental_get_compiler_ir(*embed.input_signature)
-    context = ir.Context()
-    converter.prepare_mlir_context(context)
-    with context, ir.Location.unknown():
-        module = ir.Module.parse(compiled(stage="stablehlo_serialized"))
-        converter.set_signature(module.operation, "serving_default", [IMAGES], [EMBEDDINGS])
-        converter.run_convert_to_tfl_passes(
-            module, passmanager.PassManager(), converter.ConvertToTFLConfig()
-        )
-        return cast("bytes", converter.export_flatbuffer_to_bytes(module.operation))
-
-
-def _litert_int8(model: bytes, examples: Sequence[Images]) -> bytes:
-    """Quantize all operations to 8-bit integers. Input and output stay float32."""
-    from ai_edge_quantizer import algorithm_manager, qtyping, quantizer, recipe
-
-    int8 = quantizer.Quantizer(model, recipe.static_wi8_ai8())
-    for name in (qtyping.TFLOperationName.INPUT, qtyping.TFLOperationName.OUTPUT):
-        int8.update_quantization_recipe(
-            regex=".*",
-            operation_name=name,
-            algorithm_key=algorithm_manager.AlgorithmName.NO_QUANTIZE,
-        )
-    # In one call, the quantizer averages over the images, and the first image dominates.
-    ranges = [int8.calibrate({"serving_default": [{IMAGES: image}]}) for image in examples]
-    widest = {
-        tensor: {
-            end: choose([found[tensor][end] for found in ranges], axis=0)
-            for end, choose in (("min", np.min), ("max", np.max))
-        }
-        for tensor in ranges[0]
-    }
-    return bytes(int8.quantize(widest).quantized_model)
+    # Keras would also allow operations of TensorFlow, which a phone's runtime lacks.
+    built_in = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+    _exported(source, path, "litert", batch=1, target_spec=built_in)
 
 
 def _load_litert(path: pathlib.Path) -> Answer:
@@ -254,7 +162,6 @@ FORMATS: dict[str, Format] = {
         (),
         _saved_model,
         _load_saved_model,
-        False,
         "the bytes of image files, any number (`serving_default`), or decoded images "
         "(`embed_images`)",
         'model = tf.saved_model.load("saved_model")  # import tensorflow as tf\n'
@@ -266,17 +173,15 @@ FORMATS: dict[str, Format] = {
         ("onnx", "onnxruntime", "tf2onnx"),
         _onnx,
         _load_onnx,
-        True,
         "decoded images, any number",
         'session = onnxruntime.InferenceSession("model.onnx")  # import onnxruntime\n'
         'embeddings = session.run(["embeddings"], {"images": images})[0]',
     ),
     "openvino": Format(
         "model.xml",
-        ("nncf", "openvino"),
+        ("openvino",),
         _openvino,
         _load_openvino,
-        True,
         "decoded images, any number; `model.bin` belongs to it. On a processor with bfloat16 give "
         "`INFERENCE_PRECISION_HINT=f32` for the numbers below",
         'model = openvino.compile_model("model.xml", "CPU")  # import openvino\n'
@@ -284,14 +189,9 @@ FORMATS: dict[str, Format] = {
     ),
     "litert": Format(
         "model.tflite",
-        (
-            "ai_edge_litert.interpreter",
-            "ai_edge_quantizer.quantizer",
-            "litert_converter.converter_api_ext",
-        ),
+        ("ai_edge_litert.interpreter",),
         _litert,
         _load_litert,
-        True,
         "one decoded image a call",
         'interpreter = Interpreter("model.tflite")  # from ai_edge_litert.interpreter\n'
         "embed = interpreter.get_signature_runner()\n"
@@ -357,8 +257,6 @@ def _converted(format: Format, source: Source, path: pathlib.Path) -> None:
 def _layer_that_fails(format: Format, source: Source) -> keras.layers.Layer | None:
     for layer, part in _parts(source.model):
         one = source._replace(model=part)
-        if source.examples is not None:
-            one = one._replace(examples=[np.zeros((1, *part.input_shape[1:]), np.float32)])
         with tempfile.TemporaryDirectory() as folder:
             try:
                 _converted(format, one, pathlib.Path(folder, format.file))

@@ -18,7 +18,8 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from experiments import typed
-from experiments.options.child import end_with_parent
+from experiments.options.child_process import end_with_parent
+from experiments.options.command_words import wants_debug
 from experiments.options.errors import (
     MISTAKE,
     FindingsError,
@@ -29,7 +30,6 @@ from experiments.options.errors import (
 )
 from experiments.options.interrupts import INTERRUPTED, Interrupts
 from experiments.options.keras_settings import check_keras_settings
-from experiments.options.parsing import wants_debug
 from experiments.options.visible import visible_text
 from experiments.recipes import RecipeError
 from keras_dml._common.errors import ArgumentError, without_passwords

@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 import numpy as np
 
 import pipelines
+from experiments.options.conversions import numbers, whole_numbers
 from experiments.options.errors import RunError, UsageError
 from experiments.options.loss_flags import RELATION, naming_flags
 from experiments.options.run_options import (
@@ -24,7 +25,6 @@ from experiments.options.run_options import (
     SamplingOptions,
     ScoringOptions,
 )
-from experiments.options.values import numbers, whole_numbers
 from experiments.options.visible import visible
 from keras_dml import relations
 from keras_dml.models.backbones import NO_WEIGHTS, native_image_size

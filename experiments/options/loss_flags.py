@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
+import pathlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.options.declaration import Flag
+from experiments.options.absl_flags import converted
+from experiments.options.declared import Flag
 from experiments.options.errors import UsageError
-from experiments.options.registries import arguments, flags_of_entries, import_attribute
-from experiments.options.values import converted
+from experiments.options.registry_flags import arguments, flags_of_entries, import_attribute
 from experiments.recipes.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
 
 
 GROUP = "Loss"
-# Names before 0.2.0.
-_FORMER = {"temperature": "sigma"}
+# The model that has the arguments of a loss, by the kind of the loss.
+_TRAINED_BY = {"statistics_network": "keras_dml.models.RankMI"}
 STATISTICS = "statistics_"
 PROXIES = "proxies_"
 MEMORY = "memory_"
@@ -29,6 +32,14 @@ RELATION = "relation_"
 def loss_names() -> tuple[str, ...]:
     """Return the names of the losses in alphabetical order."""
     return tuple(_losses())
+
+
+def registered_names() -> tuple[str, ...]:
+    """Return the names of the losses of the library, without importing Keras."""
+    package = importlib.util.find_spec("keras_dml.losses")
+    folder = pathlib.Path(package.origin if package and package.origin else "").parent
+    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.py")]
+    return tuple(sorted(re.findall(r'^@register\("(\w+)"', "\n".join(texts), re.MULTILINE)))
 
 
 def trained_by(loss: str) -> Callable[..., Any]:
@@ -43,8 +54,8 @@ def trained_by(loss: str) -> Callable[..., Any]:
         raise UsageError(
             f"loss must be one of {', '.join(names)}, but got {loss}.{did_you_mean(loss, names)}"
         )
-    model: Callable[..., Any] = import_attribute(found.trained_by) if found.trained_by else found
-    return model
+    model = _TRAINED_BY.get(found.kind)
+    return found if model is None else import_attribute(model)
 
 
 def taken_by(loss: str) -> dict[str, Flag]:
@@ -62,8 +73,7 @@ def flags_of_losses() -> tuple[Flag, ...]:
     Raises:
         TypeError: Losses share a name, but not its type.
     """
-    flags = flags_of_entries({loss: trained_by(loss) for loss in loss_names()}, GROUP)
-    return tuple(dataclasses.replace(flag, former=_FORMER.get(flag.name)) for flag in flags)
+    return flags_of_entries({loss: trained_by(loss) for loss in loss_names()}, GROUP)
 
 
 def checked(loss: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,20 +6,21 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from experiments.options import loss_flags
-from experiments.options.declaration import Flag, Options, declarations, flags_of, option
+from experiments.options.command_words import given_words
+from experiments.options.conversions import normal_path
+from experiments.options.declared import Flag, Options, declarations, flags_of, option
 from experiments.options.errors import UsageError
-from experiments.options.registries import (
+from experiments.options.registry_flags import (
     arguments,
     flags_of_entries,
     import_attribute,
     summary,
     words,
 )
-from experiments.options.values import normal_fold, normal_path, normal_tracker
 from pipelines.max_pixels import MOST_PIXELS
 
 DATA, IMAGES, SAMPLING, MODEL = "Data", "Images", "Sampling", "Model"
@@ -31,12 +32,20 @@ OPTIMIZERS, SCHEDULES = "keras_dml.optimizers.OPTIMIZERS", "keras_dml.optimizers
 
 def _datasets() -> str:
     names = words("pipelines.datasets.registry.NAMES")()
-    prefix = import_attribute("pipelines.datasets.registry.PREFIX")
-    lines = [f"Dataset: {', '.join(names)}, or {prefix}NAME."]
-    for name in names:
+    return f"Dataset: {', '.join(names)}, or {_prefix()}NAME."
+
+
+def _prefix() -> str:
+    prefix: str = import_attribute("pipelines.datasets.registry.PREFIX")
+    return prefix
+
+
+def _described_datasets() -> str:
+    lines = []
+    for name in words("pipelines.datasets.registry.NAMES")():
         load = import_attribute(f"pipelines.datasets.{name}.load")
         lines.append(f"{name}: {summary(load)}")
-    lines.append(f"{prefix}NAME or {prefix}NAME:CONFIG: a dataset of tensorflow-datasets.")
+    lines.append(f"{_prefix()}NAME or {_prefix()}NAME:CONFIG: a dataset of tensorflow-datasets.")
     return "\n".join(lines)
 
 
@@ -44,7 +53,7 @@ def _backbones() -> str:
     own = words("keras_dml.models.backbones.BACKBONES")()
     return "\n".join(
         [
-            f"Backbone: {', '.join(own)}, or any keras.applications model.",
+            f"Of this project: {', '.join(own)}.",
             "hub:NAME: a KerasHub preset (hub:dinov2_base), or a folder of Keras, Hugging Face, or "
             "timm (hub:FOLDER), which includes its weights.",
             "FILE.keras: a saved model from images in 0..255 to maps, tokens, or vectors.",
@@ -53,13 +62,12 @@ def _backbones() -> str:
 
 
 def _poolings() -> str:
-    poolings = import_attribute("keras_dml.models.pooling.POOLINGS")
-    lines = ["Pooling of the backbone's maps or tokens to one vector."]
-    return "\n".join([*lines, *(f"{name}: {summary(make)}" for name, make in poolings.items())])
+    poolings = import_attribute("keras_dml.layers.pooling.POOLINGS")
+    return "\n".join(f"{name}: {summary(make)}" for name, make in poolings.items())
 
 
 def _losses() -> str:
-    return f"Loss: {', '.join(loss_flags.loss_names())}."
+    return f"Loss: {', '.join(loss_flags.registered_names())}."
 
 
 def _flags_of_registry(
@@ -69,6 +77,7 @@ def _flags_of_registry(
     optional: bool = False,
     common: bool = False,
     entry: str | None = None,
+    light: bool = False,
 ) -> Any:
     """Declare a field of the flags of a registry's entries.
 
@@ -76,6 +85,7 @@ def _flags_of_registry(
         path: `MODULE.NAME` of the registry, or of its only entry.
         group, prefix, optional, common: As in `flags_of_entries`.
         entry: Description of the only entry. None for a registry.
+        light: As in `flags_of`.
     """
 
     def read() -> tuple[Flag, ...]:
@@ -83,7 +93,26 @@ def _flags_of_registry(
         entries = found if entry is None else {entry: found}
         return flags_of_entries(entries, group, prefix, optional, common)
 
-    return flags_of(read, prefix)
+    return flags_of(read, prefix, light)
+
+
+def _normal_fold(text: str) -> str:
+    """Return a fold K/N, and raise `UsageError` for other text."""
+    numbers = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    which, folds = map(int, numbers.groups()) if numbers else (0, 0)
+    if not (folds >= 2 and 1 <= which <= folds):
+        raise UsageError(
+            f"fold must be K/N, such as 1/4, but got {text}. It is part K of the training classes "
+            "in N parts, with N of at least 2."
+        )
+    return f"{which}/{folds}"
+
+
+def _normal_tracker(text: str) -> str:
+    """Return TRACKER:TARGET, and raise `UsageError` for other text."""
+    if text.partition(":")[0] not in ("mlflow", "wandb") or ":" not in text:
+        raise UsageError(f"log_to must be mlflow:URI or wandb:PROJECT, but got {text}.")
+    return text
 
 
 def _for_the_choice(
@@ -154,13 +183,13 @@ class DataOptions(Options):
 
     group = DATA
 
-    dataset: str | None = option(None, text=_datasets, common=True)
+    dataset: str | None = option(None, text=_datasets, details=_described_datasets, common=True)
     data_dir: str | None = option(None, convert=normal_path, common=True)
     train_classes: int | None = option(None, lower_bound=1)
     test_classes: int | None = option(None, lower_bound=1)
     class_split: str = option("first_classes", choices=words("pipelines.split.SPLITS"))
     split_seed: int = option(0, lower_bound=0)
-    fold: str | None = option(None, convert=normal_fold)
+    fold: str | None = option(None, convert=_normal_fold)
     crop_to_box: bool = option(False)
     outside_paths: bool = option(False, command_line_only=True)
 
@@ -261,7 +290,7 @@ class SamplingOptions(Options):
 
     sampler: str = option("random", choices=words(SAMPLERS), common=True)
     batch_size: int = option(128, lower_bound=1, common=True)
-    of_samplers: Mapping[str, Any] = _flags_of_registry(SAMPLERS, SAMPLING, common=True)
+    of_samplers: Mapping[str, Any] = _flags_of_registry(SAMPLERS, SAMPLING, common=True, light=True)
 
     @property
     def sampler_arguments(self) -> dict[str, Any]:
@@ -303,7 +332,12 @@ class BackboneOptions(CodeOptions):
 
     group = MODEL
 
-    backbone: str = option("resnet50", text=_backbones, common=True)
+    backbone: str = option(
+        "resnet50",
+        text="Backbone: a keras.applications model, or one of this project, such as small_convnet.",
+        details=_backbones,
+        common=True,
+    )
     filters: tuple[str, ...] | None = option(None)
     weights: str = option(
         "imagenet",
@@ -316,7 +350,10 @@ class BackboneOptions(CodeOptions):
         common=True,
     )
     pooling: str = option(
-        "average", text=_poolings, choices=words("keras_dml.models.pooling.POOLINGS")
+        "average",
+        text="Pooling of the backbone's maps or tokens to one vector.",
+        details=_poolings,
+        choices=words("keras_dml.layers.pooling.POOLINGS"),
     )
     levels: tuple[str, ...] | None = option(None)
 
@@ -406,7 +443,7 @@ class LossOptions(RelationOptions):
         classifier: pce: take p from a classifier of the embeddings. A cross-entropy trains the
             classifier without changing the embedding. Default: p from the scores of spce.
         classifier_factor: classifier: factor on the learning rate of the classifier.
-        proxies: Arguments of `keras_dml.models.ProxyHead` that are set.
+        proxies: Arguments of `keras_dml.layers.ProxyHead` that are set.
         proxies_factor: losses over proxies: factor on the learning rate of the proxies. Default: 1.
         proxies_merging: losses with several proxies per class: weight of the regularizer that
             merges proxies that are not needed (SoftTriple: 0.2). Default: 0.
@@ -447,7 +484,7 @@ class LossOptions(RelationOptions):
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)
     proxies: Mapping[str, Any] = _flags_of_registry(
-        "keras_dml.models.ProxyHead",
+        "keras_dml.layers.ProxyHead",
         LOSS,
         loss_flags.PROXIES,
         optional=True,
@@ -455,9 +492,7 @@ class LossOptions(RelationOptions):
     )
     proxies_factor: float | None = option(None, lower_bound=0.0)
     proxies_merging: float | None = option(None, lower_bound=0.0)
-    mining: tuple[str, ...] | None = option(
-        None, choices=words("keras_dml.mining.STRATEGIES"), former="miners"
-    )
+    mining: tuple[str, ...] | None = option(None, choices=words("keras_dml.mining.STRATEGIES"))
     memory: Mapping[str, Any] = _flags_of_registry(
         "keras_dml.models.CrossBatchMemory",
         LOSS,
@@ -617,11 +652,12 @@ class ScoringOptions(Options):
     Attributes:
         recall_at: Values of K for recall at K.
         information: At the end, compute the entropies and the mutual information on every image,
-            and fit a linear probe and a statistics network. Default: without fits, on at most 4,096
-            images.
-        neighbors: Search for the neighbors of the retrieval scores. exact: compare all images.
-            scann: ScaNN's tree, and next to each score its exact value on a sample of queries.
-            auto: exact below 200,000 images, otherwise scann.
+            fit a linear probe and a statistics network, and print all of them. Default: without
+            fits, on at most 4,096 images, and only on the report.
+        neighbors: Search for the neighbors of the retrieval scores. auto: ScaNN, if it is
+            installed, compares all images below 200,000, and uses its tree above. exact: NumPy
+            compares all images. scann: ScaNN's tree. Next to each score by a tree is its exact
+            value on a sample of queries.
         eval_batch_size: Images per batch of the evaluation, on each device.
         matryoshka: Increasing lengths such as 32,64,128: report the recall of each prefix of the
             embedding. In training, the last length is embedding_size, and the loss is summed over
@@ -665,14 +701,21 @@ class OutputOptions(Options):
 
     group = RUN
 
-    output_dir: str | None = option(None, common=True)
+    output_dir: str | None = option(None, common=True, recorded=False)
     refit: bool = option(
-        False, common=True, not_with=("class_split=every_class", "strategy=multi_worker")
+        False,
+        common=True,
+        recorded=False,
+        not_with=("class_split=every_class", "strategy=multi_worker"),
     )
-    measured_in: str | None = option(None, convert=normal_path, needs="class_split=every_class")
-    log_to: str | None = option(None, convert=normal_tracker, command_line_only=True)
-    engine: str = option("local", choices=("local", "ray"))
-    workers: int | None = option(None, lower_bound=1, needs="engine=ray")
+    measured_in: str | None = option(
+        None, convert=normal_path, needs="class_split=every_class", recorded=False
+    )
+    log_to: str | None = option(
+        None, convert=_normal_tracker, command_line_only=True, recorded=False
+    )
+    engine: str = option("local", choices=("local", "ray"), recorded=False)
+    workers: int | None = option(None, lower_bound=1, needs="engine=ray", recorded=False)
     deterministic: bool = option(False, common=True)
     seed: int = option(0, lower_bound=0, upper_bound=2**32 - 1, common=True)
 
@@ -713,3 +756,20 @@ switch off, and --NAME=none unsets a value. After a kill, the same command resum
         return pathlib.Path(
             os.path.expanduser(self.output_dir or f"runs/{self.name}-seed{self.seed}")
         )
+
+
+def given_for_run(options: Options, left_out: Collection[str] = ()) -> list[str]:
+    """Return the flags of a run that are set, except its folder, as words of a command line.
+
+    Args:
+        options: Options with the flags of a run.
+        left_out: Further names to leave out.
+    """
+    not_passed_on = {
+        "output_dir",
+        *left_out,
+        *(field.name for field in dataclasses.fields(Options)),
+    }
+    return given_words(
+        options, [name for name in declarations(RunOptions) if name not in not_passed_on]
+    )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.evaluation.findings import LABEL_RATIO, OUTLIER_SCORE, Count, Findings
+from experiments.evaluation.audit import LABEL_RATIO, OUTLIER_SCORE, Audit, Count
 from experiments.pages.page import Cell, Picture, Row, array_picture, file_picture, write_page
 
 # Findings of each kind on the page.
@@ -47,7 +47,7 @@ class Section(NamedTuple):
 def write_audit_page(
     path: str | os.PathLike[str],
     title: str,
-    findings: Findings,
+    findings: Audit,
     lines: Mapping[str, Sequence[Mapping[str, Any]]],
     counts: Sequence[Count],
 ) -> None:
@@ -58,7 +58,7 @@ def write_audit_page(
         title: Plain text.
         findings: The findings.
         lines: The findings as lines, from `lines_of`.
-        counts: Their numbers and limits, from `Findings.counts`.
+        counts: Their numbers and limits, from `Audit.counts`.
     """
     images = findings.images
     first_lines = {kind: found[:_SHOWN] for kind, found in lines.items()}
@@ -84,7 +84,7 @@ def write_audit_page(
     )  # fmt: skip
 
 
-def _duplicates(findings: Findings, lines: Sequence[Mapping[str, Any]], across: bool) -> Section:
+def _duplicates(findings: Audit, lines: Sequence[Mapping[str, Any]], across: bool) -> Section:
     """Return the groups of duplicates in several sets, or in one set."""
     images, found = findings.images, findings.duplicates
     groups = [
@@ -106,7 +106,7 @@ def _duplicates(findings: Findings, lines: Sequence[Mapping[str, Any]], across: 
     return Section(len(groups), rows_shown, [line for line in lines if line["group"] in firsts])
 
 
-def _label_errors(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
+def _label_errors(findings: Audit, lines: Sequence[Mapping[str, Any]]) -> Section:
     """Return the labels that are probably wrong, with the neighbors that suggest others."""
     images, votes = findings.images, findings.votes
     rows = []
@@ -120,7 +120,7 @@ def _label_errors(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Sec
     return Section(len(findings.label_errors), rows, lines)
 
 
-def _outliers(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
+def _outliers(findings: Audit, lines: Sequence[Mapping[str, Any]]) -> Section:
     """Return the images that are unlike all others."""
     cells = [_cell(findings, "neighbor", row, f"{findings.outlier_scores[row]:.2f}")
              for row in findings.outliers[:_SHOWN].tolist()]  # fmt: skip
@@ -128,7 +128,7 @@ def _outliers(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section
     return Section(len(findings.outliers), rows, lines)
 
 
-def _confused(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section:
+def _confused(findings: Audit, lines: Sequence[Mapping[str, Any]]) -> Section:
     """Return the classes whose images are each other's neighbors."""
     names = findings.images.class_names
     rows = []
@@ -143,7 +143,7 @@ def _confused(findings: Findings, lines: Sequence[Mapping[str, Any]]) -> Section
     return Section(len(lines), rows, lines)
 
 
-def _between(findings: Findings, first: int, second: int) -> list[tuple[int, int, float]]:
+def _between(findings: Audit, first: int, second: int) -> list[tuple[int, int, float]]:
     """Return the nearest pairs of images of two classes, with their similarity."""
     labels, neighbors = findings.images.labels, findings.neighbors
     rows = np.flatnonzero(np.isin(labels, (first, second)))
@@ -162,12 +162,12 @@ def _between(findings: Findings, first: int, second: int) -> list[tuple[int, int
     return shown[: _CELLS // 2]
 
 
-def _neighbor(findings: Findings, first: int, row: int, note: str) -> Cell:
+def _neighbor(findings: Audit, first: int, row: int, note: str) -> Cell:
     labels = findings.images.labels
     return _cell(findings, "match" if labels[row] == labels[first] else "other", row, note)
 
 
-def _cell(findings: Findings, kind: str, row: int, note: str = "") -> Cell:
+def _cell(findings: Audit, kind: str, row: int, note: str = "") -> Cell:
     images = findings.images
     name = images.class_name(row)
     text = " · ".join(filter(None, [images.place(row)[0], note]))
@@ -175,7 +175,7 @@ def _cell(findings: Findings, kind: str, row: int, note: str = "") -> Cell:
     return Cell(kind, _picture(findings, row), name, text, alt)
 
 
-def _picture(findings: Findings, row: int) -> Picture | None:
+def _picture(findings: Audit, row: int) -> Picture | None:
     _, table, number = findings.images.place(row)
     max_pixels = findings.options.max_pixels
     if table is None:

@@ -12,14 +12,14 @@ from experiments.evaluation.figures import Curves
 from experiments.evaluation.scores import percent
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
-from keras_dml.metrics import IdentificationPoint, Verification
+from keras_dml.metrics import IdentificationPoint, VerificationResult
 from keras_dml.metrics.pair_verification import Interval
 
 # The intervals of fewer classes are too narrow.
 _ENOUGH_CLASSES = 20
 
 
-def rows_of(found: Verification) -> list[tuple[str, list[str]]]:
+def rows_of(found: VerificationResult) -> list[tuple[str, list[str]]]:
     """Return the rows of the table: name, and value and interval as text."""
     (point,) = found.points
     equal, equal_interval = found.equal_error_rate, found.equal_error_rate_interval
@@ -37,7 +37,7 @@ def rows_of(found: Verification) -> list[tuple[str, list[str]]]:
     ]
 
 
-def rates_of(found: Verification) -> list[list[str]]:
+def rates_of(found: VerificationResult) -> list[list[str]]:
     """Return a table of the thresholds and true match rates of all false match rates."""
     rows = [["false match rate", "threshold", "true match rate, %", "95 %"]]
     for point in found.points:
@@ -54,7 +54,7 @@ def interval_text(interval: Interval, form: str, scale: float) -> str:
     return " to ".join(form.format(scale * bound) for bound in interval)
 
 
-def notes_of(found: Verification, decided: IdentificationPoint) -> list[str]:
+def notes_of(found: VerificationResult, decided: IdentificationPoint) -> list[str]:
     """Return a sentence about unknown classes, which no pair measures, and about few classes."""
     false = percent(decided.false_positive_identification_rate)
     right = percent(decided.detection_and_identification_rate)
@@ -68,7 +68,7 @@ def notes_of(found: Verification, decided: IdentificationPoint) -> list[str]:
 
 
 def write_calibration_page(
-    path: pathlib.Path, file: pathlib.Path, found: Verification, decided: IdentificationPoint
+    path: pathlib.Path, file: pathlib.Path, found: VerificationResult, decided: IdentificationPoint
 ) -> None:
     """Write the page.
 
@@ -91,7 +91,7 @@ def write_calibration_page(
     )
 
 
-def _figures(found: Verification) -> dict[str, Curves]:
+def _figures(found: VerificationResult) -> dict[str, Curves]:
     """Return the ROC curve, and both error rates over the threshold."""
     (point,) = found.points
     false, matched = found.false_match_rates, 100 * found.true_match_rates

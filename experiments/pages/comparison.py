@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
 import pathlib
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from experiments.evaluation import scores
-from experiments.evaluation.baselines import distinct_baselines
-from experiments.evaluation.figures import Curves, Means, over_epochs
-from experiments.evaluation.result import REPORT
-from experiments.evaluation.tracked import tracked_figures
+from experiments.evaluation.conclusions import PairedDifference, distinct_baselines
+from experiments.evaluation.figures import Curves, Means, over_epochs, tracked_figures
+from experiments.evaluation.measurement import CATALOG, EMBEDDING, PAPER, Measurement, find
+from experiments.evaluation.result import REPORT, baselines_of, keyed, measurements_of
+from experiments.evaluation.score_table import label_of, text_of
+from experiments.evaluation.scores import ACCURACY, DISTANCES, compared
+from experiments.evaluation.tables import MISSING
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.pages.retrieval import Grid
 from keras_dml._common.errors import without_passwords
 
-#: A line of the table: column -> value.
-Line: TypeAlias = dict[str, Any]
 #: Column of the scores that order the runs.
 MAIN = "R@1, cosine"
+
+
+class Cell(NamedTuple):
+    """A value of the table, and its text."""
+
+    value: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of the table: a run or a baseline, and its cells by column."""
+
+    name: str
+    cells: dict[str, Cell]
+
+    @property
+    def main(self) -> float:
+        """The score that orders the runs. NaN if it is missing."""
+        return self.cells[MAIN].value if MAIN in self.cells else math.nan
 
 
 def comparison_lines(
@@ -35,64 +57,81 @@ def comparison_lines(
         results: Run -> its `result.json`.
         papers: Run -> the scores in the recipe's paper, from `recipes.paper_scores`.
     """
-    lines = [_line(run, result, papers[run]) for run, result in results.items()]
-    lines.sort(key=lambda line: (math.isnan(line.setdefault(MAIN, math.nan)), -line[MAIN]))
-    baselines = distinct_baselines(results)
-    return lines + [{"recipe": name, **_scores(rows)} for name, rows in baselines.items()]
+    lines = [_line(run, result, papers.get(run, {})) for run, result in results.items()]
+    lines.sort(key=lambda line: (math.isnan(line.main), -line.main))
+    baselines = distinct_baselines({run: baselines_of(each) for run, each in results.items()})
+    return lines + [
+        Line(name, _scores([dataclasses.replace(each, part=EMBEDDING) for each in scores]))
+        for name, scores in baselines.items()
+    ]
+
+
+def with_differences(
+    lines: Sequence[Line], first: str, differences: Mapping[str, Sequence[PairedDifference]]
+) -> list[Line]:
+    """Add the differences of runs from the first run to their lines."""
+    return [
+        Line(
+            line.name,
+            line.cells
+            | {
+                f"{each.label} minus {first}": Cell(each.difference, each.text)
+                for each in differences.get(line.name, ())
+            },
+        )
+        for line in lines
+    ]
 
 
 def table_of(lines: Sequence[Line]) -> list[list[str]]:
     """Return the head and the lines as text."""
-    columns = list(dict.fromkeys(column for line in lines for column in line))
-    return [columns, *([_text(column, line.get(column)) for column in columns] for line in lines)]
+    columns = list(dict.fromkeys(column for line in lines for column in line.cells))
+    cells = [[line.cells[name].text if name in line.cells else MISSING for name in columns]
+             for line in lines]  # fmt: skip
+    return [["run", *columns], *([line.name, *row] for line, row in zip(lines, cells))]
 
 
 def _line(run: str, result: Mapping[str, Any], paper: Mapping[str, float]) -> Line:
-    rows = {name.removeprefix("embedding, "): row for name, row in result["rows"].items()}
-    others = result.get("scores") or {}
-    line = {"recipe": run, **_scores({**rows, "": others})}
-    if "accuracy" in result:
-        line["accuracy"] = 100 * result["accuracy"]
-    line |= {"training, s": result["train_seconds"], "whole run, s": result["seconds"]}
+    own, printed = measurements_of(result), keyed(paper, PAPER)
+    cells = _scores(own)
+    cells.setdefault(MAIN, Cell(math.nan, MISSING))
+    numbers = {"training, s": result["train_seconds"], "whole run, s": result["seconds"]}
+    if result.get("accuracy") is not None:
+        numbers = {"accuracy": 100 * result["accuracy"], **numbers}
+    cells |= {name: _number(value) for name, value in numbers.items() if value is not None}
     # The whole row of the paper, next to ours. Scores that this run lacks are left out.
-    for name, printed in scores.rows_of(paper, scores.PAPER).items():
-        distance = name.removeprefix(f"{scores.PAPER}, ")
-        for key in (key for key in printed if key in rows.get(distance, {})):
-            line.setdefault(f"{scores.label_of(key)}, {distance}", rows[distance][key])
-            line[f"{scores.label_of(key)}, {name}"] = 100 * printed[key]
-    if "nmi" in paper and others.get("nmi") is not None:
-        line |= {"NMI": 100 * others["nmi"], "NMI, paper": 100 * paper["nmi"]}
-    return line
+    for each in printed:
+        ours = find(own, each.score, each.k, each.distance)
+        if ours is not None and not math.isnan(ours.value):
+            label, of = label_of(each), [] if each.distance is None else [each.distance]
+            cells.setdefault(", ".join([label, *of]), _cell(ours))
+            cells[", ".join([label, PAPER, *of])] = _number(100 * each.value)
+    return Line(run, cells)
 
 
-def _scores(rows: scores.Rows) -> Line:
-    """Return the columns of the scores that the rows have."""
-    found = {
-        column: rows.get(row, {}).get(score.at_1) for column, (row, score) in _columns().items()
+def _number(value: float) -> Cell:
+    return Cell(value, f"{value:z.1f}")
+
+
+def _cell(measurement: Measurement) -> Cell:
+    return Cell(measurement.value, text_of(measurement))
+
+
+def _scores(measurements: Sequence[Measurement]) -> dict[str, Cell]:
+    """Return the cells of the scores that are there."""
+    found: dict[str, Measurement | None] = {}
+    for score in compared():
+        for distance in DISTANCES if score.at_k else DISTANCES[:1]:
+            of = [distance] if score.of_distance else []
+            found[", ".join([score.label_at_1, *of])] = score.of(measurements, distance)
+    for score in compared():
+        in_catalog = score.of(measurements, side="catalog")
+        found[f"{CATALOG}, {score.label_at_1}"] = in_catalog
+    return {
+        column: _cell(each)
+        for column, each in found.items()
+        if each is not None and not math.isnan(each.value)
     }
-    return {column: value for column, value in found.items() if value is not None}
-
-
-def _columns() -> dict[str, tuple[str, scores.Score]]:
-    """Return column -> (its row in the table of a run, its score)."""
-    found = {
-        f"{scores.label_of(score.at_1)}, {distance}": (str(distance), score)
-        for score in scores.compared()
-        for distance in (scores.DISTANCES if score.at_k else scores.DISTANCES[:1])
-        if score.of_distance
-    }
-    found |= {score.label: ("", score) for score in scores.compared() if not score.of_distance}
-    return found | {f"{scores.CATALOG}, R@1": (f"{scores.CATALOG}, cosine", scores.RECALL)}
-
-
-def _text(column: str, value: str | float | None) -> str:
-    if value is None or isinstance(value, str):
-        return value or "–"
-    columns = _columns()
-    if column in columns:
-        return columns[column][1].text(value)
-    is_recall = column.startswith(f"{scores.RECALL.label}@") and scores.PAPER not in column
-    return scores.RECALL.text(value) if is_recall else f"{value:z.1f}"
 
 
 def write_comparison_page(
@@ -101,26 +140,28 @@ def write_comparison_page(
     lines: Sequence[Line],
     histories: Mapping[str, Sequence[Mapping[str, float]]],
     grid: Grid | None,
+    folders: Mapping[str, pathlib.Path],
+    sentences: Sequence[str] = (),
 ) -> None:
     """Write the page.
 
     Args:
-        page: The file; the folder of each run is next to it.
+        page: The file.
         forwarded: Flags of every run.
         lines: The lines, from `comparison_lines`.
         histories: Run -> the objects of its `metrics.jsonl`.
         grid: The same queries by each run, if the images are available.
+        folders: Folder of each run.
+        sentences: What a reader may conclude.
     """
     figures: dict[str, Means | Curves] = {
-        MAIN: Means({line["recipe"]: [100 * line[MAIN]] for line in lines}, "R@1, %")
+        MAIN: Means({line.name: [100 * line.main] for line in lines}, "R@1, %")
     }
-    for score in scores.compared():
-        curves = {run: over_epochs(history, f"test/{score.key}", score.scale)
+    for score in compared():
+        curves = {run: over_epochs(history, score.log_key(), score.scale)
                   for run, history in histories.items()}  # fmt: skip
-        figures[f"{scores.label_of(score.at_1)} over epochs"] = Curves(curves, score.axis)
-    accuracies = {
-        run: over_epochs(history, scores.ACCURACY, 100) for run, history in histories.items()
-    }
+        figures[f"{score.label_at_1} over epochs"] = Curves(curves, score.axis)
+    accuracies = {run: over_epochs(history, ACCURACY, 100) for run, history in histories.items()}
     figures["Accuracy over epochs"] = Curves(accuracies, "accuracy, %")
     figures |= tracked_figures(histories)
     columns, *rows = table_of(lines)
@@ -130,14 +171,15 @@ def write_comparison_page(
         template="comparison.html",
         forwarded=without_passwords(" ".join(forwarded)),
         columns=columns,
-        rows=[(_linked(page, name), cells) for name, *cells in rows],
+        rows=[(_linked(page, name, folders.get(name)), cells) for name, *cells in rows],
+        sentences=sentences,
         pictures=svgs(figures),
         grid=grid,
     )
 
 
-def _linked(page: pathlib.Path, name: str) -> str:
-    if not (page.parent / name / REPORT).is_file():
+def _linked(page: pathlib.Path, name: str, folder: pathlib.Path | None) -> str:
+    if folder is None or not (folder / REPORT).is_file():
         return name
-    address = urllib.parse.quote(f"{name}/{REPORT}")
+    address = urllib.parse.quote(os.path.relpath(folder / REPORT, page.parent))
     return Markup('<a href="{}">{}</a>').format(address, name)

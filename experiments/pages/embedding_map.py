@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from experiments.evaluation.labeled_embeddings import EmbeddedSet
-from experiments.evaluation.pictures import encoded_picture
+from experiments.evaluation.embedded_sets import EmbeddedSet
 from experiments.pages.page import address
+from experiments.pages.pictures import encoded_picture
 from pipelines import ImageTable
 
 # A thousand points fill the plane.

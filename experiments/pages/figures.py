@@ -15,8 +15,8 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from experiments.evaluation.conclusions import mean_interval
 from experiments.evaluation.figures import Curves, Histograms, Means, Trials
-from experiments.evaluation.intervals import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 
 from experiments.options import RunOptions, resolved
+from experiments.options.conversions import normal_path
 from experiments.options.data import classes_in_words
-from experiments.options.declaration import declarations
-from experiments.options.values import normal_path
+from experiments.options.declared import declarations
 from experiments.options.visible import visible, visible_text
 from experiments.pages.page import environment
 from keras_dml.models.hub import PREFIX

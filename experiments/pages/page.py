@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from experiments.options.visible import visible, visible_text
+from keras_dml._common.regular_files import MOST_TEXT, read_regular
 from keras_dml._files.atomic import replacing
 
 #: Paths of other pages -> their names, plain text.
@@ -134,7 +135,7 @@ def array_picture(image: np.ndarray) -> Picture:
     Args:
         image: uint8 `[h, w, 3]`.
     """
-    from experiments.evaluation.pictures import encoded_picture  # imports TensorFlow
+    from experiments.pages.pictures import encoded_picture  # imports TensorFlow
 
     height, width = image.shape[:2]
     longest = max(height, width)
@@ -147,7 +148,7 @@ def array_picture(image: np.ndarray) -> Picture:
 
 def file_picture(source: str | io.BytesIO, max_pixels: int, side: int) -> Picture | None:
     """Return the picture in an image file; None if it cannot be read."""
-    from experiments.evaluation.pictures import thumbnail
+    from experiments.pages.pictures import thumbnail
 
     try:
         return Picture(address(*thumbnail(source, max_pixels, side)))
@@ -179,7 +180,7 @@ def links_html(page: pathlib.Path, links: Links) -> str:
 def _read(page: pathlib.Path) -> str:
     """Return the text of a page; empty if it is missing or not a page of ours."""
     try:
-        return page.read_text(encoding="utf-8")
+        return read_regular(page, MOST_TEXT).decode()
     except (OSError, ValueError):
         return ""
 

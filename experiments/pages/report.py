@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from experiments.evaluation import scores
-from experiments.evaluation.baselines import best_baseline
+from experiments.evaluation.conclusions import best_baseline
+from experiments.evaluation.embedded_sets import EmbeddedSets
 from experiments.evaluation.figures import Curves, over_epochs
-from experiments.evaluation.labeled_embeddings import LabeledEmbeddings
+from experiments.evaluation.measurement import PAPER, log_key
 from experiments.evaluation.result import Result
+from experiments.evaluation.score_table import label_of, score_of, score_table
+from experiments.evaluation.scores import ACCURACY, DISTANCES, RECALL, RECALL_AT_1, SCORES
 from experiments.pages.figures import svgs
 from experiments.pages.page import Links, write_page
 from experiments.pages.retrieval import Shown, shown_of
@@ -26,13 +29,13 @@ _INFORMATION_FIGURES = {
         "class_entropy",
     ),
 }
-# Parts of the loss, by their keys in `metrics.jsonl`.
+# Parts of the loss, by their names in `metrics.jsonl`.
 _LOSS_PARTS = {
-    "train/tightness": (
+    log_key("tightness", side="train"): (
         "Tightness is the part of the loss that draws images of a class together. Lower is "
         "tighter. It is lowest if all embeddings are equal."
     ),
-    "train/contrastive": (
+    log_key("contrastive", side="train"): (
         "Contrastive is the part of the loss that drives classes apart. The scale depends on the "
         "loss: compare epochs, not losses."
     ),
@@ -54,30 +57,28 @@ def write_report(
         result: The result.
         links: Paths of other pages -> their names.
     """
-    keys = scores.columns_of(result.rows)
+    table, recall = score_table(result.measurements), RECALL.of(result.measurements)
     write_page(
         path,
         result.title,
         links=links,
         template="report.html",
         result=result,
-        headline=scores.percent(result.rows["embedding, cosine"][scores.RECALL.at_1]),
+        headline=RECALL.text(None if recall is None else recall.value),
         others=_others(result),
-        explanations=list(dict.fromkeys(scores.score_of(key).explanation for key in keys)),
-        in_catalog=any(name.startswith(scores.CATALOG) for name in result.rows),
-        columns=["", *map(scores.label_of, keys)],
-        rows=[
-            (name, [scores.score_of(key).text(row.get(key)) for key in keys])
-            for name, row in result.rows.items()
-        ],
+        explanations=list(dict.fromkeys(score_of(each).explanation for each in table.columns)),
+        in_catalog=any(each.side == "catalog" for each in result.measurements),
+        columns=["", *map(label_of, table.columns)],
+        rows=table.rows,
         more=_explanations(result),
+        of_information=_meanings(result.information),
         pictures=svgs({**_curves(result), **result.figures}),
         evaluations=None if result.history is None else len(result.history),
         shown=shown_of_readable(result.images),
     )
 
 
-def shown_of_readable(images: LabeledEmbeddings | None) -> Shown:
+def shown_of_readable(images: EmbeddedSets | None) -> Shown:
     """Return the pictures of a report; none if the images are unknown or not readable."""
     if images is None or images.queries.table is None:
         return Shown()
@@ -95,24 +96,29 @@ def shown_of_readable(images: LabeledEmbeddings | None) -> Shown:
 
 def _others(result: Result) -> dict[str, str]:
     """Return the smaller numbers of the headline."""
-    baseline, of_baseline = best_baseline(result.rows)
-    found = {
-        "accuracy on the training classes": result.best.get(scores.ACCURACY),
-        f"{baseline}, for comparison": of_baseline,
-        "in the paper": result.rows.get(f"{scores.PAPER}, cosine", {}).get(scores.RECALL.at_1),
-    }
-    return {name: scores.RECALL.text(value) for name, value in found.items() if value is not None}
+    found = {"accuracy on the training classes": result.best.get(ACCURACY)}
+    if baseline := best_baseline(result.measurements):
+        found[f"{baseline.row}, for comparison"] = baseline.value
+    if paper := RECALL.of(result.measurements, part=PAPER):
+        found["in the paper"] = paper.value
+    return {name: RECALL.text(value) for name, value in found.items() if value is not None}
 
 
 def _explanations(result: Result) -> list[str]:
     """Return the explanations of the scores in the summary, and of the parts of the loss."""
-    labels = {label for label, _ in result.summary}
-    of_scores = [
-        s.explanation for s in scores.SCORES.values() if not s.of_distance and s.label in labels
-    ]
     logged = {key for row in result.history or () for key in row}
     parts = [text for key, text in _LOSS_PARTS.items() if key in logged]
-    return [text for text in (*of_scores, *parts) if text]
+    return [*_meanings(result.summary), *parts]
+
+
+def _meanings(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the explanations of the scores in (label, text) pairs."""
+    labels = {label for label, _ in lines}
+    return [
+        score.explanation
+        for score in SCORES.values()
+        if not score.of_distance and score.label in labels and score.explanation
+    ]
 
 
 def _curves(result: Result) -> dict[str, Curves]:
@@ -121,28 +127,27 @@ def _curves(result: Result) -> dict[str, Curves]:
     if history is None:
         return {}
     curve = functools.partial(over_epochs, history)
-    name, value = best_baseline(result.rows)
-    kept = over_epochs([result.best], scores.RECALL_AT_1, 100)
+    baseline = best_baseline(result.measurements)
+    kept = over_epochs([result.best], RECALL_AT_1, 100)
     images = result.measured
     figures = {
         f"R@1 on the {images}": Curves(
-            {each: curve(f"test/{scores.RECALL.at_1}/{each}", 100) for each in scores.DISTANCES},
-            scores.RECALL.axis,
+            {each: curve(RECALL.log_key(each), 100) for each in DISTANCES},
+            RECALL.axis,
             rings={f"kept, epoch {point[0]:g}": point for point in kept},
-            levels={} if value is None else {name: 100 * value},
+            levels={} if baseline is None else {baseline.row: 100 * baseline.value},
         ),
-        f"Accuracy on the {images}": Curves(
-            {"accuracy": curve(scores.ACCURACY, 100)}, "accuracy, %"
-        ),
+        f"Accuracy on the {images}": Curves({"accuracy": curve(ACCURACY, 100)}, "accuracy, %"),
     }
-    for score in scores.SCORES.values():
-        if score.of_distance and score is not scores.RECALL:
-            lines = {score.label: curve(f"test/{score.at_1}/cosine", score.scale)}
+    for score in SCORES.values():
+        if score.of_distance and score is not RECALL:
+            lines = {score.label: curve(score.log_key(), score.scale)}
             figures[f"{score.label} on the {images}"] = Curves(lines, score.axis)
     for title, names in _INFORMATION_FIGURES.items():
-        lines = {scores.SCORES[name].label: curve(f"test/{name}") for name in names}
+        lines = {SCORES[name].label: curve(SCORES[name].log_key()) for name in names}
         figures[f"{title} of the {images}"] = Curves(lines, "nats")
     parts = ("loss", "tightness", "contrastive", "profile_ce")
-    figures["Training loss"] = Curves({part: curve(f"train/{part}") for part in parts})
-    figures["Learning rate"] = Curves({"learning rate": curve("train/learning_rate")})
+    figures["Training loss"] = Curves({part: curve(log_key(part, side="train")) for part in parts})
+    rate = curve(log_key("learning_rate", side="train"))
+    figures["Learning rate"] = Curves({"learning rate": rate})
     return figures

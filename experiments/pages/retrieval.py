@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -10,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from experiments.evaluation import query_order
-from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
+from experiments.evaluation.embedded_sets import EmbeddedSet, EmbeddedSets, nearest
+from experiments.evaluation.embedding_file import UnreadableError, read_npz
+from experiments.pages import query_order
 from experiments.pages.embedding_map import Map, map_of
 from experiments.pages.page import Cell, Row, array_picture, breaking
-from keras_dml._files.archives import check_zip
 from keras_dml.metrics.neighbors import make_index
 from pipelines import ImageTable, Split, evaluation_batches
 
+_LOGGER = logging.getLogger("experiments")
 _EACH_ROW = (
     "Each row: a query, then its nearest neighbors with their cosine similarity. ✓ and a solid "
     "frame: the query's class. ✗ and a dashed frame: another class."
@@ -61,7 +63,7 @@ class Shown(NamedTuple):
     map: Map | None = None
 
 
-def shown_of(images: LabeledEmbeddings) -> Shown:
+def shown_of(images: EmbeddedSets) -> Shown:
     """Return the pictures of a report. It takes seconds, and a minute for 100,000 images."""
     test, gallery, catalog = images.queries, images.gallery, images.catalog
     chosen = query_order.choose_queries(test.labels)
@@ -169,24 +171,28 @@ def same_queries(runs: Mapping[str, pathlib.Path], data: Split, transform: Calla
         transform: Its evaluation transform, for the pictures.
 
     Returns:
-        None if the runs do not have the same test images.
+        None if the runs do not have the same test images, or a file of embeddings is damaged.
     """
-    table = data.test
+    table, items = data.test, data.gallery
     chosen = query_order.choose_queries(table.labels, 4)
     found = []
     for name, folder in runs.items():
-        check_zip(folder / "test_embeddings.npz")
-        with np.load(folder / "test_embeddings.npz") as saved:
-            if not np.array_equal(saved["labels"], table.labels):
-                return None
-            paths = table.paths
-            if paths is not None and not np.array_equal(saved.get("paths", paths), paths):
-                return None
+        try:
+            saved, _ = read_npz(folder / "test_embeddings.npz")
+            embeddings, labels = saved["embeddings"], saved["labels"]
             gallery = None
-            if data.gallery is not None:
-                items = data.gallery
+            if items is not None:
                 gallery = EmbeddedSet(saved["gallery_embeddings"], items.labels, items)
-            test = EmbeddedSet(saved["embeddings"], table.labels, table)
+        except (KeyError, OSError, UnreadableError) as error:
+            reason = getattr(error, "strerror", None) or error
+            _LOGGER.warning("no pictures of %s: its test_embeddings.npz: %s", folder, reason)
+            return None
+        if not np.array_equal(labels, table.labels):
+            return None
+        paths = table.paths
+        if paths is not None and not np.array_equal(saved.get("paths", paths), paths):
+            return None
+        test = EmbeddedSet(embeddings, table.labels, table)
         found.append(retrieval_rows(test, chosen, transform, gallery, [name] * len(chosen)))
     # Query by query, so that the rows of a query are next to each other.
     return Grid("The same queries by each run", [row for query in zip(*found) for row in query])
@@ -199,7 +205,7 @@ def _nearest(
     items = (gallery or test).embeddings
     k = min(k, len(items) - (gallery is None))
     own_rows = queries if gallery is None else None
-    return query_order.nearest(make_index(items, "cosine"), test.embeddings[queries], k, own_rows)
+    return nearest(make_index(items, "cosine"), test.embeddings[queries], k, own_rows)
 
 
 def pictures_of(table: ImageTable, transform: Callable[..., tf.Tensor]) -> np.ndarray:

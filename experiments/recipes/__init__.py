@@ -6,9 +6,11 @@ import re
 from collections.abc import Collection
 
 from experiments.recipes.nearest import did_you_mean
+from keras_dml._common.regular_files import read_regular
 
 ENDING = ".flags"
 """Ending of the names of flag files."""
+_MOST_BYTES = 2**20
 _PAPER = re.compile(r"# Paper(?:, (cosine|l2))?: (.*)")
 _SCORE = re.compile(r"(?:R@(\d+)|NMI) ([01]\.\d+)")
 
@@ -89,7 +91,7 @@ def read_recipe(
     if path in within:
         raise RecipeError(f"flagfile {path} names itself")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path, _MOST_BYTES).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"flagfile {path} cannot be read: {error}") from error
     if any("\0" in line for line in lines):

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.options.child import child_environment
+from experiments.options.child_process import child_environment
 from experiments.options.errors import UsageError, one_line
 from keras_dml._common.extras import needing
 

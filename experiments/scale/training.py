@@ -21,6 +21,7 @@ with needing("ray", "--engine=ray"):
     from ray.train import (
         ControllerError,
         FailureConfig,
+        LoggingConfig,
         RunConfig,
         ScalingConfig,
         TrainingFailedError,
@@ -31,6 +32,7 @@ with needing("ray", "--engine=ray"):
 _RESTARTS = 20
 _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep the user's current folder
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # it logs an error at each start
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # only the first worker prints
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
@@ -66,6 +68,7 @@ def train_on_ray(options: RunOptions, argv: list[str]) -> str:
                 storage_path=storage,
                 failure_config=FailureConfig(max_failures=_RESTARTS),
                 callbacks=[_StopOnMistake()],
+                logging_config=LoggingConfig(log_level="ERROR"),
             ),
         )
         try:
@@ -74,10 +77,13 @@ def train_on_ray(options: RunOptions, argv: list[str]) -> str:
                 return _result(thread.submit(trainer.fit))
         except ControllerError as error:
             cause = error.controller_failure
-            raise getattr(cause, "controller_failure", cause) from error
+            cause = getattr(cause, "controller_failure", cause)
+            if isinstance(cause, UsageError | RunError):
+                raise type(cause)(f"{cause} {_where_logs_are()}") from error
+            raise cause from error
         except TrainingFailedError as error:
             raise RunError(
-                f"The workers failed {_RESTARTS + 1} times: {one_line(error)}"
+                f"The workers failed {_RESTARTS + 1} times: {one_line(error)}. {_where_logs_are()}"
             ) from error
 
 
@@ -88,6 +94,13 @@ def _result(training: concurrent.futures.Future[Any]) -> str:
     except KeyboardInterrupt as error:
         ray.shutdown()
         raise KeyboardInterrupt("the same command resumes from the last checkpoint") from error
+
+
+def _where_logs_are() -> str:
+    """Return a sentence that names the folder in which Ray keeps what its processes logged."""
+    root = os.environ.get("RAY_TMPDIR", "/tmp")
+    where = "on the head of the cluster" if os.environ.get("RAY_ADDRESS") else "on this machine"
+    return f"Ray's logs: {root}/ray/session_latest/logs {where}."
 
 
 def _scaling(workers: int | None) -> ScalingConfig:

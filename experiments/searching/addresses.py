@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import pathlib
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
 
-if TYPE_CHECKING:
-    from experiments.searching.store import Target
-
 PARQUET = "parquet"
 # The default table.
 TABLE = "images"
-# Module, class, and form of the place of each kind.
-_STORES = {
+STORES = {
     "lancedb": ("lancedb_store", "LanceStore", "FOLDER"),
     "qdrant": ("qdrant_store", "QdrantStore", "URL"),
     "pgvector": ("pgvector_store", "PostgresStore", "DSN"),
     PARQUET: ("parquet_files", "ParquetFiles", "FOLDER"),
 }
+"""Module, class, and form of the place of each kind."""
 _IN_FOLDERS = ("lancedb", PARQUET)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
@@ -39,7 +35,7 @@ class Address(NamedTuple):
 
 def is_address(text: str) -> bool:
     """Return whether a text is a store address and not a folder."""
-    return text.partition(":")[0] in _STORES and ":" in text
+    return text.partition(":")[0] in STORES and ":" in text
 
 
 def parsed_address(text: str, name: str) -> Address:
@@ -55,8 +51,8 @@ def parsed_address(text: str, name: str) -> Address:
     kind, _, place = text.partition(":")
     place, hash_sign, table = place.rpartition("#") if "#" in place else (place, "", TABLE)
     has_table = not (kind == PARQUET and hash_sign) and _NAME.fullmatch(table)
-    if kind not in _STORES or not place.strip() or not has_table:
-        forms = ", ".join(f"{kind}:{form}" for kind, (_, _, form) in _STORES.items())
+    if kind not in STORES or not place.strip() or not has_table:
+        forms = ", ".join(f"{kind}:{form}" for kind, (_, _, form) in STORES.items())
         raise UsageError(
             f"{name} must be one of {forms}, but got {text}. #NAME after a store names a table "
             f"other than {TABLE}, with at most 48 letters, digits, and _."
@@ -67,19 +63,6 @@ def parsed_address(text: str, name: str) -> Address:
             "other programs."
         )
     return Address(kind, os.path.expanduser(place), table)
-
-
-def open_store(address: Address) -> Target:
-    """Open the store of an address. Does not create a table.
-
-    Raises:
-        MissingExtraError: The store's client is not installed.
-        StoreError: The store does not answer.
-        UsageError: The folder has other files.
-    """
-    module, name, _ = _STORES[address.kind]
-    of_kind = getattr(importlib.import_module(f"experiments.searching.{module}"), name)
-    return of_kind(address.place, address.table)
 
 
 def locked_store(address: Address) -> contextlib.AbstractContextManager[object]:

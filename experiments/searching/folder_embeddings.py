@@ -12,12 +12,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from experiments.evaluation.npz_file import UnreadableError, read_npz
+from experiments.evaluation.embedding_file import UnreadableError, read_npz
 from experiments.options.errors import UsageError
-from experiments.options.progress import progress_bar
 from experiments.searching.images import ImageFile, ImageFolder, embed_batch
 from experiments.searching.index_folder import EMBEDDINGS
 from experiments.searching.index_options import IndexOptions
+from keras_dml._common.progress import Bar
 from keras_dml._files.atomic import replacing
 
 UNFINISHED = ".unfinished"
@@ -106,7 +106,7 @@ def embed_folder(
         unfinished.mkdir(exist_ok=True)
         embedder = ImageEmbedder(saved_model)
         with (
-            progress_bar("embedding", len(todo), leave=True) as bar,
+            Bar("embedding", len(todo), leave=True) as bar,
             concurrent.futures.ThreadPoolExecutor(_READERS) as readers,
         ):
             for start in range(0, len(todo), options.batch_size):

@@ -7,10 +7,10 @@ import pathlib
 from typing import NamedTuple, cast
 
 from experiments.options.errors import UsageError
-from experiments.searching.addresses import is_address, open_store, parsed_address
+from experiments.searching.addresses import is_address, parsed_address
 from experiments.searching.columns import Columns, Mask, StoredColumns, Where, read_columns
 from experiments.searching.index_folder import INDEX, read_settings
-from experiments.searching.store import CLASS, PATH, Description, Store, Vectors
+from experiments.searching.store import CLASS, PATH, Description, Store, Vectors, open_store
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 from keras_dml.retrieval import ExactIndex, load_index

@@ -142,7 +142,7 @@ class ImageFolder:
         Raises:
             RunError: The folder has disappeared.
         """
-        from experiments.evaluation.pictures import checked_picture
+        from experiments.pages.pictures import checked_picture
 
         try:
             encoded = self.read(name, max_pixels)

@@ -9,8 +9,8 @@ import shutil
 from typing import Any, cast
 
 from experiments.options import data
+from experiments.options.conversions import import_modules
 from experiments.options.errors import UsageError
-from experiments.options.values import import_modules
 from experiments.searching.folder_embeddings import Embedded
 from experiments.searching.index_folder import INDEX, MODEL, Changes, Settings, write_settings
 from experiments.searching.index_options import IndexOptions

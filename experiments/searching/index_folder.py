@@ -61,6 +61,11 @@ def locked_folder(folder: pathlib.Path) -> contextlib.AbstractContextManager[Non
     return held(folder, "output_dir")
 
 
+def stored_place(images: str) -> str:
+    """Return the folder or address of images as files store it: without passwords and keys."""
+    return without_passwords(images) if "://" in images else images
+
+
 def opened_settings(
     folder: pathlib.Path, saved_model: pathlib.Path, fingerprint: str, images: str
 ) -> Settings:
@@ -80,14 +85,16 @@ def opened_settings(
         UsageError: The folder has an index of another model or other images.
     """
     place = MODEL if saved_model == folder / MODEL else str(saved_model)
+    images = stored_place(images)
     if not (folder / SETTINGS).is_file():
         new: Settings = {"saved_model": place, "fingerprint": fingerprint, "images": images}
         write_settings(folder, new | {"built": None, "search": ""})
         return read_settings(folder)
     saved = read_settings(folder)
-    if saved["images"] != images:
+    before = stored_place(saved["images"])  # versions before 0.3 stored passwords
+    if before != images:
         raise UsageError(
-            f"images must be {saved['images']}, because the index in {folder} has these images, "
+            f"images must be {before}, because the index in {folder} has these images, "
             f"but got {images}. Use another --output_dir."
         )
     if saved["fingerprint"] != fingerprint:
@@ -95,7 +102,7 @@ def opened_settings(
             f"output_dir must be an index of the model {saved_model}, but got {folder}, an index "
             "of another model. Use another --output_dir, or delete the folder."
         )
-    settings = saved | {"saved_model": place}
+    settings = saved | {"saved_model": place, "images": images}
     if settings != saved:  # the model was moved
         write_settings(folder, settings)
     return settings

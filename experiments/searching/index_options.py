@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from experiments.options import UsageError, option, registries
+from experiments.options import UsageError, check_together, option, registry_flags
 from experiments.options.run_options import CodeOptions, ImageSizeOptions
-from experiments.options.together import check_together
 from experiments.searching.index_folder import EMBEDDINGS, INDEX, MODEL, SETTINGS, SKIPPED
 
 _MODEL, _HOW = "Model, one of", "Search"
@@ -69,18 +68,18 @@ numpy.load (`embeddings` float32 [n, d], `paths` [n]).
     pooling: str = option(
         "average",
         _MODEL,
-        choices=registries.words("keras_dml.models.pooling.POOLINGS"),
+        choices=registry_flags.words("keras_dml.layers.pooling.POOLINGS"),
         needs="backbone",
     )
     images: str = option(None, required=True)
-    output_dir: pathlib.Path = option(None, former="output", required=True)
+    output_dir: pathlib.Path = option(None, required=True)
     columns: pathlib.Path | None = option(None)
     to: str | None = option(None)
     batch_size: int = option(64, lower_bound=1)
     engine: str = option("local", choices=("local", "ray"))
     workers: int | None = option(None, lower_bound=1, needs="engine=ray")
     metric: str = option(
-        "cosine", _HOW, choices=registries.words("keras_dml._common.types.METRICS")
+        "cosine", _HOW, choices=registry_flags.words("keras_dml._common.types.METRICS")
     )
     target_recall: float | None = option(
         None, _HOW, lower_bound=0, upper_bound=1, not_with=("engine=ray",)

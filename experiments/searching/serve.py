@@ -19,10 +19,10 @@ import flask.typing
 import waitress
 from werkzeug.exceptions import HTTPException
 
-from experiments.evaluation.pictures import thumbnail
 from experiments.options.errors import UsageError
 from experiments.options.visible import visible
 from experiments.pages.page import environment
+from experiments.pages.pictures import thumbnail
 from experiments.searching.answer import Answer, Conditions, json_of, score_name
 from experiments.searching.store import StoreError
 from experiments.searching.visual_search import BusyError, VisualSearch

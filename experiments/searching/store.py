@@ -6,6 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import itertools
 import json
 import pathlib
@@ -17,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.options.errors import UsageError, one_line
-from experiments.options.progress import progress_bar
-from experiments.searching.addresses import TABLE
+from experiments.searching.addresses import STORES, TABLE, Address
 from experiments.searching.columns import read_columns
 from experiments.searching.folder_embeddings import Embedded
-from experiments.searching.index_folder import Changes, Settings, how_to_search
+from experiments.searching.index_folder import Changes, Settings, how_to_search, stored_place
 from keras_dml._common.errors import without_passwords
+from keras_dml._common.progress import Bar
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
 from keras_dml._files.json_files import parsed_json
@@ -267,7 +268,7 @@ class Store(Target):
             self.remove(gone)
         todo = [*changed, *new]
         if todo:
-            with progress_bar(f"to {self.kind}", len(todo), leave=True) as bar:
+            with Bar(f"to {self.kind}", len(todo), leave=True) as bar:
                 for places in _batches(todo, self.batch):
                     self.upsert(rows.taken(places))
                     bar.update(len(places))
@@ -328,14 +329,28 @@ def check_store(store: Target, fingerprint: str, images: str, metric: str) -> No
         UsageError: The table belongs to another model, other images, or another metric.
     """
     before = store.description()
-    given = {"fingerprint": fingerprint, "images": images, "metric": metric}
+    given = {"fingerprint": fingerprint, "images": stored_place(images), "metric": metric}
     for name, value in given.items():
-        if before is not None and getattr(before, name) != value:
+        found = None if before is None else stored_place(getattr(before, name))
+        if found not in (None, value):
             raise UsageError(
                 f"to must be a new table or a table with {name}={value}, but got {store} with "
-                f"{name}={getattr(before, name)}. Name another table with #NAME after the address, "
+                f"{name}={found}. Name another table with #NAME after the address, "
                 "or delete the table."
             )
+
+
+def open_store(address: Address) -> Target:
+    """Open the store of an address. Does not create a table.
+
+    Raises:
+        MissingExtraError: The store's client is not installed.
+        StoreError: The store does not answer.
+        UsageError: The folder has other files.
+    """
+    module, name, _ = STORES[address.kind]
+    of_kind = getattr(importlib.import_module(f"experiments.searching.{module}"), name)
+    return of_kind(address.place, address.table)
 
 
 def images_to_store(

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 
 from experiments.evaluation.calibration import read_calibration
-from experiments.evaluation.pictures import checked_picture
 from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
 from experiments.options.errors import UsageError
+from experiments.pages.pictures import checked_picture
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
 from experiments.searching.columns import Mask
 from experiments.searching.gallery import open_gallery

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
-from experiments.options.progress import progress_bar
+from keras_dml._common.progress import Bar
 
 
 class Progress(keras.callbacks.Callback):
@@ -24,7 +24,7 @@ class Progress(keras.callbacks.Callback):
         self.batch_size = batch_size
         self.epochs = epochs
         self._building, self._epoch = True, ""
-        self.bar = progress_bar(
+        self.bar = Bar(
             "training", total_steps * batch_size, initial=start_step * batch_size, leave=True
         )
 

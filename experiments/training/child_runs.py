@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 
 from experiments import recipes as packaged
-from experiments.options.child import run_module
+from experiments.options.child_process import run_module
 from experiments.options.errors import UsageError
 
 

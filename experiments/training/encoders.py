@@ -9,10 +9,10 @@ from typing import TypeAlias
 import keras
 
 from experiments.options import RunOptions
+from experiments.options.conversions import import_modules, whole_numbers
 from experiments.options.errors import UsageError
 from experiments.options.loss_flags import naming_flags
 from experiments.options.run_options import BackboneOptions
-from experiments.options.values import import_modules, whole_numbers
 from experiments.training.run_files import CANDIDATE, QUERY
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze

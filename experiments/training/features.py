@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.table_embedder import (
+from experiments.evaluation.embed import (
     IdentifiedEmbedder,
     TableEmbedder,
     embedding_key,

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.baselines import UNTRAINED
-from experiments.evaluation.table_embedder import TableEmbedder
+from experiments.evaluation.embed import TableEmbedder
+from experiments.evaluation.measurement import UNTRAINED, Measurement, log_row
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
 from experiments.training.callbacks import Progress, StopAtNaN, averaged_weights
@@ -321,21 +321,24 @@ class EvaluateAndSave(keras.callbacks.Callback):
 
     def _evaluate(self, logs: Mapping[str, Any]) -> None:
         run, objective, state = self.run, self.run.objective, self.training.state
-        row = {"epoch": state.epoch, "step": state.step, "train/seconds": round(state.seconds, 3)}
-        names = objective.log_names
-        row |= {f"train/{names.get(name, name)}": float(value) for name, value in logs.items()}
         # The rate of the last step. The optimizer has the rate of the next step.
-        row["train/learning_rate"] = objective.rate_after(
-            self.phase.rate, state.step - self.phase.first_step
-        )
+        rate = objective.rate_after(self.phase.rate, state.step - self.phase.first_step)
+        names = {name: objective.log_names.get(name, name) for name in logs}
+        of_training = {
+            "seconds": round(state.seconds, 3),
+            **{names[name]: float(value) for name, value in logs.items()},
+            "learning_rate": rate,
+        }
+        found = [Measurement(name, value, side="train") for name, value in of_training.items()]
+        row = {"epoch": state.epoch, "step": state.step, **log_row(found)}
         embeddings = self._embeddings(f"evaluating epoch {state.epoch}")
         if not run.folder.writes:
             return
         for evaluator in run.evaluators:
-            row |= evaluator.measure(run, self.model, embeddings)
+            row |= log_row(evaluator.measure(run, self.model, embeddings))
         history = [*run.folder.history, row]
         if run.options.patience:
-            row["test/evaluations_without_gain"] = waited(history, run.options)
+            row |= log_row([Measurement("evaluations_without_gain", waited(history, run.options))])
         if kept(history, run.options) is row:
             for name, encoder in self.training.encoders.items():
                 exported(encoder).save(run.folder.new_best(name))

@@ -11,10 +11,20 @@ import keras
 import numpy as np
 
 from experiments.evaluation.conclusions import below_raw_pixels, training_gain
+from experiments.evaluation.embedded_sets import EmbeddedSet, EmbeddedSets
 from experiments.evaluation.evaluators import Finished
-from experiments.evaluation.labeled_embeddings import EmbeddedSet, LabeledEmbeddings
-from experiments.evaluation.result import Findings, Result
-from experiments.evaluation.scores import PAPER, percent, rows_of, score_table
+from experiments.evaluation.measurement import PAPER
+from experiments.evaluation.result import (
+    Findings,
+    Result,
+    baselines_json,
+    is_of_images,
+    keyed,
+    measurements_of,
+    scores_json,
+)
+from experiments.evaluation.score_table import score_text
+from experiments.evaluation.scores import percent
 from experiments.evaluation.texts import text_picture
 from experiments.options import RunOptions, resolved
 from experiments.options import data as described
@@ -22,8 +32,8 @@ from experiments.training.encoders import candidate_weights, exported
 from experiments.training.features import remove_own_features
 from experiments.training.fit import Training
 from experiments.training.plan import RunPlan
-from experiments.training.refit import measured, origin_of
-from experiments.training.run_files import LAST, RESULT, SERVED
+from experiments.training.refit import lines_of_measured, measured, origin_of
+from experiments.training.run_files import EMBEDDINGS, LAST, RESULT, SERVED
 from experiments.training.selection import kept, kept_by, kept_in_words, stopped
 from keras_dml._common.collapse import NEARLY_EQUAL, mean_unit_distance, nearly_equal_sentence
 from keras_dml._files.atomic import replacing
@@ -35,7 +45,7 @@ from keras_dml.models.backbones import brings_weights
 WritePages: TypeAlias = Callable[[RunPlan, Result], None]
 
 
-def leave(training: Training, began: float, write_pages: WritePages) -> str | None:
+def finish_run(training: Training, began: float, write_pages: WritePages) -> str | None:
     """Evaluate the kept models, export them, write the pages, and write `result.json` last.
 
     Args:
@@ -92,7 +102,7 @@ def _write_embeddings(run: RunPlan, embeddings: Mapping[str, np.ndarray]) -> Non
         prefix, table = "" if side == "test" else f"{side}_", run.data.tables[side]
         arrays |= {f"{prefix}embeddings": found, f"{prefix}labels": table.labels}
         arrays |= {} if table.paths is None else {f"{prefix}paths": table.paths}
-    with replacing(run.folder.file("test_embeddings.npz")) as path, open(path, "wb") as stream:
+    with replacing(run.folder.file(EMBEDDINGS)) as path, open(path, "wb") as stream:
         np.savez(stream, **arrays)
 
 
@@ -102,25 +112,26 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     before = measured(options)
     # Otherwise all images of this run are training images.
     own = before is None and not options.keeps_nothing_back
-    rows, whose, note = findings.rows, "", ""
+    scores, whose, note = findings.measurements, "", ""
     conclusions: list[str] = []
-    lines = [*(f"{name}: {text}" for name, text in findings.lines), *findings.printed]
-    details = dict(findings.result)
-    if findings.baselines:
-        details["baselines"] = findings.baselines
+    printed = [*findings.lines, *(findings.information if options.information else ())]
+    lines = [*(f"{name}: {text}" for name, text in printed), *findings.printed]
+    details = {"scores": scores_json(scores), **findings.result}
+    if found := baselines_json(scores):
+        details["baselines"] = found
     if before is not None:
-        rows, whose, note = before.get("rows") or {}, "of the previous model", origin_of(before)
-        lines = str(before.get("table") or "").splitlines()[len(rows) + 1 :]
+        whose, note = "of the previous model", origin_of(before)
+        scores, lines = measurements_of(before), lines_of_measured(options, before)
         details = {"measured": note, "scores": before.get("scores", {})}
     elif own:
         lines.append(f"kept from epoch {best['epoch']:g}, {kept_in_words(best, options)}")
         distance = mean_unit_distance(end.embeddings["test"])
-        found = [
+        sentences = [
             training_gain(findings.classes),
-            below_raw_pixels(rows),
+            below_raw_pixels(scores),
             nearly_equal_sentence(distance) if distance < NEARLY_EQUAL else "",
         ]
-        conclusions = [sentence for sentence in found if sentence]
+        conclusions = [sentence for sentence in sentences if sentence]
         lines += conclusions
         details["conclusions"] = conclusions
     else:
@@ -157,8 +168,8 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     }
     return Result(
         title=f"{options.name} · {options.loss}",
-        rows={**rows, **rows_of(run.paper, PAPER)},
-        table="\n".join(filter(None, [score_table(rows), *lines, note])),
+        measurements=[*scores, *keyed(run.paper, PAPER)],
+        table="\n".join(filter(None, [score_text(scores), *lines, note])),
         details={
             **details,
             "best_epoch": best["epoch"],
@@ -173,6 +184,7 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
         note=note if own else f"{note} The pictures show training images.",
         conclusions=conclusions,
         summary=[(name, text) for name, text in facts.items() if text],
+        information=findings.information if own else (),
         history=history if own else [_of_training(row) for row in history],
         best=best if own else {},
         why_kept=kept_in_words(best, options),
@@ -183,14 +195,14 @@ def _result(run: RunPlan, end: Finished, findings: Findings) -> Result:
     )
 
 
-def _images(run: RunPlan, end: Finished) -> LabeledEmbeddings:
+def _images(run: RunPlan, end: Finished) -> EmbeddedSets:
     sets = {
         side: EmbeddedSet(end.embeddings[side], table.labels, table)
         for side, table in run.data.tables.items()
         if side in end.embeddings
     }
     test = sets.pop("test")
-    return LabeledEmbeddings(
+    return EmbeddedSets(
         test,
         sets.get("gallery"),
         sets.get("catalog"),
@@ -226,6 +238,4 @@ def _backbone(name: str, weights: str) -> str:
 
 
 def _of_training(row: Mapping[str, float]) -> dict[str, float]:
-    return {
-        name: value for name, value in row.items() if not name.startswith(("test/", "catalog/"))
-    }
+    return {key: value for key, value in row.items() if not is_of_images(key)}

@@ -10,15 +10,15 @@ import numpy as np
 
 from experiments import recipes
 from experiments.evaluation.evaluators import Evaluator, RetrievalScores
-from experiments.evaluation.pairs import pair_rows
+from experiments.evaluation.figures import pair_rows
 from experiments.evaluation.texts import with_texts
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
-from experiments.training.made_of import Record, record_of
 from experiments.training.objectives import objective_of
 from experiments.training.objectives.base import Objective
 from experiments.training.run_files import BAD_IMAGES, CANDIDATE
 from experiments.training.run_folder import RunFolder, State
+from experiments.training.run_images import Record, record_of
 from experiments.training.workers import Workers
 from keras_dml.models import TextTransform
 from keras_dml.optimizers import Rate
@@ -54,7 +54,7 @@ class RunPlan:
         folder: Folder of the run.
         data: Training, test, gallery, and catalog images.
         bad_images: A line for each image that is left out.
-        made_of: Names of all images, from `made_of.record_of`.
+        image_record: Names of all images, from `run_images.record_of`.
         augmentation: Training transform.
         preprocessing: Evaluation transform of images.
         sampler: Function from batch number to row numbers of the training images.
@@ -70,7 +70,7 @@ class RunPlan:
     folder: RunFolder
     data: Split
     bad_images: list[str]
-    made_of: Record
+    image_record: Record
     augmentation: TrainTransform
     preprocessing: EvaluationTransform
     sampler: Sampler
@@ -108,7 +108,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     check_validated(options, data)
     if options.texts is not None:
         data = with_texts(data, options.texts)
-    made_of = record_of(data)
+    image_record = record_of(data)
     if options.measured_in is not None:
         # A refit has no test images. Its pages show some training images.
         rows = pair_rows({"test": data.test.labels})["test"]
@@ -130,7 +130,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
         folder=folder,
         data=data,
         bad_images=bad_images,
-        made_of=made_of,
+        image_record=image_record,
         augmentation=described.training_transform(options),
         preprocessing=described.evaluation_transform(options),
         sampler=sampler,

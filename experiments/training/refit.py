@@ -7,10 +7,15 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.evaluation.evaluators import accuracy_line
+from experiments.evaluation.result import measurements_of
+from experiments.evaluation.score_table import score_lines, score_of
 from experiments.options import RunOptions, UsageError, given_for_run
-from experiments.options.child import run_module
+from experiments.options.child_process import run_module
+from experiments.options.visible import visible
 from experiments.training.run_files import read_finished, read_result
-from experiments.training.selection import epochs_of_all_classes
+from experiments.training.run_images import options_of_run
+from experiments.training.selection import epochs_of_all_classes, kept, kept_in_words
 from pipelines.datasets.registry import takes_split
 
 FOLDER = "refit"
@@ -71,6 +76,31 @@ def measured(options: RunOptions) -> dict[str, Any] | None:
             f"measured_in must be the folder of a finished run, but got {options.measured_in}."
         )
     return result
+
+
+def lines_of_measured(options: RunOptions, result: Mapping[str, Any]) -> list[str]:
+    """Return the lines below the table of the run that `--measured_in` names.
+
+    The certificates of approximate scores and the widest classes are only in that run's report.
+
+    Args:
+        options: The options of the second run.
+        result: The `result.json` of the first run.
+    """
+    run = pathlib.Path(str(options.measured_in))
+    first, (_, log) = options_of_run(run), read_finished(run)
+    best, accuracy = kept(log, first), result.get("accuracy")
+    shown = [
+        each
+        for each in measurements_of(result)
+        if options.information or not score_of(each).of_information
+    ]
+    return [
+        *(f"{label}: {text}" for label, text in score_lines(shown)),
+        *([] if accuracy is None else [accuracy_line(accuracy)]),
+        f"kept from epoch {best['epoch']:g}, {kept_in_words(best, first)}",
+        *map(visible, result.get("conclusions") or []),
+    ]
 
 
 def refit(options: RunOptions) -> pathlib.Path:

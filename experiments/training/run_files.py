@@ -14,6 +14,7 @@ from typing import Any
 from experiments.evaluation.result import FLAGS_FILE as FLAGS_FILE
 from experiments.options.errors import UsageError
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.regular_files import MOST_TEXT, read_regular
 from keras_dml._files.atomic import replacing
 from keras_dml._files.json_files import parsed_json
 from keras_dml._files.json_files import read_json as read_json_file
@@ -29,6 +30,7 @@ candidates'."""
 BAD_IMAGES = "bad_images.txt"
 IMAGES = "images.json"
 RESULT = "result.json"
+EMBEDDINGS = "test_embeddings.npz"
 DIVERGED = "diverged.txt"
 """The reason why a training diverged."""
 TENSORBOARD = "tensorboard"
@@ -44,6 +46,7 @@ _RESULT = {
     "scores": dict[str, float | None] | None,
     "baselines": dict[str, _ROWS] | None,
     "accuracy": float | None,
+    "conclusions": (list[str], None),
     "batch_size": int | None,
     "best_epoch": int | None,
     "train_seconds": float | None,
@@ -117,7 +120,8 @@ class Manifest:
         checksums = self.checksums()
         for path in self._folder.glob(f"{_STAGED}*"):
             name = path.name.removeprefix(_STAGED)
-            if checksums.get(name) == _sha256(path):
+            # A pipe would block.
+            if path.is_file() and checksums.get(name) == _sha256(path):
                 os.replace(path, self._folder / name)
             else:
                 path.unlink()
@@ -223,9 +227,10 @@ def read_log(path: pathlib.Path) -> list[dict[str, float]]:
         DamagedError: A line is not an object of numbers with an epoch and a step.
     """
     try:
+        text = read_regular(path, MOST_TEXT).decode()
         rows = [
             parsed_json(line, dict[str, float], f"line {number} of {path}")
-            for number, line in enumerate(path.read_text().splitlines(), start=1)
+            for number, line in enumerate(text.splitlines(), start=1)
         ]
         for number, row in enumerate(rows, start=1):
             if not (row.get("epoch", 0) > 0 and row.get("step", 0) > 0):
@@ -236,37 +241,50 @@ def read_log(path: pathlib.Path) -> list[dict[str, float]]:
 
 
 def kept_images(path: pathlib.Path) -> dict[str, Any] | None:
-    """Return the images of the run in a folder, from `made_of.record_of`.
+    """Return the images of the run in a folder, from `run_images.record_of`.
 
     Raises:
         DamagedError: The run has begun, and its list of images is damaged.
     """
     if has_checkpoint(path) and IMAGES in Manifest(path).checksums():
-        Manifest(path).check(IMAGES)
+        Manifest(path).check(IMAGES, f"Put it back, or delete {path} to begin again")
     found: dict[str, Any] | None = read_json(path, IMAGES, _IMAGES)
     return found
 
 
-def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
-    """Warn about runs that were evaluated on other images than the first run.
+def measured_on_others(
+    runs: Mapping[str, pathlib.Path], trained: bool = False
+) -> tuple[str, list[str]]:
+    """Return the names of the first run and of the runs that were evaluated on other images.
+
+    Runs without a list of images, of an earlier version, are left out.
 
     Args:
         runs: Folders of the runs by name.
+        trained: Compare the images of the training instead.
     """
     kept = {name: kept_images(path) for name, path in runs.items()}
-    measured = {
-        name: {side: images for side, images in found.items() if side != "training"}
+    images = {
+        name: {side: found[side] for side in found if side.startswith("training") is trained}
         for name, found in kept.items()
         if found is not None
     }
-    first = next(iter(measured), "")
-    others = [name for name, images in measured.items() if images != measured[first]]
-    if others:
-        _LOGGER.warning(
-            "not measured on the same images as %s, so that the scores do not compare: %s",
-            first,
-            "; ".join(others),
-        )
+    first = next(iter(images), "")
+    return first, [name for name in images if images[name] != images[first]]
+
+
+def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
+    """Warn about the runs of `measured_on_others`."""
+    for done, trained in (("measured", False), ("trained", True)):
+        first, others = measured_on_others(runs, trained)
+        if others:
+            _LOGGER.warning(
+                "not %s on the same images as %s: %s. If the images changed between the runs, "
+                "delete the folders of these runs and repeat the command",
+                done,
+                first,
+                "; ".join(others),
+            )
 
 
 def read_finished(
@@ -281,11 +299,11 @@ def read_finished(
     Raises:
         DamagedError: A file is missing or damaged.
     """
-    manifest = Manifest(path)
+    manifest, advice = Manifest(path), f"Put it back, or delete {path} and repeat the run"
     result: dict[str, Any] = checked_json(
-        manifest.check(RESULT), {**_RESULT, **_COMPARED} if whole else _RESULT
+        manifest.check(RESULT, advice), {**_RESULT, **_COMPARED} if whole else _RESULT
     )
-    log = read_log(manifest.check(LOG))
+    log = read_log(manifest.check(LOG, advice))
     if not log:
         raise DamagedError(f"{path / LOG} is damaged: it is empty")
     return result, log

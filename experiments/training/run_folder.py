@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from experiments.evaluation.held_folder import held
+from experiments.options.command_words import differences
 from experiments.options.errors import UsageError
-from experiments.options.parsing import differences
 from experiments.training.run_files import (
     BAD_IMAGES,
     BEST,
@@ -100,7 +100,8 @@ class RunFolder:
         if begun and not self.file(FLAGS_FILE).is_file():
             raise self._refused(f"lacks the run's {FLAGS_FILE}")
         if begun:
-            text = self._manifest.check(FLAGS_FILE, self._advice).read_text()
+            advice = f"Put back {MANIFEST} and {FLAGS_FILE}, or delete the folder to begin again"
+            text = self._manifest.check(FLAGS_FILE, advice).read_text()
             there, here = (sorted(flags.splitlines()) for flags in (text, self.flags))
             if changes := differences(there, here):
                 raise self._refused(f"has a run with other flags ({changes})")
@@ -311,7 +312,7 @@ class RunFolder:
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
     if not model.optimizer.built:
-        from experiments.evaluation.table_embedder import strategy_of
+        from experiments.evaluation.embed import strategy_of
 
         with strategy_of(model).scope():
             model.optimizer.build(model.trainable_variables)

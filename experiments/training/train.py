@@ -38,15 +38,15 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
         return folder.finished_text
 
     # These modules import TensorFlow, which takes seconds. A finished run does not need it.
+    from experiments.evaluation.embed import TableEmbedder
     from experiments.evaluation.evaluators import Start
-    from experiments.evaluation.table_embedder import TableEmbedder
     from experiments.training.devices import devices
     from experiments.training.failures import explained
     from experiments.training.fit import Training
-    from experiments.training.made_of import settle_images
-    from experiments.training.outcome import leave
+    from experiments.training.outcome import finish_run
     from experiments.training.plan import describe, plan_run
     from experiments.training.run_files import QUERY
+    from experiments.training.run_images import settle_images
     from experiments.training.tracking import tracked
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
@@ -63,7 +63,7 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     # Another process with the same flags may have finished the run before this one locked it.
     if workers.first_says(folder.result is not None):
         return folder.finished_text if cluster.first else ""
-    settle_images(folder, run.made_of)
+    settle_images(folder, run.image_record)
     run.list_bad_images()
     if for_loss:
         given = ", ".join(f"{name}={value}" for name, value in for_loss.items())
@@ -81,7 +81,7 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
         for evaluator in run.evaluators:
             evaluator.before(run, start)
         training.fit()
-        table = leave(training, began, write_pages)
+        table = finish_run(training, began, write_pages)
     if table is None:
         return ""
     return f"\n{table}\n\nreport: {folder.file(REPORT)}\nserving: {folder.file('saved_model')}"

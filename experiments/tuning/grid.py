@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.evaluation.intervals import mean_interval
 from experiments.options import RunOptions, UsageError, declarations
 
 #: (recipe, setting) as in the name of a line -> {"R@1": percent}.
@@ -97,11 +97,24 @@ def printed_table(
 def _cells(
     results: Sequence[Mapping[str, Any]], printed: Mapping[str, float], names: Sequence[str]
 ) -> list[str]:
+    # These imports take seconds.
+    from experiments.evaluation.conclusions import mean_interval
+    from experiments.evaluation.measurement import EMBEDDING
+    from experiments.evaluation.result import measurements_of
+    from experiments.evaluation.score_table import label_of
+
+    scores = [
+        {
+            label_of(each): each.value
+            for each in measurements_of(result)
+            if (each.part, each.side) == (EMBEDDING, "test") and each.distance in (None, "cosine")
+        }
+        for result in results
+    ]
     cells = []
     for name in names:
-        key = f"recall@{name[2:]}/cosine" if name.startswith("R@") else name.lower()
-        ours = [result.get("scores", {}).get(key) for result in results]
-        known = [100 * value for value in ours if value is not None]
+        ours = [of_one.get(name, math.nan) for of_one in scores]
+        known = [100 * value for value in ours if not math.isnan(value)]
         cells.append(mean_interval(known).text() if len(known) == len(ours) else "–")
         cells.append(f"{printed[name]:.1f}" if name in printed else "–")
     return cells

@@ -9,8 +9,10 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,25 +20,33 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.held_folder import waiting_for
-from experiments.evaluation.scores import compared, label_of
+from experiments.evaluation.result import measurements_of
+from experiments.evaluation.scores import SCORES, compared
 from experiments.options import (
     RunError,
     RunOptions,
     UsageError,
+    check_together,
     command_line_only_words,
     data,
     parse,
     resolved,
 )
-from experiments.options.child import run_module
-from experiments.options.together import check_together
-from experiments.training.made_of import record_of
+from experiments.options.child_process import run_module
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
-from experiments.training.run_files import BEST, CHECKPOINT, DIVERGED, read_finished
+from experiments.training.run_files import (
+    BEST,
+    CHECKPOINT,
+    DIVERGED,
+    EMBEDDINGS,
+    read_finished,
+)
+from experiments.training.run_images import record_of
 from experiments.training.selection import check_selection, epochs_of_all_classes
 from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial
 from keras_dml import losses, metrics
+from keras_dml._common.regular_files import check_regular
 from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
 from keras_dml._files.json_files import read_json
@@ -50,10 +60,9 @@ Run = Callable[[pathlib.Path, pathlib.Path, Sequence[str]], None]
 Scores = dict[str, dict[str, float]]
 """For each score, "separate", the mean over the models, and "concatenated", the score of their
 concatenated normalized embeddings."""
-_OBJECTIVE = "map@r/cosine"
 _EVALUATION = {"scores": dict[str, float | None]}
 # Large files, which only the best trial needs.
-_LARGE = (BEST, CHECKPOINT, "last.keras", "test_embeddings.npz")
+_LARGE = (BEST, CHECKPOINT, "last.keras", EMBEDDINGS)
 
 
 @dataclasses.dataclass
@@ -114,7 +123,7 @@ class RecipeSearch:
                 words = self._words({parameter.name: value})
                 tried = parse(RunOptions, ["study", f"--flagfile={self.recipe}", *words])
                 # The classes of these losses need the fitted model.
-                if not losses.LOSSES[options.loss].trained_by:
+                if losses.LOSSES[options.loss].kind != "statistics_network":
                     objective_of(tried).loss()
                 optimizer(tried, tried.learning_rate)
         self.one_fold()
@@ -202,13 +211,14 @@ class RecipeSearch:
                 if (folder / DIVERGED).is_file():
                     return None
                 raise
-            score = (read_finished(folder, whole=True)[0].get("scores") or {}).get(_OBJECTIVE)
-            if score is None:
+            result, _ = read_finished(folder, whole=True)
+            score = SCORES["map@r"].of(measurements_of(result))
+            if score is None or math.isnan(score.value):
                 raise UsageError(
                     "folds must leave a class of two images or more in each fold, but got "
                     f"{self.folds}. Fold {fold} of {self.recipe.stem} has no such class."
                 )
-            scores.append(score)
+            scores.append(score.value)
         return scores
 
     def _lighten(self, trial: Trial) -> None:
@@ -331,7 +341,7 @@ def scores_on_test_classes(
     for score in compared():
         each = [scores.get(score.key) for scores in of_models if score.of_distance]
         if each and None not in each:
-            found[label_of(score.at_1)] = {
+            found[score.label_at_1] = {
                 "separate": float(np.mean(each)),
                 "concatenated": float(together[score.key]),
             }
@@ -352,14 +362,14 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict
     """Compute the scores of the concatenated normalized embeddings."""
 
     def concatenated(name: str) -> np.ndarray:
-        rows = [normalized(np.load(output / f"{name}.npy")) for output in outputs]
-        return np.concatenate(rows, axis=1)
+        return np.concatenate([_rows(output / f"{name}.npy") for output in outputs], axis=1)
 
+    embeddings = concatenated("evaluation")
     tested, _ = data.data(parse(RunOptions, ["study", *flags]))
     gallery = tested.gallery
     return dict(
         metrics.evaluate(
-            concatenated("evaluation"),
+            embeddings,
             tested.test.labels,
             [1],
             clustering=False,
@@ -367,3 +377,15 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict
             gallery_labels=None if gallery is None else gallery.labels,
         )
     )
+
+
+def _rows(path: pathlib.Path) -> np.ndarray:
+    """Read the embeddings of an evaluation, and normalize them."""
+    try:
+        check_regular(path, sys.maxsize)
+        return normalized(np.load(path))
+    except (EOFError, OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} is missing or damaged. Delete {path.parent}, and the same command evaluates "
+            "again"
+        ) from error

@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
-from experiments.options.parsing import differences
+from experiments.options.command_words import differences
 from experiments.tuning.space import Parameter, Trial, Value
 from keras_dml._common.errors import without_passwords
 from keras_dml._common.extras import needing

@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 from experiments.options import Flag, RunOptions, UsageError, declarations
 from experiments.options import run_options as groups
-from experiments.options.help import shown
+from experiments.options.absl_flags import converted
+from experiments.options.declared import shown, value_of
 from experiments.options.loss_flags import taken_by
-from experiments.options.parsing import value_of
-from experiments.options.values import converted
 from experiments.recipes.nearest import did_you_mean
 
 Value: TypeAlias = float | int | str

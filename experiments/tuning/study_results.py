@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.evaluation.baselines import distinct_baselines
+from experiments.evaluation.conclusions import differences, distinct_baselines, mean_interval
 from experiments.evaluation.figures import Means, Trials
-from experiments.evaluation.intervals import differences, mean_interval
-from experiments.evaluation.scores import Rows, Score, compared, label_of
-from experiments.evaluation.tables import markdown_table, write_table
+from experiments.evaluation.measurement import EMBEDDING, Measurement
+from experiments.evaluation.result import baseline_json, baselines_of, measurements_of
+from experiments.evaluation.score_table import text_of
+from experiments.evaluation.scores import Score, compared
+from experiments.evaluation.tables import MISSING, markdown_table, write_table
+from experiments.options.errors import UsageError
 from experiments.pages.figures import svgs
 from experiments.pages.page import write_page
 from experiments.tuning.protocol import RecipeSearch
@@ -45,12 +50,22 @@ def write_results(
 
     Returns:
         The text of `study.md`.
+
+    Raises:
+        UsageError: No score is in the results of all runs.
     """
     forwarded = [without_passwords(word) for word in forwarded]
-    by_label = {label_of(score.at_1): score for score in compared()}
+    by_label = {score.label_at_1: score for score in compared()}
     scores = _scores(results, by_label)
+    if not scores:
+        raise UsageError(
+            f"The runs in {output} must have a score in common, but got none. Delete the folders "
+            "of runs whose result.json has no scores, and the same command repeats these runs."
+        )
     # The seed does not change a baseline.
-    baselines = distinct_baselines({recipe: of_one[0] for recipe, of_one in results.items()})
+    baselines = distinct_baselines(
+        {recipe: baselines_of(of_one[0]) for recipe, of_one in results.items()}
+    )
     of_folds = {stem: search.on_test_classes() for stem, search in searches.items()}
     verdicts = [
         f"{name}: {difference.text(by_label[name].digits)}"
@@ -59,7 +74,7 @@ def write_results(
     ]
     written: dict[str, Any] = {"seeds": seeds, "scores": scores, "forwarded": forwarded}
     if baselines:
-        written["baselines"] = baselines
+        written["baselines"] = {name: baseline_json(each) for name, each in baselines.items()}
     if searches:
         written["search"] = {stem: search.as_json() for stem, search in searches.items()}
         written["models of the folds"] = of_folds
@@ -102,17 +117,19 @@ def _scores(
     results: Mapping[str, Sequence[Mapping[str, Any]]], by_label: Mapping[str, Score]
 ) -> dict[str, dict[str, list[float]]]:
     """Return the percentages of each score and recipe. A score that a run lacks is left out."""
+    runs = {
+        recipe: [measurements_of(result) for result in of_one] for recipe, of_one in results.items()
+    }
     found: dict[str, dict[str, list[float]]] = {}
     for label, score in by_label.items():
         values = {
-            recipe: [(result.get("scores") or {}).get(score.key) for result in of_one]
-            for recipe, of_one in results.items()
+            recipe: [score.scale * each.value for of_run in of_one if (each := score.of(of_run))]
+            for recipe, of_one in runs.items()
         }
-        if all(None not in of_one for of_one in values.values()):
-            found[label] = {
-                recipe: [score.scale * value for value in of_one if value is not None]
-                for recipe, of_one in values.items()
-            }
+        if all(len(values[recipe]) == len(runs[recipe]) for recipe in runs) and not any(
+            math.isnan(value) for of_one in values.values() for value in of_one
+        ):
+            found[label] = values
     return found
 
 
@@ -123,7 +140,7 @@ def _best_first(of_one: Mapping[str, Sequence[float]]) -> dict[str, Sequence[flo
 def _rows(
     shown: Mapping[str, Mapping[str, Sequence[float]]],
     by_label: Mapping[str, Score],
-    baselines: Mapping[str, Rows],
+    baselines: Mapping[str, Sequence[Measurement]],
 ) -> list[list[str]]:
     """Return the head, a row for each recipe in the order of the first score, and the baselines."""
     rows = [["recipe", *shown]]
@@ -131,8 +148,9 @@ def _rows(
         means = {label: mean_interval(of_one[recipe]) for label, of_one in shown.items()}
         rows.append([recipe, *(mean.text(by_label[label].digits) for label, mean in means.items())])
     for name, found in baselines.items():
-        of_one, scores = found.get("cosine", {}), [by_label[label] for label in shown]
-        rows.append([name, *(score.text(of_one.get(score.at_1)) for score in scores)])
+        own = [dataclasses.replace(each, part=EMBEDDING) for each in found]
+        cells = [by_label[label].of(own) for label in shown]
+        rows.append([name, *(MISSING if each is None else text_of(each) for each in cells)])
     return rows
 
 

@@ -15,14 +15,14 @@ REVERSE_MODE = "use reverse mode, such as grad(loss) and jacrev(grad(loss))"
 
 
 class SecondDerivativeError(NotImplementedError):
-    """A second derivative of a loss whose gradient is not the derivative of its value.
+    """A second derivative of a loss whose hand-written gradient cannot be differentiated.
 
     In a TensorFlow graph, which replaces Python exceptions, it is `tf.errors.UnimplementedError`
     with the same message. XLA does not compile such a graph, and names the operation
     `SecondDerivativesAreNotSupported`.
 
     Examples:
-        >>> error = SecondDerivativeError("CircleLoss has no second derivative")
+        >>> error = SecondDerivativeError("SmoothAPLoss has no second derivative")
         >>> isinstance(error, NotImplementedError)
         True
     """
@@ -144,37 +144,35 @@ def _in_forward_mode(advice: str) -> ForwardModeError:
     return ForwardModeError(f"Forward-mode derivatives are not supported here: {advice}.")
 
 
-def once_differentiable(x: Value, reason: str, advice: str = REVERSE_MODE) -> Value:
+def once_differentiable(x: Value, advice: str) -> Value:
     """Return `x` and its gradient unchanged, and refuse a second derivative through it.
 
-    For gradients that are not the derivative of their value, such as constant weights that depend
-    on the embeddings.
+    For the input of a function whose hand-written gradient has no derivative.
 
     Args:
         x: Any tensor.
-        reason: The reason and advice, for the message.
-        advice: As in `with_gradient`.
+        advice: Advice of the errors.
 
     Raises:
         SecondDerivativeError: When the gradient is differentiated.
         ForwardModeError: As in `with_gradient`.
     """
 
-    return cast(Value, _once_differentiable(reason, advice)(x))
+    return cast(Value, _once_differentiable(advice)(x))
 
 
 @functools.cache
-def _once_differentiable(reason: str, advice: str) -> Callable[..., Any]:
-    last = with_gradient(ops.copy, lambda upstream, _: _refuse(reason, upstream), advice)
+def _once_differentiable(advice: str) -> Callable[..., Any]:
+    last = with_gradient(ops.copy, lambda upstream, _: _refuse(advice, upstream), advice)
 
     def gradient(upstream: Any, x: Any) -> Any:
-        # Constant weights do not depend on x for a backend. This zero does.
+        # The upstream gradient need not depend on x. This zero does.
         return last(upstream + (x - ops.stop_gradient(x)))
 
     return with_gradient(ops.copy, gradient, advice)
 
 
-def _refuse(reason: str, gradient: Any) -> Any:
+def _refuse(advice: str, gradient: Any) -> Any:
     """Raise `SecondDerivativeError`, or in a TensorFlow graph return a tensor that raises it.
 
     TensorFlow builds unused derivatives of gradients: for a `tf.function` that is
@@ -183,7 +181,7 @@ def _refuse(reason: str, gradient: Any) -> Any:
     """
 
     def fail(*_: Any) -> Any:
-        raise SecondDerivativeError(f"Second derivatives are not supported here: {reason}.")
+        raise SecondDerivativeError(f"Second derivatives are not supported here: {advice}.")
 
     if keras.backend.backend() != "tensorflow":
         return fail()

@@ -5,10 +5,7 @@ A loss over pairs compares the images of its replica (the anchors) with the imag
 over them. Value and gradient therefore equal the values for the global batch on one device.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 from keras import ops
@@ -67,37 +64,6 @@ def place_among_replicas() -> tuple[Tensor | int, int]:
 
     replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
     return replica, context.num_replicas_in_sync
-
-
-_Piece: TypeAlias = tuple[Any, Any] | None
-_PIECE: contextvars.ContextVar[_Piece] = contextvars.ContextVar("piece", default=None)
-
-
-@contextlib.contextmanager
-def piece_of_batch(first_row: Tensor | int, rows: Tensor | int) -> Iterator[None]:
-    """Enter a context in which layers receive a piece of their replica's batch.
-
-    Args:
-        first_row: First row of the piece in the batch. rows: Number of rows in the batch.
-    """
-    token = _PIECE.set((first_row, rows))
-    try:
-        yield
-    finally:
-        _PIECE.reset(token)
-
-
-def place_in_global_batch(rows: Tensor | int) -> tuple[Tensor | int, Tensor | int] | None:
-    """Return the first row of a layer's input in the global batch, and the global batch size.
-
-    None if the input is the whole global batch.
-    """
-    replica, replicas = place_among_replicas()
-    piece = _PIECE.get()
-    if piece is None:
-        return None if replicas == 1 else (replica * rows, replicas * rows)
-    first_row, of_replica = piece
-    return replica * of_replica + first_row, replicas * of_replica
 
 
 def sum_over_replicas(x: Tensor) -> Tensor:

@@ -1,3 +1,6 @@
-"""Argument checks, errors, extras, deprecation, and types. Imports neither Keras nor TensorFlow."""
+"""Argument checks, errors, extras, deprecation, types, and progress bars.
+
+Imports neither Keras nor TensorFlow.
+"""
 
 __all__: list[str] = []

@@ -42,7 +42,8 @@ def check_number(
     Args:
         name: Name of the argument, for the message.
         value: Value of the argument.
-        above, below: Exclusive bounds. least, most: Inclusive bounds.
+        above, below: Exclusive bounds.
+        least, most: Inclusive bounds.
 
     Raises:
         TypeError: The value is not a number.

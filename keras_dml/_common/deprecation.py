@@ -1,40 +1,53 @@
 """Deprecated names that still work, with a DeprecationWarning, for one minor version."""
 
-import functools
+import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+from keras_dml._common.exports import missing_attribute
 
 
-def renamed_arguments(
-    **names: str,
-) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorate a function to accept former names of its keyword arguments.
+def moved_names(old: str, new: str, *names: str) -> Callable[[str], Any]:
+    """Return `__getattr__` of a module from which public names moved.
 
-        @renamed_arguments(neighbours="neighbors")
-        def export(model, neighbors=10): ...
+        __getattr__ = moved_names(__name__, "keras_dml.layers", "ProxyHead")
 
     Args:
+        old: Full name of the module.
+        new: Full name of the module that has the names now.
+        names: The names.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in names:
+            raise missing_attribute(old, name, vars(sys.modules[old])["__all__"])
+        warn_renamed(f"{old}.{name}", f"{new}.{name}")
+        return getattr(importlib.import_module(new), name)
+
+    return attribute
+
+
+def renamed_names(module: str, **names: str) -> Callable[[str], Any]:
+    """Return `__getattr__` of a module whose public names changed.
+
+        __getattr__ = renamed_names(__name__, PrecisionAtR="PrecisionScores")
+
+    Args:
+        module: Full name of the module.
         names: Old name = current name.
     """
 
-    def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @functools.wraps(function)
-        def renamed(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            for old, new in names.items():
-                if old in kwargs:
-                    owner = function.__qualname__.removesuffix(".__init__")
-                    warn_renamed(f"the argument {old} of {owner}", new)
-                    kwargs[new] = kwargs.pop(old)
-            return function(*args, **kwargs)
+    def attribute(name: str) -> Any:
+        here = vars(sys.modules[module])
+        if name not in names:
+            raise missing_attribute(module, name, here["__all__"])
+        warn_renamed(f"{module}.{name}", f"{module}.{names[name]}")
+        return here[names[name]]
 
-        return renamed
-
-    return decorated
+    return attribute
 
 
 def warn_renamed(what: str, new: str) -> None:

@@ -14,8 +14,8 @@ _LONGEST_TEXT = 20_000  # the search takes quadratic time
 _IN_ADDRESS = re.compile(r"//(?:[^\s/:@]*:[^\s\"<>]*|[^\s/]*)@")
 # A parameter of an address, or a word of PostgreSQL's connection strings.
 _PARAMETER = re.compile(
-    r"\b((?:ssl)?password|passwd|pwd|secret(?:_?(?:access_?)?key)?|(?:access_?|auth_?)?token"
-    r"|api_?key|access_?key(?:_?id)?|sig)=(?:'(?:\\.|[^'\\])*'|[^\s&;,'\"]+)",
+    r"\b((?:ssl)?password|passwd|pwd|secret(?:_?(?:access_?)?key)?|(?:access_?|auth_?|session_?)?token"
+    r"|api_?key|access_?key(?:_?id)?|sig(?:nature)?)=(?:'(?:\\.|[^'\\])*'|[^\s&;,'\"]+)",
     re.IGNORECASE,
 )
 

@@ -104,11 +104,10 @@ def check_backend(name: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def importing_keras() -> Iterator[None]:
-    """Convert the error of `import keras` for a missing or an unknown backend to one line."""
+def import_keras() -> None:
+    """Import Keras. The error for a missing or an unknown backend is one line."""
     try:
-        yield
+        importlib.import_module("keras")
     except (ImportError, ValueError) as error:
         # Without the variable, Keras can read another backend from its configuration file.
         name = os.environ.get("KERAS_BACKEND") or getattr(error, "name", None) or "tensorflow"

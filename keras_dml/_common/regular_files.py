@@ -8,8 +8,18 @@ from keras_dml._common.types import StrPath
 
 MOST_BYTES = 256 * 2**20
 """Largest size of an image file by default."""
+
+MOST_TEXT = 2**30
+"""Largest size of a text file: a table, a list, or JSON."""
+# Content of a small compressed file, and of a large one per byte: numbers rarely compress much.
+_MOST_CONTENT, _MOST_RATIO = 256 * 2**20, 20
 # A named pipe would block. On Windows, files are text by default.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def most_content(size: int) -> int:
+    """Return how many bytes a compressed file of `size` bytes can have after decompression."""
+    return _MOST_CONTENT + _MOST_RATIO * size
 
 
 def check_regular(path: StrPath, most_bytes: int = MOST_BYTES) -> None:

@@ -70,6 +70,8 @@ METRICS: tuple[Metric, ...] = ("cosine", "l2")
 """The valid values of `metric`."""
 
 Neighbors = Literal["auto", "exact", "scann"]
-"""Search for neighbors: exact, by ScaNN's tree, or chosen by the number of rows."""
+"""Search for neighbors: exact by NumPy, by ScaNN's tree, or by ScaNN as fits the number of rows."""
 NEIGHBORS: tuple[Neighbors, ...] = ("auto", "exact", "scann")
+Engine = Literal["numpy", "scann", "scann_tree"]
+"""The search in use: exact by NumPy, exact by ScaNN, or by ScaNN's tree."""
 """The valid values of `neighbors`."""

@@ -7,11 +7,9 @@ import zipfile
 from collections.abc import Iterator
 
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.regular_files import check_regular
+from keras_dml._common.regular_files import check_regular, most_content
 from keras_dml._common.types import StrPath
 
-# Content of a small file, and of a large file per byte. Numbers rarely compress to a tenth.
-_MOST_BYTES, _MOST_RATIO = 256 * 2**20, 20
 # The other methods decompress more than a read asks for.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -28,7 +26,7 @@ def opened_zip(path: StrPath) -> Iterator[zipfile.ZipFile]:
     check_regular(path, sys.maxsize)
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        most = _MOST_BYTES + _MOST_RATIO * os.path.getsize(path)
+        most = most_content(os.path.getsize(path))
         if sum(entry.file_size for entry in entries) > most:
             raise ArgumentError(
                 f"The content of {os.fspath(path)} must have at most {most >> 20:,} MB, but got "

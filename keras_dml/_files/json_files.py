@@ -1,18 +1,17 @@
 """JSON files of any origin, read with a check of their values' types."""
 
+import errno
 import json
 import os
-import pathlib
-import stat
 import types
 import typing
 from collections.abc import Iterable
 from typing import Any
 
 from keras_dml._common.errors import ArgumentError, shown
+from keras_dml._common.regular_files import MOST_TEXT, read_regular
 from keras_dml._common.types import StrPath
 
-_LARGEST = 2**30  # bytes: the columns of some million images
 _WORDS = {
     str: "a text without NUL",
     int: "a whole number",
@@ -35,11 +34,15 @@ def read_json(path: StrPath, form: Any) -> Any:
         ArgumentError: The file is not such a JSON file. The message names it and the value.
         OSError: The file is missing or cannot be read.
     """
-    path = pathlib.Path(path)
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-        raise ArgumentError(f"{path} must be a regular file of at most {_LARGEST:,} bytes.")
-    return parsed_json(path.read_bytes(), form, str(path))
+    try:
+        text = read_regular(path, MOST_TEXT)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EINVAL, errno.EFBIG):
+            raise
+        raise ArgumentError(
+            f"{os.fspath(path)} must be a regular file of at most {MOST_TEXT:,} bytes"
+        ) from error
+    return parsed_json(text, form, os.fspath(path))
 
 
 def parsed_json(text: str | bytes, form: Any, name: str) -> Any:

@@ -163,6 +163,22 @@ def _gradient_of_gram(upstream: Tensor, x: Tensor) -> Tensor:
 _gram = with_gradient(_product_with_itself, _gradient_of_gram)
 
 
+def row_lengths(x: Tensor, epsilon: float = 0.0) -> Tensor:
+    """Compute the lengths `[n, 1]` of the rows of `x` `[n, d]`, as divisors.
+
+    Equal rows have equal lengths, because no rounding depends on a row's position. TensorFlow
+    replaces a division by a root with `rsqrt`, and XLA fuses a product with a sum. Both round
+    differently at the end of a tensor. The bounds 0 and 1e-37, which change no result, prevent
+    that.
+
+    Args:
+        x: `[n, d]`.
+        epsilon: The smallest squared length.
+    """
+    squares = ops.sum(maximum(ops.square(x), 1e-37), axis=-1, keepdims=True)
+    return maximum(ops.sqrt(maximum(squares, epsilon)), 0.0)
+
+
 def are_finite(embeddings: Tensor) -> Tensor:
     """Return whether all numbers of embeddings `[n, d]` are finite, as a bool tensor."""
     return ops.all(ops.isfinite(embeddings))

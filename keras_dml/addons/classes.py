@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import keras
+from keras import ops
 
 from keras_dml._common.checks import check_bool
 from keras_dml._common.types import Config, Tensor, TensorLike
@@ -20,7 +21,7 @@ from keras_dml.addons.functional import (
     triplet_hard_loss,
     triplet_semihard_loss,
 )
-from keras_dml.losses.base import LabelsAsTheyAre
+from keras_dml.losses.reduction import reduced
 
 
 class _FunctionLoss(keras.losses.Loss):
@@ -41,7 +42,8 @@ class _FunctionLoss(keras.losses.Loss):
     ) -> Tensor:
         """Compute the reduced loss. Integers in `y_true` stay integers."""
         given = numbers_of("y_pred", y_pred, "embeddings, distances or similarities")
-        return LabelsAsTheyAre(self, y_true)((), given, sample_weight)
+        values = self.call(y_true, ops.cast(given, self.dtype))
+        return reduced(self, values, given, sample_weight)
 
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Compute the value of the function."""
@@ -96,7 +98,7 @@ class TripletSemiHardLoss(_FunctionLoss):
     Args:
         margin, distance_metric: As in `triplet_semihard_loss`.
         name: Name of the loss.
-        kwargs: Ignored, as in the original.
+        reduction: Ignored, as in the original, which returns a scalar.
 
     Raises:
         TypeError: `margin` is not a number.
@@ -108,7 +110,7 @@ class TripletSemiHardLoss(_FunctionLoss):
         margin: Tensor | float = 1.0,
         distance_metric: Metric = "L2",
         name: str | None = None,
-        **kwargs: Any,
+        reduction: str | None = "none",
     ) -> None:
         margin = checked_margin(margin)
         check_metric(distance_metric)
@@ -130,7 +132,7 @@ class TripletHardLoss(_FunctionLoss):
     Args:
         margin, soft, distance_metric: As in `triplet_hard_loss`.
         name: Name of the loss.
-        kwargs: Ignored, as in the original.
+        reduction: Ignored, as in the original, which returns a scalar.
 
     Raises:
         TypeError: `margin` is not a number.
@@ -143,7 +145,7 @@ class TripletHardLoss(_FunctionLoss):
         soft: bool = False,
         distance_metric: Metric = "L2",
         name: str | None = None,
-        **kwargs: Any,
+        reduction: str | None = "none",
     ) -> None:
         margin = checked_margin(margin)
         soft = check_bool("soft", soft)
@@ -166,7 +168,7 @@ class LiftedStructLoss(_FunctionLoss):
     Args:
         margin: As in `lifted_struct_loss`.
         name: Name of the loss.
-        kwargs: Ignored, as in the original.
+        reduction: Ignored, as in the original, which returns a scalar.
 
     Raises:
         TypeError: `margin` is not a number.
@@ -174,7 +176,10 @@ class LiftedStructLoss(_FunctionLoss):
     """
 
     def __init__(
-        self, margin: Tensor | float = 1.0, name: str | None = None, **kwargs: Any
+        self,
+        margin: Tensor | float = 1.0,
+        name: str | None = None,
+        reduction: str | None = "none",
     ) -> None:
         margin = checked_margin(margin)
         super().__init__(lifted_struct_loss, name, margin=margin)

@@ -1,5 +1,7 @@
 """TensorFlow Addons losses as functions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -18,6 +20,7 @@ from keras_dml._pairwise.arithmetic import (
     matmul,
     maximum,
     mean,
+    row_lengths,
 )
 from keras_dml._pairwise.arrays import (
     are_apart,
@@ -28,7 +31,7 @@ from keras_dml._pairwise.arrays import (
     numbers_of,
     one_per_image,
 )
-from keras_dml._pairwise.pairs import Pairs, row_lengths, safe_sqrt
+from keras_dml._pairwise.pairs import Pairs, safe_sqrt
 from keras_dml._pairwise.search import semihard_negatives
 
 METRICS = ("L2", "squared-L2", "angular")

@@ -11,7 +11,6 @@ import keras
 
 from keras_dml._backend.cloning import all_layers, check_symbolic_model, ends_of
 from keras_dml._common.checks import check_number, check_whole
-from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.extras import TensorFlow, check_installed
 from keras_dml._common.types import StrPath
@@ -35,7 +34,6 @@ else:
     tf = TensorFlow("export_saved_model")
 
 
-@renamed_arguments(neighbours="neighbors")
 def export_saved_model(
     model: keras.Model,
     path: StrPath,
@@ -67,7 +65,7 @@ def export_saved_model(
     A model in mixed precision or under a distribution strategy is exported as its `float32_copy`.
     The SavedModel is written next to `path` under a temporary name and then renamed. An existing
     SavedModel is removed last. `assets.extra/sha256.json`, which TensorFlow ignores, contains the
-    files' checksums, which the commands of `experiments` verify.
+    files' checksums, which the commands verify.
 
     If Keras runs on JAX or PyTorch, a TensorFlow process loads the model from a file and writes the
     SavedModel (about ten seconds). This needs the extra `tensorflow`.

@@ -13,10 +13,7 @@ from keras_dml._common.exports import missing_attribute
 from keras_dml._common.types import Config
 from keras_dml._pairwise.pairs import Pairs as Pairs
 from keras_dml.losses.angular import AngularLoss as AngularLoss
-from keras_dml.losses.base import REGISTERED
 from keras_dml.losses.base import EmbeddingLoss as EmbeddingLoss
-from keras_dml.losses.base import PairLoss as PairLoss
-from keras_dml.losses.base import ProxyLoss as ProxyLoss
 from keras_dml.losses.binomial_deviance import BinomialDevianceLoss as BinomialDevianceLoss
 from keras_dml.losses.center import CenterLoss as CenterLoss
 from keras_dml.losses.circle import CircleLoss as CircleLoss
@@ -36,6 +33,7 @@ from keras_dml.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
 from keras_dml.losses.multi_similarity import MultiSimilarityLoss as MultiSimilarityLoss
 from keras_dml.losses.n_pairs import NPairsLoss as NPairsLoss
 from keras_dml.losses.nt_xent import NTXentLoss as NTXentLoss
+from keras_dml.losses.pair_loss import PairLoss as PairLoss
 from keras_dml.losses.pairwise_cross_entropy import (
     PairwiseCrossEntropyLoss as PairwiseCrossEntropyLoss,
 )
@@ -44,12 +42,14 @@ from keras_dml.losses.pairwise_cross_entropy import (
 )
 from keras_dml.losses.pairwise_sigmoid import PairwiseSigmoidLoss as PairwiseSigmoidLoss
 from keras_dml.losses.proxy_anchor import ProxyAnchorLoss as ProxyAnchorLoss
+from keras_dml.losses.proxy_loss import ProxyLoss as ProxyLoss
 from keras_dml.losses.proxy_nca import ProxyNCALoss as ProxyNCALoss
 from keras_dml.losses.quadruplet import QuadrupletLoss as QuadrupletLoss
 from keras_dml.losses.ranked_list import RankedListLoss as RankedListLoss
 from keras_dml.losses.rankmi import FixedStatistics as FixedStatistics
 from keras_dml.losses.rankmi import RankMILoss as RankMILoss
 from keras_dml.losses.recall_at_k import RecallAtKLoss as RecallAtKLoss
+from keras_dml.losses.registry import REGISTERED
 from keras_dml.losses.smooth_ap import SmoothAPLoss as SmoothAPLoss
 from keras_dml.losses.snca import SNCALoss as SNCALoss
 from keras_dml.losses.supcon import SupConLoss as SupConLoss
@@ -58,6 +58,7 @@ from keras_dml.losses.triplet import TripletLoss as TripletLoss
 
 # Losses of other libraries whose names are not similar to ours.
 _ELSEWHERE = {
+    "CLIPLoss": "NTXentLoss",
     "CosineEmbeddingLoss": "ContrastiveLoss",
     "InfoNCE": "NTXentLoss",
     "InfoNCELoss": "NTXentLoss",
@@ -65,8 +66,11 @@ _ELSEWHERE = {
     "MultipleNegativesRankingLoss": "NTXentLoss",
     "NCALoss": "SNCALoss",
     "NormalizedSoftmaxLoss": "NormSoftmaxLoss",
+    "SigLIPLoss": "PairwiseSigmoidLoss",
     "SimCLRLoss": "NTXentLoss",
+    "SoftmaxLoss": "CrossEntropyLoss",
     "SoftNearestNeighborLoss": "SNCALoss",
+    "TripletMarginLoss": "TripletLoss",
 }
 
 LOSSES: dict[str, type[EmbeddingLoss]] = dict(sorted(REGISTERED.items()))
@@ -79,29 +83,31 @@ def get(identifier: str | Config | Callable[..., Any] | None, /, **arguments: An
     Examples:
         >>> get("triplet", margin=0.1).margin
         0.1
-        >>> get({"class_name": "triplet", "config": {"margin": 0.3}}).margin
+        >>> get({"class_name": "TripletLoss", "config": {"margin": 0.3}}).margin
         0.3
 
     Args:
-        identifier: A name in `LOSSES`; a configuration, from `keras.losses.serialize` or with a
-            name in `LOSSES` as `class_name`; or a loss or a function, which is returned unchanged,
-            as None is.
+        identifier: A name in `LOSSES`, or the name of its class; a configuration, from
+            `keras.losses.serialize` or with one of these names as `class_name`; or a loss or a
+            function, which is returned unchanged, as None is.
         arguments: Constructor arguments of the loss of a name.
 
     Raises:
         ValueError: The name is unknown (the message lists the known names), the loss refuses the
             arguments, or `identifier` is none of these.
     """
+    by_class = {loss.__name__: loss for loss in LOSSES.values()}
     if isinstance(identifier, str):
-        return LOSSES[check_choice("loss", identifier, tuple(LOSSES))](**arguments)
+        loss = by_class.get(identifier)
+        return (loss or LOSSES[check_choice("loss", identifier, tuple(LOSSES))])(**arguments)
     if arguments:
         raise ArgumentTypeError(
             f"loss must be a name to have arguments, but got {shown(identifier)} with "
             f"{', '.join(arguments)}."
         )
     if isinstance(identifier, dict):
-        loss = LOSSES.get(identifier.get("class_name", ""))
-        if loss is not None:
+        loss = {**LOSSES, **by_class}.get(identifier.get("class_name", ""))
+        if loss is not None and identifier.get("registered_name") is None:
             return loss.from_config(identifier.get("config") or {})
         return keras.losses.deserialize(identifier)
     if identifier is None or callable(identifier):

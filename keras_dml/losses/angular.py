@@ -10,7 +10,9 @@ from keras_dml._common.checks import check_number
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import matmul, maximum
 from keras_dml._pairwise.pairs import Pairs, pair_means
-from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.pair_loss import WholeBatchLoss
+from keras_dml.losses.registry import register
 
 
 @register("angular")

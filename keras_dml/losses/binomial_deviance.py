@@ -7,7 +7,8 @@ from keras import ops
 from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.pairs import Pairs, pair_means
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("binomial_deviance")

@@ -7,7 +7,8 @@ from keras import ops
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.classes import ClassSums
 from keras_dml._pairwise.pairs import normalize
-from keras_dml.losses.base import EmbeddingLoss, LossOptions, register
+from keras_dml.losses.base import EmbeddingLoss, LossOptions
+from keras_dml.losses.registry import register
 
 
 @register("center")

@@ -4,17 +4,18 @@ from typing import Unpack
 
 from keras import ops
 
-from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
-_NOT_A_DERIVATIVE = (
-    "the weights of CircleLoss are constants for the gradient, although they depend on the "
-    "similarities"
-)
+
+class CircleOptions(PairOptions, total=False):
+    """The arguments of `PairLoss`, and the name of `scale` in `keras.losses.Circle`."""
+
+    gamma: float
 
 
 @register("circle")
@@ -30,8 +31,8 @@ class CircleLoss(PairLoss):
     - contrastive `C_i = log(exp(−A_i) + exp(B_i))`
 
     The mean leaves out anchors without positives or without negatives: their value is 0, and the
-    other values are multiplied by n / n_kept, counted over the global batch. A second derivative is
-    refused, because the weights are constants for the gradient although they depend on S.
+    other values are multiplied by n / n_kept, counted over the global batch. The weights are
+    constants for the gradient (`stop_gradient`), and so for second derivatives.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -43,7 +44,8 @@ class CircleLoss(PairLoss):
     Args:
         margin: m, above 0. Positives should be above 1 − m, and negatives below m.
         scale: γ, above 0. The paper uses 80 and m = 0.4 for fine-grained retrieval, and 128
-            (persons) and 256 (faces) with m = 0.25.
+            (persons) and 256 (faces) with m = 0.25. `gamma=`, its name in `keras.losses.Circle`,
+            sets it, too, and wins over `scale`.
         reduction, name, dtype, mining, relation: as in `PairLoss`.
 
     Raises:
@@ -54,9 +56,10 @@ class CircleLoss(PairLoss):
     """
 
     def __init__(
-        self, margin: float = 0.4, *, scale: float = 80.0, **options: Unpack[PairOptions]
+        self, margin: float = 0.4, *, scale: float = 80.0, **options: Unpack[CircleOptions]
     ) -> None:
-        super().__init__(**options)
+        scale = options.pop("gamma", scale)
+        super().__init__(**options)  # type: ignore[misc]  # `gamma` is not in it anymore
         self.margin = check_positive("margin", margin)
         self.scale = check_positive("scale", scale)
 
@@ -73,7 +76,7 @@ class CircleLoss(PairLoss):
 
     def _exponents(self, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """Compute A, B, and which anchors have both kinds of pairs, each `[n]`."""
-        similarities = once_differentiable(pairs.similarities(), _NOT_A_DERIVATIVE)
+        similarities = pairs.similarities()
         pull = ops.stop_gradient(ops.relu(1.0 + self.margin - similarities))
         push = ops.stop_gradient(ops.relu(similarities + self.margin))
         pulling = -self.scale * pull * (similarities - 1.0 + self.margin)

@@ -8,7 +8,8 @@ from keras_dml._common.checks import check_choice, check_number, check_positive,
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs, safe_sqrt
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("contrastive")

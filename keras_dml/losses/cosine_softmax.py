@@ -1,8 +1,7 @@
 """Cross-entropies of class cosines: NormSoftmax, CosFace, ArcFace, Sub-center, SoftTriple."""
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 from keras import ops
 
@@ -10,7 +9,9 @@ from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum, maximum
 from keras_dml._pairwise.pairs import safe_sqrt
-from keras_dml.losses.base import LossOptions, ProxyLoss, register
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.proxy_loss import ProxyLoss
+from keras_dml.losses.registry import register
 
 
 class _CosineSoftmax(ProxyLoss):
@@ -116,9 +117,9 @@ class CosFaceLoss(_CosineSoftmax):
 class SoftTripleLoss(CosFaceLoss):
     """SoftTriple: CosFace on a head with several softly pooled centers per class.
 
-    With the class cosines of `keras_dml.models.ProxyHead(centers=10, pooling="soft")`, values and
+    With the class cosines of `keras_dml.layers.ProxyHead(centers=10, pooling="soft")`, values and
     parts equal `CosFaceLoss`. To merge superfluous centers, give the head the regularizer
-    `keras_dml.models.CenterRegularizer`.
+    `keras_dml.layers.CenterRegularizer`.
 
     Examples:
         >>> labels, cosines = np.array([0, 1]), np.array([[0.5, 0.4], [0.6, 0.3]], "float32")
@@ -137,12 +138,6 @@ class SoftTripleLoss(CosFaceLoss):
     Reference: Qian et al., "SoftTriple Loss: Deep Metric Learning Without Triplet Sampling", ICCV
     2019, Eq. 6 to 8.
     """
-
-    head: ClassVar[Mapping[str, int | float | str]] = {
-        "centers": 10,
-        "pooling": "soft",
-        "temperature": 0.1,
-    }
 
     def __init__(
         self, scale: float = 20.0, *, margin: float = 0.01, **options: Unpack[LossOptions]
@@ -213,7 +208,7 @@ class ArcFaceLoss(_CosineSoftmax):
 class SubCenterArcFaceLoss(ArcFaceLoss):
     """Sub-center ArcFace: ArcFace on a head with several centers per class, of the nearest center.
 
-    With the class cosines of `keras_dml.models.ProxyHead(centers=3, pooling="max")`, values and
+    With the class cosines of `keras_dml.layers.ProxyHead(centers=3, pooling="max")`, values and
     parts equal `ArcFaceLoss`. An image trains only the nearest center of each class, so mislabeled
     images gather at separate centers. `keras_dml.models.dominant_centers` returns the center of
     each class that has the most images.
@@ -236,5 +231,3 @@ class SubCenterArcFaceLoss(ArcFaceLoss):
     Reference: Deng et al., "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
     Faces", ECCV 2020, Eq. 3.
     """
-
-    head: ClassVar[Mapping[str, int | float | str]] = {"centers": 3, "pooling": "max"}

@@ -5,16 +5,16 @@ from typing import Unpack
 from keras import ops
 
 from keras_dml._common.checks import check_number
-from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import shape_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arrays import check_class_range, one_hot
-from keras_dml.losses.base import EmbeddingLoss, LossOptions, register
+from keras_dml.losses.base import EmbeddingLoss, LossOptions
+from keras_dml.losses.registry import register
 
 
 @register("ce")
 class CrossEntropyLoss(EmbeddingLoss):
-    """Cross-entropy with smoothed targets, for logits `a_ik` of K classes.
+    """Cross-entropy with targets smoothed by 0.1 (default), for logits `a_ik` of K classes.
 
     With targets `t_ik = 1 − ε` on the true class and `ε / (K − 1)` on each other one:
 
@@ -47,7 +47,6 @@ class CrossEntropyLoss(EmbeddingLoss):
     kind = "classifier"
     default_name = "cross_entropy"
 
-    @renamed_arguments(epsilon="label_smoothing")
     def __init__(self, label_smoothing: float = 0.1, **options: Unpack[LossOptions]) -> None:
         super().__init__(**options)
         self.label_smoothing = check_number("label_smoothing", label_smoothing, least=0, below=1)

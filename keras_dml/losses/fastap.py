@@ -8,7 +8,8 @@ from keras_dml._common.checks import check_whole
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum, minimum
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 # Largest squared distance of two unit vectors.
 _LARGEST = 4.0

@@ -5,18 +5,13 @@ from typing import Literal, Unpack
 
 from keras import ops
 
-from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, log_add_exp, log_sum_exp, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml.losses.base import PairLoss, PairOptions, register
-
-_NOT_A_DERIVATIVE = (
-    "the reweighted gradient of InstanceCrossEntropyLoss is not the derivative of its value: set "
-    "reweight=False"
-)
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("ice")
@@ -43,8 +38,8 @@ class InstanceCrossEntropyLoss(PairLoss):
     The positives of an anchor together have the same weight as its negatives, and all anchors have
     the same weight. So `pair_reduction` changes only the value, and the scale only the relative
     weights. Logarithms keep the weights of very easy positives from becoming 0/0. The value does
-    not have to fall at every step, and a second derivative is refused, because this gradient is not
-    the derivative of the value. `parts` have their own gradients.
+    not have to fall at every step. The weights are constants for the gradient (`stop_gradient`),
+    and so for second derivatives. `parts` have their own gradients.
 
     In `between`, positives and negatives are candidates, so only candidates have a gradient. The
     queries have one with `anchor_gradient`, without `reweight`, or in a symmetric
@@ -119,7 +114,7 @@ class InstanceCrossEntropyLoss(PairLoss):
             return self._reduced(ops.softplus(negatives - logits), pairs)
         if not self.anchor_gradient:
             pairs = dataclasses.replace(pairs, anchors=ops.stop_gradient(pairs.anchors))
-        similarities = once_differentiable(pairs.similarities(), _NOT_A_DERIVATIVE)
+        similarities = pairs.similarities()
         logits, negatives = self._logits(pairs, ops.stop_gradient(similarities))
         log_other = -ops.softplus(logits - negatives)  # log(1 − p)
         pull = ops.softmax(ops.where(pairs.matched(), log_other, -1e30), axis=-1)

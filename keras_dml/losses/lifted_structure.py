@@ -9,7 +9,9 @@ from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
 from keras_dml._pairwise.pairs import Pairs, pair_means
-from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.pair_loss import WholeBatchLoss
+from keras_dml.losses.registry import register
 
 
 @register("lifted_structure")

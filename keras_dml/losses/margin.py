@@ -5,7 +5,6 @@ from typing import Literal, Unpack
 
 from keras import ops
 
-from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number, check_positive, check_whole
 from keras_dml._common.errors import argument_error, shape_error
 from keras_dml._common.types import Parts, Tensor
@@ -13,14 +12,11 @@ from keras_dml._pairwise.arithmetic import count, masked_sum
 from keras_dml._pairwise.arrays import one_hot
 from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Candidates, Pairs, mean_over_pairs
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 from keras_dml.relations import SameClass
 
 _BETA = 1.2
-_NOT_A_DERIVATIVE = (
-    "the weights of MarginLoss are constants for the gradient, although they depend on the "
-    'distances: set sampling="all"'
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +44,15 @@ class MarginLoss(PairLoss):
       positives of the anchor times its probability under distance-weighted sampling, see
       `keras_dml.mining.DistanceWeighted`. The paper draws one negative for each positive pair. This
       is the expectation of that draw, because a loss does not know the training step that a draw
-      would depend on. A second derivative is
-      refused.
+      would depend on. The weights are constants for the gradient (`stop_gradient`), and so for
+      second derivatives.
     - `"all"`: the number of triplets that contain the pair: `|N_i|` for a positive pair, and
       `|P_i|` for a negative pair.
 
     Anchors without positives or without negatives have no term.
 
     With `boundaries`, the boundaries are learned: each row of `y_pred` is the embedding followed by
-    B boundaries, as the layer `keras_dml.models.Boundary` returns them. `β_i` is the boundary of
+    B boundaries, as the layer `keras_dml.layers.Boundary` returns them. `β_i` is the boundary of
     the anchor's class, or the only boundary.
 
     Examples:
@@ -136,7 +132,6 @@ class MarginLoss(PairLoss):
             partners = count(pairs.negative, dtype)
             weights = ops.cast(pairs.negative, dtype)
         else:
-            distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
             partners = ops.cast(pairs.have_negatives(), dtype)
             size = ops.shape(pairs.anchors)[-1]
             weights = distance_weighted(distances, pairs.negative, size)

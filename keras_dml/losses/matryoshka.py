@@ -31,8 +31,8 @@ class MatryoshkaLoss(EmbeddingLoss):
             boundaries, and RankMI are not supported. Its `reduction` is not used.
         dims: The lengths, increasing. The last is d.
         weights: w, a number of at least 0 for each length. None sets all weights to 1.
-        reduction, name: As in `EmbeddingLoss`. dtype: As in `EmbeddingLoss`. None is the dtype of
-            `loss`.
+        reduction, name: As in `EmbeddingLoss`.
+        dtype: As in `EmbeddingLoss`. None is the dtype of `loss`.
 
     Raises:
         TypeError: `loss` is not a supported loss.

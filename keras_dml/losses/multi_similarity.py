@@ -6,7 +6,8 @@ from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import log_one_plus_sum_exp
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 from keras_dml.mining import MultiSimilarity
 
 

@@ -9,7 +9,9 @@ from keras_dml._common.checks import check_choice
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum
 from keras_dml._pairwise.pairs import Candidates, Pairs, mean_over_anchors
-from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.pair_loss import WholeBatchLoss
+from keras_dml.losses.registry import register
 
 
 @register("n_pairs")

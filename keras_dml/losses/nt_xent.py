@@ -8,7 +8,8 @@ from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_add_exp, log_sum_exp
 from keras_dml._pairwise.pairs import Pairs, pair_means
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("nt_xent")

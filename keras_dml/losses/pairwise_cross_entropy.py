@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_dml._backend.gradients import once_differentiable
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_positive
 from keras_dml._common.errors import ArgumentTypeError, argument_error, shape_error
@@ -15,12 +14,8 @@ from keras_dml._common.types import Parts, Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, matmul, maximum, minimum
 from keras_dml._pairwise.arrays import as_labels, checked_class_ids
 from keras_dml._pairwise.classes import ClassSums
-from keras_dml.losses.base import EmbeddingLoss, LossOptions, register
-
-_NOT_A_DERIVATIVE = (
-    "p and λ of PairwiseCrossEntropyLoss are constants for the gradient, although they depend on "
-    "the embeddings"
-)
+from keras_dml.losses.base import EmbeddingLoss, LossOptions
+from keras_dml.losses.registry import register
 
 
 @register("spce")
@@ -124,10 +119,10 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
     The mean of T_i is `−1/(2λn²) Σ_i Σ_{j: y_j=y_i} z_i · z_j`. (The paper's table prints another
     factor before `Σ ‖c_k‖²`. This factor is from its proof.) Embeddings are not normalized.
 
-    p and λ are constants for the gradient. At the fixed point `θ_k = c_k/λ`, `p = softmax(θ·z)`,
-    the gradient terms through them cancel. p is the softmax of the logits of `classifier`. Without
-    a classifier, p is the softmax of the simplified loss's scores `z_i · m_k` over the classes in
-    the batch.
+    p and λ are constants for the gradient (`stop_gradient`), and so for second derivatives. At the
+    fixed point `θ_k = c_k/λ`, `p = softmax(θ·z)`, the gradient terms through them cancel. p is the
+    softmax of the logits of `classifier`. Without a classifier, p is the softmax of the simplified
+    loss's scores `z_i · m_k` over the classes in the batch.
 
     By the paper's Eq. 25, λ is the smallest of all eigenvalues, over k, of the d x d matrices
     `A_k = (1/n) Σ_i (p_ik − p_ik²) z_i z_iᵀ`. It is 0 for fewer images than dimensions (n < d), and
@@ -208,7 +203,6 @@ class PairwiseCrossEntropyLoss(EmbeddingLoss):
 
     def compute_parts(self, class_ids: Tensor, embeddings: Tensor) -> Parts:
         """Compute the two parts from class ids `[n]` and embeddings `[n, d]`."""
-        embeddings = once_differentiable(embeddings, _NOT_A_DERIVATIVE)
         classes = ClassSums.of_batch(class_ids, embeddings)
         z, number = classes.candidates, classes.number
         assigned, copies = self._assigned(classes)

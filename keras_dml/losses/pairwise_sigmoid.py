@@ -8,7 +8,8 @@ from keras_dml._common.checks import check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import masked_sum
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("pairwise_sigmoid")
@@ -34,6 +35,7 @@ class PairwiseSigmoidLoss(PairLoss):
         scale: s, above 0, the factor of the cosines. `models.DualEncoder(scale=...)` learns another
             factor; then set s to 1.
         bias: b, added to each logit. In the paper it is learned, and starts at −10.
+            `models.DualEncoder(bias=-10.0)` learns another one; then set b to 0.
         reduction, name, dtype, mining, relation: As in `PairLoss`.
 
     Raises:

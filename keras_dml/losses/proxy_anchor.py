@@ -6,10 +6,11 @@ from keras import ops
 
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import check_number, check_positive
-from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import masked_sum, maximum, mean
-from keras_dml.losses.base import LossOptions, ProxyLoss, register
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.proxy_loss import ProxyLoss
+from keras_dml.losses.registry import register
 
 
 @register("proxy_anchor")
@@ -46,7 +47,6 @@ class ProxyAnchorLoss(ProxyLoss):
     Reference: Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020, Eq. 4.
     """
 
-    @renamed_arguments(alpha="scale")
     def __init__(
         self, scale: float = 32.0, *, margin: float = 0.1, **options: Unpack[LossOptions]
     ) -> None:

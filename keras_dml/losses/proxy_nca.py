@@ -7,7 +7,9 @@ from keras import ops
 from keras_dml._common.checks import check_choice, check_positive
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import log_sum_exp, masked_sum
-from keras_dml.losses.base import LossOptions, ProxyLoss, register
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.proxy_loss import ProxyLoss
+from keras_dml.losses.registry import register
 
 
 @register("proxy_nca")

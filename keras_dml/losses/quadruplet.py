@@ -10,7 +10,9 @@ from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors, mean_over_pairs
 from keras_dml._pairwise.search import open_hinges
-from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.pair_loss import WholeBatchLoss
+from keras_dml.losses.registry import register
 
 
 @register("quadruplet")

@@ -4,17 +4,12 @@ from typing import Unpack
 
 from keras import ops
 
-from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_distance, check_number, check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs
-from keras_dml.losses.base import PairLoss, PairOptions, register
-
-_NOT_A_DERIVATIVE = (
-    "the weights of RankedListLoss are constants for the gradient, although they depend on the "
-    "distances"
-)
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("ranked_list")
@@ -27,8 +22,8 @@ class RankedListLoss(PairLoss):
     - tightness `T_i = (1 − λ) mean_j (D_ij − (α − m))` over the positives with `D_ij > α − m`
     - contrastive `C_i = λ Σ_k w_ik (α − D_ik) / Σ_k w_ik` over the negatives with `D_ik < α`
 
-    A part without such pairs is 0. With τ > 0, a second derivative is refused, because the weights
-    are constants for the gradient although they depend on D.
+    A part without such pairs is 0. The weights are constants for the gradient (`stop_gradient`),
+    and so for second derivatives.
 
     Examples:
         >>> labels = np.array([0, 0, 1, 1])
@@ -69,8 +64,6 @@ class RankedListLoss(PairLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
         distances = pairs.distances()
-        if self.temperature > 0:
-            distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
         within = self.negative_margin - distances
         beyond = self.margin - within
         far = ops.logical_and(pairs.positive, beyond > 0)

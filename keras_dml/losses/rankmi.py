@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_dml._backend.configured import Configured
-from keras_dml._backend.gradients import once_differentiable
 from keras_dml._common.checks import check_choice, check_number
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.types import Config, Parts, Tensor
@@ -20,12 +19,9 @@ from keras_dml._pairwise.divergence import (
 )
 from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Pairs, mean_over_pairs, pair_means
-from keras_dml.losses.base import LossOptions, WholeBatchLoss, register
-
-_NOT_A_DERIVATIVE = (
-    "the weights of RankMILoss are constants for the gradient, although they depend on the "
-    'distances: set sampling="all"'
-)
+from keras_dml.losses.base import LossOptions
+from keras_dml.losses.pair_loss import WholeBatchLoss
+from keras_dml.losses.registry import register
 
 
 @register("rankmi")
@@ -60,7 +56,8 @@ class RankMILoss(WholeBatchLoss):
             Eq. 13 on the distance.
         sampling: `"all"` weights negative pairs equally. `"distance_weighted"` is the expectation
             of drawing one of the anchor's negatives by `negatives.distance_weighted` for each
-            positive pair. It is not random, because a loss does not know the training step.
+            positive pair. It is not random, because a loss does not know the training step. These
+            weights are constants for the gradient (`stop_gradient`), and so for second derivatives.
         reduction, name, dtype: As in `EmbeddingLoss`.
 
     Raises:
@@ -73,7 +70,6 @@ class RankMILoss(WholeBatchLoss):
     """
 
     kind = "statistics_network"
-    trained_by = "keras_dml.models.rankmi.RankMI"
 
     def __init__(
         self,
@@ -98,8 +94,6 @@ class RankMILoss(WholeBatchLoss):
     def compute_pair_parts(self, pairs: Pairs) -> Parts:
         """Compute the two parts `[n]`."""
         distances = pairs.distances()
-        if self.sampling != "all":
-            distances = once_differentiable(distances, _NOT_A_DERIVATIVE)
         values = self._statistics(ops.reshape(distances, (-1, 1)))
         values = ops.reshape(values, ops.shape(distances))
         tightness = pair_means(positive_costs(values), pairs.positive)

@@ -10,7 +10,8 @@ from keras_dml._pairwise.arithmetic import count, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
 from keras_dml._pairwise.ranks import smooth_ranks
 from keras_dml.losses import _fused as fused
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("smooth_ap")

@@ -3,11 +3,11 @@
 from typing import Unpack
 
 from keras_dml._common.checks import check_positive
-from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import log_sum_exp
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("snca")
@@ -40,7 +40,6 @@ class SNCALoss(PairLoss):
     Generalization via Scalable Neighborhood Component Analysis", ECCV 2018.
     """
 
-    @renamed_arguments(sigma="temperature")
     def __init__(self, temperature: float = 0.05, **options: Unpack[PairOptions]) -> None:
         super().__init__(**options)
         self.temperature = check_positive("temperature", temperature)

@@ -6,7 +6,8 @@ from keras_dml._common.checks import check_positive
 from keras_dml._common.types import Parts
 from keras_dml._pairwise.arithmetic import count, log_sum_exp, masked_sum, maximum
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 
 @register("supcon")

@@ -1,11 +1,10 @@
 """The triplet loss."""
 
-from typing import Any, Literal, Unpack, cast
+from typing import Literal, Unpack
 
 from keras import ops
 
 from keras_dml._common.checks import check_choice, check_positive
-from keras_dml._common.deprecation import warn_renamed
 from keras_dml._common.types import Parts, Tensor
 from keras_dml._pairwise.arithmetic import (
     count,
@@ -17,7 +16,8 @@ from keras_dml._pairwise.arithmetic import (
 )
 from keras_dml._pairwise.pairs import Pairs, mean_over_anchors, mean_over_pairs
 from keras_dml._pairwise.search import open_hinges, semihard_negatives
-from keras_dml.losses.base import PairLoss, PairOptions, register
+from keras_dml.losses.pair_loss import PairLoss, PairOptions
+from keras_dml.losses.registry import register
 
 _TRIPLETS = ("all", "semihard", "hard")
 
@@ -39,6 +39,10 @@ class TripletLoss(PairLoss):
     - `"semihard"`: one for each positive, with the nearest negative that is strictly farther than
       the positive or, if all negatives are closer, with the farthest negative.
     - `"hard"`: one for each anchor, with its farthest positive and its nearest negative.
+
+    For semi-hard negatives, prefer `triplets="semihard"`, the definition of FaceNet: one negative
+    for each positive. `mining=keras_dml.mining.SemiHard()` is the form for the other losses over
+    pairs. It keeps a set of negatives for each anchor, which all its positives share.
 
     An anchor without positives or without negatives has no triplet, the value 0, and no gradient.
     The mean leaves it out: the other values are multiplied by n / n_kept.
@@ -79,10 +83,6 @@ class TripletLoss(PairLoss):
         average: Literal["anchors", "triplets"] = "anchors",
         **options: Unpack[PairOptions],
     ) -> None:
-        if isinstance(options.get("mining"), str):  # until 0.3.0
-            word = options["mining"]
-            warn_renamed(f"TripletLoss(mining={word!r})", f"TripletLoss(triplets={word!r})")
-            triplets = cast(Any, options.pop("mining"))
         super().__init__(**options)
         self.triplets = check_choice("triplets", triplets, _TRIPLETS)
         self.margin = check_positive("margin", margin)

@@ -1,5 +1,7 @@
 """Closed-set accuracy of embeddings: test images of the classes that were trained on."""
 
+from __future__ import annotations
+
 import numpy as np
 import numpy.typing as npt
 

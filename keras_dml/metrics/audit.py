@@ -1,5 +1,7 @@
 """Audit of a labeled set by nearest neighbors: label errors, outliers, and confused classes."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Agreement of embedding clusters with classes: normalized and adjusted mutual information."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from typing import NamedTuple

@@ -1,11 +1,14 @@
 """Distributions of the distances of positive and of negative pairs, and their divergence."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.checks import check_whole
+from keras_dml._common.errors import as_array
 from keras_dml._common.rows import normalized
 from keras_dml._common.types import Float64Array, Int64Array
 from keras_dml.metrics.pair_scores import PairScores, pair_blocks
@@ -13,6 +16,8 @@ from keras_dml.metrics.relevance import checked_sets
 
 # float32 distances cannot distinguish more bins.
 _MOST_BINS = 2**24
+# Queries of a sample.
+_HISTOGRAM_QUERIES = 2_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,3 +111,31 @@ def distance_histograms(
             cells = cells[np.triu_indices(len(cells), 1)]
         counts += np.bincount(cells.ravel(), minlength=2 * bins).reshape(2, bins)
     return DistanceHistograms(positive=counts[0], negative=counts[1])
+
+
+def sampled_divergence(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+    *,
+    seed: int = 0,
+) -> float:
+    """Compute the divergence of `distance_histograms` from the pairs of 2,000 random queries.
+
+    Args:
+        embeddings, labels, gallery, gallery_labels: As in `recall_at_k`.
+        seed: Seed of the sample.
+    """
+    rows, classes = as_array("embeddings", embeddings), as_array("labels", labels)
+    number = min(_HISTOGRAM_QUERIES, len(rows))
+    sample = np.random.default_rng(seed).choice(len(rows), number, replace=False)
+    own_rows = gallery is None
+    if own_rows:
+        gallery, gallery_labels = rows, classes
+    found = distance_histograms(
+        rows[sample], classes[sample], gallery=gallery, gallery_labels=gallery_labels
+    )
+    positive = found.positive.copy()
+    positive[0] -= number * own_rows  # the distance of each query to itself is 0
+    return DistanceHistograms(positive, found.negative).divergence()

@@ -10,18 +10,16 @@ import numpy.typing as npt
 
 from keras_dml import relations
 from keras_dml._common.checks import check_bool, check_seed, items_of
-from keras_dml._common.deprecation import renamed_arguments
 from keras_dml._common.errors import argument_error, as_array
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.types import METRICS, Metric, Neighbors
 from keras_dml.metrics.clustering import check_scikit_learn, clustering_scores
-from keras_dml.metrics.distances import distance_histograms
+from keras_dml.metrics.distances import distance_histograms, sampled_divergence
 
 # The values of the benchmarks, first CUB and Cars. Values above the number of items are dropped.
 _KS = (1, 2, 4, 8, 10, 100, 1000)
 
 
-@renamed_arguments(distances="metric")
 def evaluate(
     embeddings: npt.ArrayLike,
     labels: npt.ArrayLike,
@@ -59,10 +57,12 @@ def evaluate(
         relation: A relation of `keras_dml.relations`. Its positives count as rows of the query's
             class, and `labels` are its labels. The scores then include `ndcg@10/cosine`
             (`ranking_scores`), and exclude `nmi`, `ami`, and `jensen_shannon`, which need classes.
-        neighbors: "exact" compares each query with all items. "scann" finds the neighbors with
-            ScaNN's tree. "auto" is "exact" below 200,000 rows (with a gallery: below as many
-            pairs of a row and an item), and "scann" above. Without ScaNN, the search is exact, and
-            the logger "keras_dml" first gets the time that it takes.
+        neighbors: How ScaNN finds the neighbors. "auto" compares each query with all items below
+            200,000 rows (with a gallery: below as many pairs of a row and an item), and uses a tree
+            above. "scann" always uses the tree. "exact" compares each query with all items by
+            NumPy, with the same scores as ScaNN's comparison. NumPy also takes the place of a
+            missing ScaNN. For a tree, the logger "keras_dml" then first gets the time that it
+            takes.
 
     Returns:
         A dictionary of floats, in this order: for each metric `recall@K/cosine` for each K,
@@ -91,10 +91,10 @@ def evaluate(
     by_class = relations.get(relation).of_classes
     clustering = check_bool("clustering", clustering) and by_class
     # Imported here, so that chains of imports stay short.
-    from keras_dml.metrics.approximate import approximate_scores, sampled_divergence, takes_scann
-    from keras_dml.metrics.retrieval_scores import ranking_scores
+    from keras_dml.metrics.neighbors import engine_of, retrieval_task
+    from keras_dml.metrics.retrieval_scores import approximate_scores, ranking_scores_of
 
-    by_scann = takes_scann(neighbors, embeddings, gallery)
+    engine = engine_of(neighbors, embeddings, gallery)
     if clustering:
         check_scikit_learn()  # fail before the work
     sets: dict[str, Any] = {"gallery": gallery, "gallery_labels": gallery_labels}
@@ -107,12 +107,15 @@ def evaluate(
     scores: dict[str, float] = {}
     for name in chosen:
         found = approximate_scores(
-            embeddings, labels, ks, name, **sets, relation=relation, seed=seed, by_scann=by_scann
+            embeddings, labels, ks, name, **sets, relation=relation, seed=seed, engine=engine
         )
         scores |= found.named(suffix=f"/{name}")
         if not by_class:
             deepest = min(10, items)
-            ranked = ranking_scores(embeddings, labels, [deepest], name, **sets, relation=relation)
+            task = retrieval_task(
+                embeddings, labels, name, **sets, relation=relation, engine=engine
+            )
+            ranked = ranking_scores_of(task, [deepest])
             scores[f"ndcg@{deepest}/{name}"] = ranked[f"ndcg@{deepest}"]
     if clustering:
         rows, classes = embeddings, labels
@@ -121,7 +124,7 @@ def evaluate(
             rows = np.concatenate(sides)
             classes = joined_labels([("labels", labels), ("gallery_labels", gallery_labels)])
         scores |= clustering_scores(rows, classes, seed)._asdict()
-    if by_class and by_scann:
+    if by_class and engine == "scann_tree":
         scores["jensen_shannon"] = sampled_divergence(embeddings, labels, **sets, seed=seed)
     elif by_class:
         scores["jensen_shannon"] = distance_histograms(embeddings, labels, **sets).divergence()

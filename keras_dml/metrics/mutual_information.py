@@ -23,7 +23,7 @@ _PAIRS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class MutualInformationBound:
+class InformationBound:
     """The result of `mutual_information_bound`.
 
     Examples:
@@ -50,7 +50,7 @@ def mutual_information_bound(
     network: keras.Layer | None = None,
     steps: int = 1000,
     seed: int = 0,
-) -> MutualInformationBound:
+) -> InformationBound:
     """Fit a statistics network to an embedding's distances and return the bound that it reaches.
 
     With the distances D of l2-normalized embeddings, p⁺ their distribution over positive pairs, and
@@ -75,8 +75,8 @@ def mutual_information_bound(
         True
 
     Args:
-        embeddings: Numbers `[n, d]`. labels: Class of each row, `[n]`. Each half must contain a
-            class with two images.
+        embeddings: Numbers `[n, d]`.
+        labels: Class of each row, `[n]`. Each half must contain a class with two images.
         network: V, a built Keras layer such as `models.StatisticsNetwork` (the default). The
             function trains it.
         steps: Number of steps, each with 4,096 positive and 4,096 negative pairs drawn by (seed,
@@ -84,7 +84,7 @@ def mutual_information_bound(
         seed: Seed of the halves, the pairs, and the weights of V.
 
     Returns:
-        `MutualInformationBound`.
+        `InformationBound`.
 
     Raises:
         ValueError: Shapes are wrong, or a half has no positive pairs or no negative pairs.
@@ -135,7 +135,7 @@ def mutual_information_bound(
     held_back = [-float(evaluate(*draw(halves[1], rng))) for _ in range(64)]
     start = ops.ones((), dtype=network.compute_dtype)
     beta, found = estimate_beta(network, start)
-    return MutualInformationBound(
+    return InformationBound(
         nats=float(np.mean(held_back)),
         beta=float(ops.convert_to_numpy(beta)) if found else None,
         network=network,

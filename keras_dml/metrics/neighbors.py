@@ -1,25 +1,47 @@
-"""Exact nearest neighbors of every row."""
+"""The nearest neighbors of queries, and which of them are relevant."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import logging
 import numbers
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml import relations
 from keras_dml._common.blocks import slices
-from keras_dml._common.checks import items_of
-from keras_dml._common.errors import argument_error
+from keras_dml._common.checks import check_choice, items_of
+from keras_dml._common.errors import ArgumentError, argument_error, as_array
 from keras_dml._common.rows import rows_of_sets
-from keras_dml._common.types import Float32Array, Int64Array, Metric
-from keras_dml.metrics.bar import long_work_bar
+from keras_dml._common.types import (
+    NEIGHBORS,
+    BoolArray,
+    Engine,
+    Float32Array,
+    Int64Array,
+    Metric,
+    Neighbors,
+)
+from keras_dml.metrics.relevance import (
+    RelationRelevance,
+    Relevance,
+    SameClassRelevance,
+    check_together,
+    checked_sets,
+)
 
 if TYPE_CHECKING:
     from keras_dml.retrieval import Index
 
-
+#: Number of images from which on "auto" selects ScaNN's tree.
+MANY = 200_000
+# Queries for the estimate of the time of an exact search.
+_TIMED_QUERIES = 16
 # Queries per block, and neighbors of a block: about 65 bytes each.
 _BLOCK, _PAIRS = 4096, 2**22
 
@@ -60,7 +82,9 @@ def neighbor_blocks(
     Yields:
         (slice of the queries, rows int64 `[b, k]`, scores float32 `[b, k]`).
     """
-    with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as advance:
+    from keras_dml._common.progress import long_work_bar  # imports tqdm
+
+    with long_work_bar(f"nearest {k} ({index.metric})", len(queries)) as bar:
         for block in slices(len(queries), min(_BLOCK, _PAIRS // (k + 1))):
             rows, scores = index.search(queries[block], k + (own_rows is not None))
             if own_rows is not None:
@@ -70,7 +94,7 @@ def neighbor_blocks(
                 left_out[~left_out.any(axis=1), -1] = True
                 rows, scores = (found[~left_out].reshape(-1, k) for found in (rows, scores))
             yield block, rows, scores
-            advance(len(rows))
+            bar.update(len(rows))
 
 
 def nearest_neighbors(
@@ -114,3 +138,169 @@ def nearest_neighbors(
     for block, block_rows, block_scores in neighbor_blocks(index, queries, k, own_rows):
         rows[block], scores[block] = block_rows, block_scores
     return rows, scores
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalTask:
+    """Queries, the items to search, and which items are relevant.
+
+    Attributes:
+        queries: Finite float32 `[n, d]`.
+        items: Finite float32 `[m, d]`. Without a gallery, the same array as the queries.
+        relevance: The relevance of the items.
+        metric: "cosine" or "l2".
+        engine: "numpy" for an exact index by NumPy. Otherwise it is by ScaNN, if ScaNN loads.
+    """
+
+    queries: Float32Array
+    items: Float32Array
+    relevance: Relevance
+    metric: Metric
+    engine: Engine = "scann"
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether query i is item i, and is not among its neighbors."""
+        return self.items is self.queries
+
+    @property
+    def matched(self) -> Int64Array:
+        """Row numbers of the queries with a relevant item."""
+        return np.flatnonzero(self.relevance.counts > 0)
+
+    @functools.cached_property
+    def index(self) -> Index:
+        """The exact index of the items."""
+        from keras_dml.retrieval import ExactIndex
+
+        if self.engine == "numpy":
+            return ExactIndex(self.items, self.metric)
+        return make_index(self.items, self.metric)
+
+    @property
+    def by_scann(self) -> bool:
+        """Whether ScaNN searches the exact index."""
+        from keras_dml.retrieval import scann_loads
+
+        return self.engine != "numpy" and scann_loads()
+
+    def check_ks(self, name: str, ks: Iterable[int]) -> list[int]:
+        """Return whole numbers from 1 to the number of items, or raise `ValueError`."""
+        return check_ks(name, ks, self.items, self.own_rows)
+
+    def neighbors(
+        self, rows: np.ndarray, k: int, index: Index | None = None
+    ) -> Iterator[tuple[slice, np.ndarray, BoolArray]]:
+        """Yield blocks of queries with their k nearest items, and which items are relevant.
+
+        Args:
+            rows: Row numbers of the queries.
+            k: Number of items.
+            index: An index of the items. The default is the exact index.
+
+        Yields:
+            (slice of `rows`, items int64 `[b, k]`, whether each is relevant, bool `[b, k]`).
+        """
+        own_rows = rows if self.own_rows else None
+        searched = neighbor_blocks(index or self.index, self.queries[rows], k, own_rows)
+        for block, found, _ in searched:
+            yield block, found, self.relevance.hits(rows[block], found)
+
+
+def retrieval_task(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    metric: Metric,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | None = None,
+    relation: relations.RelationLike = None,
+    engine: Engine = "scann",
+) -> RetrievalTask:
+    """Check the arguments of a retrieval score.
+
+    Args:
+        embeddings, labels, metric, gallery, gallery_labels, relation: As in `recall_at_k`.
+        engine: As in `RetrievalTask`.
+
+    Raises:
+        ValueError: As in `recall_at_k`, except for K, or the relation refuses the labels, or no
+            query has a relevant item.
+    """
+    relation = relations.get(relation)
+    if relation.of_classes:
+        queries, items, codes, item_codes = checked_sets(
+            embeddings, labels, gallery, gallery_labels, metric
+        )
+        same_class = SameClassRelevance(codes, item_codes, gallery is None)
+        return _with_matches(RetrievalTask(queries, items, same_class, metric, engine))
+    check_together(gallery, gallery_labels)
+    queries, items = rows_of_sets(embeddings, gallery, metric)
+    of_queries = as_array("labels", labels)
+    of_items = of_queries if gallery_labels is None else as_array("gallery_labels", gallery_labels)
+    for name, given, rows in (("labels", of_queries, queries), ("gallery_labels", of_items, items)):
+        if given.shape[:1] != (len(rows),):
+            raise ArgumentError(
+                f"{name} must have {len(rows)} rows, one for each embedding, but got shape "
+                f"{given.shape}."
+            )
+    relevance = RelationRelevance(relation, of_queries, of_items, gallery is None)
+    return _with_matches(RetrievalTask(queries, items, relevance, metric, engine))
+
+
+def _with_matches(task: RetrievalTask) -> RetrievalTask:
+    """Return a task in which at least one query has a relevant item, or raise `ValueError`."""
+    if not len(task.matched):
+        where = "another row" if task.own_rows else "a row of gallery_labels"
+        raise ArgumentError(
+            f"labels must contain at least one row whose class {where} also has, but got "
+            f"{len(task.queries)} rows without a match. Every score would be 0 or NaN."
+        )
+    return task
+
+
+def engine_of(
+    neighbors: Neighbors, embeddings: npt.ArrayLike, gallery: npt.ArrayLike | None = None
+) -> Engine:
+    """Return the engine that finds the neighbors.
+
+    If ScaNN should, but does not load, NumPy does. Instead of a tree, log how long that takes.
+
+    Args:
+        neighbors: One of `NEIGHBORS`. "exact" selects NumPy, and "scann" ScaNN's tree. "auto"
+            selects ScaNN: a tree from `MANY` images on, or with a gallery from as many pairs of a
+            query and an item on, and an exact search below.
+        embeddings: Numbers `[n, d]`.
+        gallery: Numbers `[m, d]` to search instead.
+
+    Raises:
+        ValueError: `neighbors` is unknown.
+    """
+    check_choice("neighbors", neighbors, NEIGHBORS)
+    queries = as_array("embeddings", embeddings)
+    items = queries if gallery is None else as_array("gallery", gallery)
+    if neighbors == "exact" or queries.ndim != 2 or items.ndim != 2 or not len(queries):
+        return "numpy"  # the exact search raises the error for a wrong shape
+    from keras_dml.retrieval import scann_loads
+
+    by_tree = neighbors == "scann" or len(queries) * len(items) >= MANY**2
+    if scann_loads():
+        return "scann_tree" if by_tree else "scann"
+    if by_tree:
+        _log_estimate(queries, items)
+    return "numpy"
+
+
+def _log_estimate(queries: np.ndarray, items: np.ndarray) -> None:
+    """Log the time of the exact search for all queries, from the time of a few queries."""
+    from keras_dml.retrieval import ExactIndex
+
+    index = ExactIndex(items, "l2")
+    few = queries[:_TIMED_QUERIES]
+    start = time.perf_counter()
+    index.search(few, 1)
+    seconds = (time.perf_counter() - start) * len(queries) / len(few)
+    logging.getLogger("keras_dml").warning(
+        "The exact search for the neighbors of %d images among %d takes about %s, for each metric.",
+        len(queries), len(items),
+        f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:,.0f} minutes",
+    )  # fmt: skip

@@ -8,7 +8,6 @@ import numpy as np
 from keras_dml._common.blocks import slices
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import Float32Array, Float64Array, Int64Array, Metric
-from keras_dml.metrics.bar import long_work_bar
 
 # Rows and columns of a block of scores: 4 MiB, which stay in the cache.
 _BLOCK = 1024
@@ -33,12 +32,14 @@ def pair_blocks(
         own_rows: Whether the matrix is symmetric. Then only blocks on or right of the diagonal are
             yielded.
     """
-    with long_work_bar(description, rows) as advance:
+    from keras_dml._common.progress import long_work_bar  # imports tqdm
+
+    with long_work_bar(description, rows) as bar:
         for block in slices(rows, _BLOCK):
             for others in slices(columns, _BLOCK):
                 if not own_rows or others.start >= block.start:
                     yield block, others
-            advance(block.stop - block.start)
+            bar.update(block.stop - block.start)
 
 
 class PairScores:

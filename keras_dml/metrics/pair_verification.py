@@ -73,7 +73,7 @@ class OperatingPoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Verification:
+class VerificationResult:
     """The result of `verification`.
 
     Examples:
@@ -117,7 +117,7 @@ def verification(
     metric: Metric = "cosine",
     replicates: int = 500,
     seed: int = 0,
-) -> Verification:
+) -> VerificationResult:
     """Compute ROC curve, equal error rate, and a threshold per false match rate, over all pairs.
 
     Two embeddings "match" if their score is at least a threshold. The false match rate is the
@@ -148,8 +148,8 @@ def verification(
         seed: Seed of the bootstrap and its sample. Nothing else is random.
 
     Returns:
-        `Verification`. Takes n²d time, and memory for the embeddings in float64 plus about 200
-        MB.
+        `VerificationResult`. Takes n²d time, and memory for the embeddings in float64 plus about
+        200 MB.
 
     Raises:
         ValueError: There is only one class (no negative pairs), no class has two rows (no positive
@@ -199,7 +199,7 @@ def verification(
     )
     error, error_threshold = found.equal_error()
     scores, false, true = found.curve()
-    return Verification(
+    return VerificationResult(
         metric,
         len(rows.sizes),
         positive,

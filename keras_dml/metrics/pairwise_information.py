@@ -9,7 +9,6 @@ import numpy as np
 from keras_dml._common.blocks import slices
 from keras_dml._common.extras import needing
 from keras_dml._common.types import Float64Array, Int64Array
-from keras_dml.metrics.bar import long_work_bar
 
 # Numbers in a block of squared distances, 32 MiB.
 _BLOCK = 2**22
@@ -83,7 +82,9 @@ def pair_statistics(rows: Float64Array, codes: Int64Array, k: int) -> PairStatis
     stops = np.r_[starts[1:], n]
     log_distance, distance, class_log, neighbors = (np.full(n, np.nan) for _ in range(4))
     floored = 0
-    with long_work_bar("distances of pairs", n) as advance:
+    from keras_dml._common.progress import long_work_bar  # imports tqdm
+
+    with long_work_bar("distances of pairs", n) as bar:
         for block in slices(n, _BLOCK // n):
             first = block.start
             squared = _squared_distances(rows, squares, block, _CLOSE**2 * mean_square)
@@ -104,7 +105,7 @@ def pair_statistics(rows: Float64Array, codes: Int64Array, k: int) -> PairStatis
                 radius = np.partition(own, nearest, axis=1)[:, nearest, None] * _EQUAL**2
                 of_class, of_all = ((each <= radius).sum(axis=1) - 1 for each in (own, everyone))
                 neighbors[part] = digamma(of_class) - digamma(of_all) - digamma(size) + digamma(n)
-            advance(block.stop - first)
+            bar.update(block.stop - first)
     return PairStatistics(log_distance, distance, class_log, neighbors, floored)
 
 

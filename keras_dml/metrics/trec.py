@@ -9,7 +9,7 @@ from keras_dml import relations
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Metric, StrPath
 from keras_dml._files.atomic import replacing_all
-from keras_dml.metrics.retrieval_task import retrieval_task
+from keras_dml.metrics.neighbors import retrieval_task
 
 
 def write_trec(

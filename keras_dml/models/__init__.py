@@ -1,5 +1,6 @@
 """Models: backbones, the embedding head, the classifier."""
 
+from keras_dml._common.deprecation import moved_names
 from keras_dml._common.exports import public_names
 from keras_dml.models.backbones import InputScaling as InputScaling
 from keras_dml.models.backbones import backbone_names as backbone_names
@@ -18,12 +19,7 @@ from keras_dml.models.distributed_model import (
 from keras_dml.models.dual_encoder import DualEncoder as DualEncoder
 from keras_dml.models.from_hub import from_hub as from_hub
 from keras_dml.models.frozen_features import split_at_features as split_at_features
-from keras_dml.models.frozen_statistics import (
-    FrozenStatisticsBatchNormalization as FrozenStatisticsBatchNormalization,
-)
 from keras_dml.models.frozen_statistics import with_frozen_statistics as with_frozen_statistics
-from keras_dml.models.head import GlobalBatchDropout as GlobalBatchDropout
-from keras_dml.models.head import UnitLength as UnitLength
 from keras_dml.models.head import classifier_model as classifier_model
 from keras_dml.models.head import embedding_model as embedding_model
 from keras_dml.models.image_size import with_image_size as with_image_size
@@ -32,17 +28,20 @@ from keras_dml.models.lora import LORA_LAYERS as LORA_LAYERS
 from keras_dml.models.lora import enable_lora as enable_lora
 from keras_dml.models.lora import has_lora as has_lora
 from keras_dml.models.lora import with_merged_lora as with_merged_lora
-from keras_dml.models.pooling import POOLINGS as POOLINGS
-from keras_dml.models.pooling import GeneralizedMeanPooling as GeneralizedMeanPooling
-from keras_dml.models.pooling import TokenLayout as TokenLayout
-from keras_dml.models.proxy_head import Boundary as Boundary
-from keras_dml.models.proxy_head import CenterRegularizer as CenterRegularizer
-from keras_dml.models.proxy_head import ProxyHead as ProxyHead
-from keras_dml.models.proxy_head import dominant_centers as dominant_centers
-from keras_dml.models.proxy_head import proxy_model as proxy_model
+from keras_dml.models.presets import from_preset as from_preset
+from keras_dml.models.proxy_model import dominant_centers as dominant_centers
+from keras_dml.models.proxy_model import proxy_model as proxy_model
 from keras_dml.models.rankmi import RankMI as RankMI
 from keras_dml.models.statistics_network import StatisticsNetwork as StatisticsNetwork
 from keras_dml.models.text import TextTransform as TextTransform
 from keras_dml.models.text import text_backbone as text_backbone
 
-__all__ = [*public_names(__name__), "LORA_LAYERS", "POOLINGS"]
+__all__ = [*public_names(__name__), "LORA_LAYERS"]
+
+__getattr__ = moved_names(
+    __name__,
+    "keras_dml.layers",
+    "Boundary", "CenterRegularizer", "FrozenStatisticsBatchNormalization",
+    "GeneralizedMeanPooling", "GlobalBatchDropout", "POOLINGS", "ProxyHead", "TokenLayout",
+    "UnitLength",
+)  # fmt: skip

@@ -308,6 +308,11 @@ BACKBONES = {
 """The backbones that this package builds, by name. The others are in `keras.applications`."""
 
 
+def is_backbone(name: str) -> bool:
+    """Return whether a backbone has the name. Case and underscores do not matter."""
+    return _key(name) in map(_key, backbone_names())
+
+
 def _key(name: object) -> str:
     return str(name).lower().replace("_", "")
 

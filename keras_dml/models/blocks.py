@@ -66,7 +66,7 @@ def layer_multipliers(backbone: keras.Model, decay: float) -> dict[str, float]:
     Examples:
 
         slower = keras_dml.models.layer_multipliers(backbone, 0.75)
-        optimizer = keras_dml.optimizers.AdamW(1e-4, learning_rate_multipliers=slower)
+        optimizer = keras_dml.optimizers.LayerwiseAdamW(1e-4, learning_rate_multipliers=slower)
     """
     decay = check_number("decay", decay, above=0, most=1)
     blocks = transformer_blocks(backbone)

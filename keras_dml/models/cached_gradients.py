@@ -1,5 +1,6 @@
 """Training on large batches with the activation memory of a small batch, on every backend."""
 
+import contextlib
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +9,18 @@ import keras
 from keras import ops
 
 from keras_dml._backend import private
-from keras_dml._backend.replicas import piece_of_batch, place_among_replicas
+from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._backend.steps import applied, gradients, loop, values_of
 from keras_dml._common.checks import check_bool, check_whole
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Logs, Tensor
-from keras_dml.models.distributed_model import DistributedModel, ModelAround
-from keras_dml.models.frozen_statistics import FrozenStatisticsBatchNormalization
+from keras_dml.layers.frozen_statistics import FrozenStatisticsBatchNormalization
+from keras_dml.layers.global_batch_dropout import GlobalBatchDropout
+from keras_dml.models.distributed_model import DistributedModel, Wrapper
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CachedGradients(ModelAround):
+class CachedGradients(Wrapper):
     """A model that trains on batches of any size with the memory of `chunk_size` images.
 
     A loss over pairs needs the embeddings of the whole batch, but not all activations at the same
@@ -32,7 +34,7 @@ class CachedGradients(ModelAround):
     The trained weights equal the weights of a step on the whole batch up to rounding. The cost is
     one more forward pass. The model can have several outputs, heads such as `ProxyHead`, and weight
     regularizers (which count once). `compile` takes any loss and metrics. Random layers draw the
-    same values in both passes. `keras_dml.models.GlobalBatchDropout` (as in `classifier_model`)
+    same values in both passes. `keras_dml.layers.GlobalBatchDropout` (as in `classifier_model`)
     draws one mask for the whole batch. The random layers of Keras draw for each chunk separately,
     so with them the weights correspond to a different but equally valid draw. If one chunk contains
     the batch, the draw is the same.
@@ -81,7 +83,7 @@ class CachedGradients(ModelAround):
         super().__init__(model, name, **kwargs)
         if not isinstance(model, keras.Model) or not model.built:
             raise argument_error("model", "a built keras.Model", model)
-        if hasattr(model, "memory_size"):
+        if isinstance(model, Wrapper) and model.is_outermost:
             advice = "Use CrossBatchMemory(CachedGradients(model, chunk_size), memory_size)."
             wanted = "a model other than CrossBatchMemory"
             raise argument_error("model", wanted, model, advice=advice)
@@ -95,19 +97,6 @@ class CachedGradients(ModelAround):
     def output_shape(self) -> Any:
         """Output shape of the model."""
         return self.model.output_shape
-
-    def compute_loss(
-        self,
-        x: Any = None,
-        y: Any = None,
-        y_pred: Any = None,
-        sample_weight: Any = None,
-        training: bool = True,
-    ) -> Tensor:
-        """Compute the loss of the whole batch, of a `DualEncoder` between its two sets."""
-        if hasattr(self.model, "compute_loss_with"):
-            return self.model.compute_loss_with(self.loss, y, y_pred, sample_weight)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> keras.Layer:
         """Return a layer of the model."""
@@ -139,15 +128,11 @@ class CachedGradients(ModelAround):
         super()._fit_to_replicas()
         self.check_layers()
 
-    def train_step(self, *args: Any) -> Any:
-        """Run one step on (images, labels[, sample weights]), and return the logs."""
-        return self.train_step_of(self, *args)
-
     def train_step_of(self, trainer: DistributedModel, *args: Any) -> Any:
-        """Run one step with the loss, optimizer, and metrics of a model that wraps this model.
+        """Run one step in chunks, with the loss, optimizer, and metrics of the outermost wrapper.
 
         Args:
-            trainer: Compiled model with the outputs of this model.
+            trainer: The compiled wrapper, with the outputs of this model.
             args: Arguments of `train_step`.
         """
         return trainer.logs_of(lambda data: self._step_of(trainer, data), *args)
@@ -219,13 +204,12 @@ class _Chunks:
         self._read = model.variables if keras.backend.backend() == "jax" else []
         self._values = values_of(self._read)
         self._states, self._specs = self._look(None if known is None else self._size, traced)
+        self._dropouts = [
+            layer for layer in private.flat_layers(model) if isinstance(layer, GlobalBatchDropout)
+        ]
         # Every chunk draws these masks from the state at the start of the step, because the masks
         # cover the whole batch.
-        self._whole = {
-            id(layer.seed_generator.state)
-            for layer in private.flat_layers(model)
-            if getattr(layer, "draws_for_global_batch", False)
-        }
+        self._whole = {id(layer.seed_generator.state) for layer in self._dropouts}
         self._before = [ops.copy(variable.value) for variable in self._states]
         self._after: Sequence[Tensor] = self._before
 
@@ -362,7 +346,9 @@ class _Chunks:
             ),
             self._x,
         )
-        with piece_of_batch(start, self.rows):
+        with contextlib.ExitStack() as stack:
+            for layer in self._dropouts:
+                stack.enter_context(layer.on_chunk(start, self.rows))
             outputs = self._model(chunk, training=True)
         return outputs, values_of(self._states)
 

@@ -15,12 +15,12 @@ from keras_dml._pairwise.arrays import widest_integers
 from keras_dml._pairwise.pairs import Candidates, Sets
 from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
 from keras_dml.metrics.loss_part import LossPart
-from keras_dml.models.distributed_model import TWO_SETS, ModelAround, refuse_arguments
-from keras_dml.models.head import check_embedding_model
+from keras_dml.models.distributed_model import TWO_SETS, Wrapper, refuse_arguments
+from keras_dml.models.embeddings import check_embedding_model
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CrossBatchMemory(ModelAround):
+class CrossBatchMemory(Wrapper):
     """An embedding model whose loss also compares with the embeddings of earlier batches.
 
     After the first steps of training, embeddings change slowly. The stored embeddings of the last M
@@ -67,8 +67,8 @@ class CrossBatchMemory(ModelAround):
         name: Name of the model.
 
     Attributes:
-        memory: `[M, d]` float32, in the form that the loss receives. memory_class_ids: `[M]`
-            integers, or M rows of labels.
+        memory: `[M, d]` float32, in the form that the loss receives.
+        memory_class_ids: `[M]` integers, or M rows of labels.
         written: Number of rows ever written. The next row goes to slot `written mod M`.
         step: Number of training steps so far.
 
@@ -82,6 +82,8 @@ class CrossBatchMemory(ModelAround):
     References: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, Algorithm 1.
     Their code has both terms, weight 1, and starts at step 1,000.
     """
+
+    is_outermost = True
 
     def __init__(
         self,
@@ -131,12 +133,6 @@ class CrossBatchMemory(ModelAround):
         self._watch([], None)
         self.built = True
 
-    @property
-    def _dual(self) -> Any:
-        """The `DualEncoder` within, or None. Found by its method, so that no import is needed."""
-        inner = self.model.model if self._trains_in_chunks else self.model
-        return inner if hasattr(inner, "sets_of") else None
-
     def compile(
         self,
         optimizer: keras.Optimizer | str = "rmsprop",
@@ -157,10 +153,9 @@ class CrossBatchMemory(ModelAround):
         """
         loss = check_compared_loss(loss)
         loss.check_memory()
-        if self._dual is not None:
+        if self.two_sets is not None:
             refuse_arguments({"metrics": metrics}, ["metrics"], TWO_SETS)
-        if self._trains_in_chunks:
-            self.model.check_layers()
+        self.check_layers()
         refuse_arguments(
             kwargs, ["loss_weights"], "Set weight, the weight of the memory, in the constructor"
         )
@@ -189,17 +184,6 @@ class CrossBatchMemory(ModelAround):
         """The metrics of every Keras model, and the parts of the loss."""
         return [*super().metrics, *self._watched.parts]
 
-    @property
-    def _trains_in_chunks(self) -> bool:
-        """Whether the model is a `CachedGradients`."""
-        return hasattr(self.model, "train_step_of")
-
-    def train_step(self, *args: Any) -> Any:
-        """Run one training step, in chunks if the model is a `CachedGradients`."""
-        if self._trains_in_chunks:
-            return self.model.train_step_of(self, *args)
-        return super().train_step(*args)
-
     def compute_loss(
         self,
         x: Any = None,
@@ -211,34 +195,29 @@ class CrossBatchMemory(ModelAround):
         """Compute the loss of a batch. In training, update the memory and compare with it.
 
         Args:
-            x: Unused. y: Class ids `[n]`. y_pred: Embeddings `[n, d]`.
+            x: Unused.
+            y: Class ids `[n]`, or labels of both sets.
+            y_pred: Embeddings `[n, d]`, or of both sets.
             sample_weight: `[n]`, or None.
             training: Whether this is a training step.
         """
         if not training:
             self._record(y, y_pred, None)
-            return self._batch_loss(x, y, y_pred, sample_weight, training)
-        if self._dual is None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        if self.two_sets is None:
             sets = Sets(y, y_pred, y, y_pred)  # type: ignore[arg-type]
         else:
-            sets = self._dual.sets_of(y, y_pred, first=self.written.value)
+            sets = self.two_sets.sets_of(y, y_pred, first=self.written.value)
         candidates, sound = self._remembered(sets)
         self._record(y, y_pred, candidates)
         term = self.loss(sets.query_labels, sets.queries, sample_weight, candidates)
         term = self.weight * term
         term = ops.where(sound, term, ops.full_like(term, float("nan")))
         if self.batch_term:
-            of_batch = self._batch_loss(x, y, y_pred, sample_weight, training)
-            return (
-                ops.cast(of_batch, term.dtype) + term
-            )  # Keras sums in floatx, which may be a half
+            of_batch = super().compute_loss(x, y, y_pred, sample_weight, training)
+            # Keras sums in floatx, which may be a half.
+            return ops.cast(of_batch, term.dtype) + term
         return self.with_regularizers(term)
-
-    def _batch_loss(self, x: Any, y: Any, y_pred: Any, *args: Any) -> Tensor:
-        """Compute the loss within the batch, of two sets between them."""
-        if self._dual is None:
-            return super().compute_loss(x, y, y_pred, *args)
-        return self._dual.compute_loss_with(self.loss, y, y_pred, args[0])
 
     def _remembered(self, sets: Sets) -> tuple[Candidates, Tensor]:
         """Write the batch to the memory. Return its rows, and whether they are valid.
@@ -276,7 +255,8 @@ class CrossBatchMemory(ModelAround):
         self.written.assign(written)
         self.step.assign(self.step.value + 1)
         filled = ops.arange(self.memory_size, dtype=whole) < written
-        is_stored = active if self._dual is None else False  # a query is none of the candidates
+        # A query is none of the candidates.
+        is_stored = active if self.two_sets is None else False
         own = ops.where(is_stored, own, ops.full_like(own, -1))
         # Covers a batch size that is unknown above, and fractional class ids, which the cast
         # truncates.
@@ -284,8 +264,9 @@ class CrossBatchMemory(ModelAround):
             ops.cast(size, "int32") <= self.memory_size,
             ops.all(ops.equal(given, ops.cast(labels, given.dtype))),
         )
-        scale = None if self._dual is None else self._dual.factor()
-        return Candidates(memory, memory_labels, filled, own, scale), sound
+        scale = None if self.two_sets is None else self.two_sets.factor()
+        bias = None if self.two_sets is None else self.two_sets.offset()
+        return Candidates(memory, memory_labels, filled, own, scale, bias), sound
 
     def _record(self, y: TensorLike | None, y_pred: Tensor, candidates: Candidates | None) -> None:
         """Add the parts of a batch to the metrics."""
@@ -295,10 +276,7 @@ class CrossBatchMemory(ModelAround):
         terms: list[tuple[float, Candidates | None]] = []
         terms += [] if candidates is None else [(self.weight, candidates)]
         terms += [(1.0, None)] if self.batch_term or candidates is None else []
-        parts = [
-            (weight, self.loss.parts(y, y_pred, *(() if each is None else (each,))))
-            for weight, each in terms
-        ]
+        parts = [(weight, self.loss.parts(y, y_pred, each)) for weight, each in terms]
         for metric in self._watched.parts:
             which = ("tightness", "contrastive").index(metric.part)
             values = [weight * both[which] for weight, both in parts]

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 
@@ -12,7 +12,8 @@ from keras_dml._backend.configured import Configured
 from keras_dml._backend.steps import as_stateless, without_gradients
 from keras_dml._common.errors import ArgumentTypeError, argument_error
 from keras_dml._common.extras import TensorFlow
-from keras_dml._common.types import Config, Logs, Tensor
+from keras_dml._common.types import Config, Logs, Tensor, TensorLike
+from keras_dml._pairwise.pairs import Sets
 from keras_dml.optimizers import as_on_one_device, refuse_accumulation
 
 tf = TensorFlow("DistributedModel")
@@ -89,8 +90,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
         super().__init__(**kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile as in `keras.Model`, and check that several replicas can run it; see the
-        class."""
+        """Compile as in `keras.Model`, and check that several replicas can run it."""
         super().compile(*args, **kwargs)
         given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
         self._given_jit_compile = given.get("jit_compile", "auto")
@@ -122,8 +122,7 @@ class DistributedModel(private.BuildsOnBatch, keras.Model):
 
     @property
     def wrapped(self) -> keras.Model | None:
-        """The model that this model trains, such as RankMI's embedding. None if it is the model
-        itself."""
+        """The model that this model trains, such as RankMI's embedding. None: this model."""
         return None
 
     def export(self, *args: Any, **kwargs: Any) -> None:
@@ -305,13 +304,50 @@ class FunctionalDistributedModel(DistributedModel, private.Functional):
     __init__ = private.Functional.__init__
 
 
-class ModelAround(Configured, DistributedModel):
-    """A model that trains another model, and computes the same outputs.
+class TwoSets(DistributedModel):
+    """A model of two sets of embeddings, queries and candidates, that a loss compares."""
+
+    def sets_of(self, y: Any, y_pred: Any, first: Tensor | int = 0) -> Sets:
+        """Return labels and embeddings of both sets.
+
+        Args:
+            y: Labels, a tuple (query labels, candidate labels), or None.
+            y_pred: Embeddings (queries, candidates).
+            first: Label of the first row of the global batch, without labels.
+        """
+        raise NotImplementedError
+
+    def factor(self) -> Tensor | None:
+        """Return the learned factor of the similarities, or None."""
+        raise NotImplementedError
+
+    def offset(self) -> Tensor | None:
+        """Return the learned number that is added to the similarities, or None."""
+        raise NotImplementedError
+
+    def compute_loss_with(
+        self, loss: keras.losses.Loss, y: Any, y_pred: Any, sample_weight: TensorLike | None
+    ) -> Tensor:
+        """Compute the value of a loss for a batch, and the weight regularizers."""
+        raise NotImplementedError
+
+
+class Wrapper(Configured, DistributedModel):
+    """A model that trains another model, `wrapped`, and computes the same outputs.
+
+    Only the outermost wrapper is compiled. It asks the model within for what depends on that model:
+    how a step is computed (`train_step_of`), which layers it allows (`check_layers`), and the loss
+    of `TwoSets`.
 
     Args:
         model: A built `keras.Model`.
         name: Name of the model.
+
+    Attributes:
+        is_outermost: Whether no other wrapper can be around this one.
     """
+
+    is_outermost: ClassVar[bool] = False
 
     def __init__(self, model: keras.Model, name: str, **kwargs: Any) -> None:
         # No autocast, because the inner model casts its inputs under mixed precision.
@@ -323,13 +359,58 @@ class ModelAround(Configured, DistributedModel):
         """The inner model."""
         return self.model
 
+    @property
+    def two_sets(self) -> TwoSets | None:
+        """The innermost model if it computes two sets of embeddings, else None."""
+        inner = self.wrapped
+        if isinstance(inner, Wrapper):
+            return inner.two_sets
+        return inner if isinstance(inner, TwoSets) else None
+
     def call(self, images: Tensor, training: bool = False) -> Any:
         """Compute the outputs of the inner model."""
-        return self.model(images, training=training)
+        return self.wrapped(images, training=training)
 
     def count_params(self) -> int:
         """Return the number of parameters of the inner model."""
-        return self.model.count_params()
+        return self.wrapped.count_params()
+
+    def check_layers(self) -> None:
+        """Refuse layers that the steps of this model or of a wrapper within do not allow.
+
+        Raises:
+            ValueError: See the class.
+        """
+        if isinstance(self.wrapped, Wrapper):
+            self.wrapped.check_layers()
+
+    def train_step(self, *args: Any) -> Any:
+        """Run one step on (images, labels[, sample weights]), and return the logs."""
+        return self.train_step_of(self, *args)
+
+    def train_step_of(self, trainer: DistributedModel, *args: Any) -> Any:
+        """Run one step with the loss, optimizer, and metrics of the outermost wrapper.
+
+        Args:
+            trainer: The compiled wrapper, with the outputs of this model.
+            args: Arguments of `train_step`.
+        """
+        if isinstance(self.wrapped, Wrapper):
+            return self.wrapped.train_step_of(trainer, *args)
+        return DistributedModel.train_step(trainer, *args)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: TensorLike | None = None,
+        training: bool = True,
+    ) -> Tensor:
+        """Compute the loss of a batch, of two sets of embeddings between them."""
+        if self.two_sets is not None:
+            return self.two_sets.compute_loss_with(self.loss, y, y_pred, sample_weight)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
 
 def _on_tensorflow() -> bool:

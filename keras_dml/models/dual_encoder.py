@@ -9,19 +9,19 @@ from keras import ops
 
 from keras_dml._backend.configured import Configured
 from keras_dml._backend.replicas import place_among_replicas
-from keras_dml._common.checks import check_bool, check_positive
+from keras_dml._common.checks import check_bool, check_number, check_positive
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
 from keras_dml._pairwise.pairs import Sets
 from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
-from keras_dml.models.distributed_model import TWO_SETS, DistributedModel, refuse_arguments
-from keras_dml.models.head import check_embedding_model
+from keras_dml.models.distributed_model import TWO_SETS, TwoSets, refuse_arguments
+from keras_dml.models.embeddings import check_embedding_model
 
 _LARGEST_SCALE = 100.0
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class DualEncoder(Configured, DistributedModel):
+class DualEncoder(Configured, TwoSets):
     """A model of two encoders that are trained to bring matching inputs together.
 
     Batches are `((queries, candidates), labels)`, or `((queries, candidates),)` without labels.
@@ -36,8 +36,10 @@ class DualEncoder(Configured, DistributedModel):
     i of the queries matches row i of the candidates and nothing else. Triplets are labels, too: the
     candidates are the positives and then the hard negatives, with labels −1 for the latter.
 
-    With `NTXentLoss(temperature=1.0)` and `scale=14.3`, this is CLIP. Wrap the model in
-    `CachedGradients` for large batches, or in `CrossBatchMemory` for candidates of earlier batches.
+    With `NTXentLoss(temperature=1.0)` and `scale=14.3`, this is CLIP. With `scale=10.0`,
+    `bias=-10.0`, and `PairwiseSigmoidLoss(scale=1.0, bias=0.0)`, it is SigLIP with the start of the
+    paper, log t = log 10 and b = −10. Wrap the model in `CachedGradients` for large batches, or in
+    `CrossBatchMemory` for candidates of earlier batches.
 
     Examples:
         >>> encoder = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
@@ -53,6 +55,8 @@ class DualEncoder(Configured, DistributedModel):
         candidate_encoder: The same for the candidates. It can be the same object.
         scale: Start of a learned factor of the cosines, above 0 and at most 100, or None for no
             factor. A step never makes the factor larger than 100. For losses of similarities.
+        bias: Start of a learned number that is added to the scaled cosines, or None for none. A
+            loss that is a softmax over similarities does not depend on it.
         symmetric: Whether the candidates are compared with the queries, too.
         name: Name of the model.
 
@@ -60,8 +64,8 @@ class DualEncoder(Configured, DistributedModel):
         TypeError: In `compile`, the loss is not a loss over pairs that can compare two sets, or it
             has no gradient of the queries and `symmetric` is False.
         ValueError: An encoder is not built or its output is not `[n, d]`, the lengths of the
-            embeddings differ, `scale` is out of range, or (in the first step) the loss is a loss of
-            distances and `scale` is set.
+            embeddings differ, `scale` is out of range, `bias` is not finite, or (in the first step)
+            the loss is a loss of distances and `scale` or `bias` is set.
 
     References: Radford et al., "Learning Transferable Visual Models From Natural Language
     Supervision", ICML 2021, figure 3 and section 2.5 (the scale). Zhai et al., "Sigmoid Loss for
@@ -74,6 +78,7 @@ class DualEncoder(Configured, DistributedModel):
         candidate_encoder: keras.Model,
         *,
         scale: float | None = None,
+        bias: float | None = None,
         symmetric: bool = True,
         name: str = "dual_encoder",
         **kwargs: Any,
@@ -103,6 +108,16 @@ class DualEncoder(Configured, DistributedModel):
                 dtype="float32",
                 initializer=keras.initializers.Constant(float(np.log(self.scale))),
                 constraint=_AtMost(float(np.log(_LARGEST_SCALE))),
+                autocast=False,
+            )
+        self.bias = None if bias is None else check_number("bias", bias)
+        self.learned_bias = None
+        if self.bias is not None:
+            self.learned_bias = self.add_weight(
+                name="bias",
+                shape=(),
+                dtype="float32",
+                initializer=keras.initializers.Constant(self.bias),
                 autocast=False,
             )
         self.built = True
@@ -164,7 +179,9 @@ class DualEncoder(Configured, DistributedModel):
         """Compute the loss of a batch, and the encoders' weight regularizers.
 
         Args:
-            x: Unused. y: Labels, a tuple of labels, or None. y_pred: (queries, candidates).
+            x: Unused.
+            y: Labels, a tuple of labels, or None.
+            y_pred: Embeddings (queries, candidates).
             sample_weight: Weight of each query, `[n]`, or None. With `symmetric`, also of each
                 candidate.
             training: Unused.
@@ -175,17 +192,22 @@ class DualEncoder(Configured, DistributedModel):
         self, loss: EmbeddingLoss, y: Any, y_pred: Any, sample_weight: TensorLike | None
     ) -> Tensor:
         """Compute the value of a loss for a batch, and the encoders' weight regularizers."""
-        sets, scale = self.sets_of(y, y_pred), self.factor()
-        value = loss.between(*sets, sample_weight, scale=scale)
+        sets = self.sets_of(y, y_pred)
+        scale, bias = self.factor(), self.offset()
+        value = loss.between(*sets, sample_weight, scale=scale, bias=bias)
         if self.symmetric:
             labels, queries, candidate_labels, candidates = sets
             back = (candidate_labels, candidates, labels, queries)
-            value = 0.5 * (value + loss.between(*back, sample_weight, scale=scale))
+            value = 0.5 * (value + loss.between(*back, sample_weight, scale=scale, bias=bias))
         return self.with_regularizers(value)
 
     def factor(self) -> Tensor | None:
         """Return the learned factor of the similarities, or None."""
         return None if self.log_scale is None else ops.exp(self.log_scale.value)
+
+    def offset(self) -> Tensor | None:
+        """Return the learned number that is added to the scaled similarities, or None."""
+        return None if self.learned_bias is None else ops.convert_to_tensor(self.learned_bias.value)
 
     def sets_of(self, y: Any, y_pred: Any, first: Tensor | int = 0) -> Sets:
         """Return labels and embeddings of both sets.

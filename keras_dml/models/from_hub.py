@@ -14,7 +14,7 @@ MODEL_FILE = "model.keras"
 
 
 def from_hub(name: StrPath, revision: str | None = None, trust_code: bool = False) -> keras.Model:
-    """Load an embedding model that `experiments.export --to=hf:USER/NAME` published.
+    """Load an embedding model that `keras-dml export --to=hf:USER/NAME` published.
 
     The download is cached. A private repository needs the token of `hf auth login` or `HF_TOKEN`.
 

@@ -1,31 +1,10 @@
-"""Batch norm that uses its stored statistics in training."""
+"""Copies of models whose batch norms keep their stored statistics."""
 
 import keras
 
 from keras_dml._backend.cloning import all_layers, copied, same_layer
 from keras_dml._common.errors import ArgumentError
-from keras_dml._common.types import Tensor
-
-
-@keras.saving.register_keras_serializable("keras_dml")
-class FrozenStatisticsBatchNormalization(keras.layers.BatchNormalization):
-    """Batch norm with its stored mean and variance in training too. Scale and offset are trained.
-
-    Calling a whole backbone with `training=False` has no such effect inside another model, because
-    Keras passes the outer model's `training` to every layer of a functional model.
-
-    Examples:
-        >>> layer = FrozenStatisticsBatchNormalization(epsilon=0.0)
-        >>> np.round(layer(np.array([[3.0], [5.0]], "float32"), training=True), 3)
-        array([[3.],
-               [5.]], dtype=float32)
-    """
-
-    def call(
-        self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None
-    ) -> Tensor:
-        """Normalize the inputs by the stored statistics."""
-        return super().call(inputs, training=False, mask=mask)
+from keras_dml.layers.frozen_statistics import FrozenStatisticsBatchNormalization
 
 
 def with_frozen_statistics(model: keras.Model) -> keras.Model:
@@ -53,7 +32,7 @@ def with_frozen_statistics(model: keras.Model) -> keras.Model:
         raise ArgumentError(
             f"model must have only batch norm that can be frozen, but got {layer.path} "
             f"({type(layer).__name__}). Another layer contains it, or it overrides call(). Use "
-            "keras_dml.models.FrozenStatisticsBatchNormalization there."
+            "keras_dml.layers.FrozenStatisticsBatchNormalization there."
         )
     return copy
 

@@ -4,10 +4,9 @@ import difflib
 from collections.abc import Sequence
 
 import keras
-from keras import ops
 
-from keras_dml._backend.cloning import ends_of
-from keras_dml._backend.replicas import place_in_global_batch
+from keras_dml._backend.cloning import check_symbolic_model, ends_of
+from keras_dml._backend.private import Functional
 from keras_dml._common.checks import (
     check_bool,
     check_choice,
@@ -15,63 +14,16 @@ from keras_dml._common.checks import (
     check_seed,
     check_whole,
     items_of,
-    shown,
 )
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error
 from keras_dml._common.types import Tensor
-from keras_dml._pairwise.pairs import row_lengths
-from keras_dml.models.pooling import POOLINGS, Features, features_of, pooled, symbolic_embedding
+from keras_dml.layers.global_batch_dropout import GlobalBatchDropout
+from keras_dml.layers.pooling import POOLINGS, Features, TokenLayout, pooled
+from keras_dml.layers.unit_length import UnitLength
+from keras_dml.models.embeddings import symbolic_embedding
 
 # Names of the layers after the backbone.
 _NAMES = ("features", "feature_norm", "projection", "embeddings", "dropout", "logits")
-
-
-@keras.saving.register_keras_serializable("keras_dml")
-class GlobalBatchDropout(keras.layers.Dropout):
-    """Dropout with one mask for the global batch, for any number of replicas or chunks.
-
-    Keras draws the same mask on every replica, because their seeds are equal. Here each replica
-    draws the whole mask, as one device would, and takes its rows. All replicas must have the same
-    number of rows. Chunks of `CachedGradients` do the same. The arguments are the arguments of
-    `keras.layers.Dropout`.
-
-    Examples:
-        >>> layer = GlobalBatchDropout(0.5, seed=0)
-        >>> float(np.max(layer(np.ones([4, 8], "float32"), training=True)))
-        2.0
-    """
-
-    draws_for_global_batch = True
-
-    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
-        """Set a fraction `rate` of the inputs to 0 and scale the others to compensate."""
-        shape = ops.shape(inputs)
-        place = place_in_global_batch(shape[0])
-        if not training or self.rate == 0 or place is None:
-            return super().call(inputs, training=training)
-        first_row, rows = place
-        ones = ops.ones((rows, *shape[1:]), dtype=inputs.dtype)
-        mask = keras.random.dropout(ones, self.rate, seed=self.seed_generator)
-        return inputs * ops.slice(mask, (first_row, *[0] * (len(shape) - 1)), shape)
-
-
-@keras.saving.register_keras_serializable("keras_dml")
-class UnitLength(keras.Layer):
-    """L2 normalization that keeps equal rows equal.
-
-    `keras.layers.UnitNormalization` multiplies by `rsqrt`, which on TensorFlow rounds differently
-    at the end of a batch, so that two copies of an image have different embeddings. A row of zeros
-    stays 0. The layer normalizes the last axis and has the arguments of `keras.layers.Layer`.
-
-    Examples:
-        >>> np.array(UnitLength()(np.array([[3, 4], [0, 0]], "float32")))
-        array([[0.6, 0.8],
-               [0. , 0. ]], dtype=float32)
-    """
-
-    def call(self, inputs: Tensor) -> Tensor:
-        """Divide the rows `[n, d]` by their lengths."""
-        return inputs / row_lengths(inputs, epsilon=1e-24)
 
 
 def embedding_model(
@@ -98,7 +50,7 @@ def embedding_model(
         feature_batch_norm: Whether to normalize the pooled features by batch norm without scale and
             offset, with momentum 0.9 and epsilon 1e-5 (the PyTorch defaults, in the Keras
             convention).
-        pooling: Pooling of maps or tokens to one vector, a name in `keras_dml.models.POOLINGS`:
+        pooling: Pooling of maps or tokens to one vector, a name in `keras_dml.layers.POOLINGS`:
             `"average"`, `"max"`, `"sum"` (average plus max), or `"gem"` (a generalized mean with
             learned exponent) over the positions; for tokens also `"cls"` (the class token) and
             `"cls_average"` (class token and mean of the patches). Vectors are not pooled.
@@ -152,26 +104,41 @@ def embedding_model(
     return keras.Model(ends_of(backbone)[0], x, name=name)
 
 
-def check_embedding_model(name: str, model: object) -> int | None:
-    """Check that `model` is a trainable embedding model, and return d if it is known.
+def features_of(backbone: keras.Model) -> Features:
+    """Return the output of a backbone, described by its `TokenLayout`.
+
+    Without a layout, `average`, `max`, `sum`, and `gem` treat all tokens as patches. `cls` and
+    `cls_average` assume that the first token is the class token.
 
     Args:
-        name: Name of the argument, for the message.
-        model: Value of the argument.
+        backbone: A functional or sequential `keras.Model`.
 
     Raises:
-        ValueError: The model is not a built `keras.Model`, or its output is not exactly `[n, d]`.
+        ValueError: The output is neither maps, nor tokens, nor vectors.
     """
-    # The output shape of a subclassed model is unknown, and is checked when it is called.
-    shape = getattr(model, "output_shape", (None, None))
-    built = isinstance(model, keras.Model) and model.built
-    if not built or not isinstance(shape, tuple) or len(shape) != 2:
-        state = f"with output shape {shape}" if built else "which is not built"
+    check_symbolic_model("backbone", backbone)
+    values = ends_of(backbone)[1]
+    rank = len(values.shape) if hasattr(values, "shape") else None
+    if rank not in (2, 3, 4):
+        received = "several outputs" if rank is None else f"output shape {values.shape}"
         raise ArgumentError(
-            f"{name} must be a built keras.Model with embeddings [n, d] as its only output, but "
-            f"got {shown(model)}, {state}."
+            "backbone must give feature maps [n, h, w, c], tokens [n, t, c], or vectors [n, c], "
+            f"but got {received}."
         )
-    return shape[1]
+    if rank != 3:
+        return Features(values)
+    layout = _layout(backbone)
+    if layout is None:
+        return Features(values, class_token=None)
+    return Features(values, layout.class_token, layout.class_token + layout.registers)
+
+
+def _layout(model: keras.Model) -> TokenLayout | None:
+    """Return a model's last layer if it is a layout, also within a nested model."""
+    last = model.layers[-1]
+    if isinstance(last, (Functional, keras.Sequential)):
+        return _layout(last)
+    return last if isinstance(last, TokenLayout) else None
 
 
 def _within(backbone: keras.Model) -> keras.Model:

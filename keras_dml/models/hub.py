@@ -19,8 +19,8 @@ from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.extras import needing
 from keras_dml._common.types import Tensor
 from keras_dml._files.json_files import read_json
+from keras_dml.layers.pooling import TokenLayout
 from keras_dml.models.image_size import fitting_image_size
-from keras_dml.models.pooling import TokenLayout
 
 PREFIX = "hub:"
 _CONFIG, _CONVERTER = "config.json", "image_converter.json"

@@ -1,8 +1,13 @@
 """Saved Keras models (`.keras` files) as backbones."""
 
+import contextlib
+import io
 import json
+import math
 import pathlib
 import re
+import threading
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +21,9 @@ from keras_dml._files.archives import opened_zip
 
 ENDING = ".keras"
 _HUB = "keras_hub"
+# Numbers of layers that a file can have without storing them, such as the matrices of LoRA.
+_MOST_NUMBERS = 2**26
+_ADDING = threading.Lock()
 # Class name with which Keras serializes a Python lambda.
 _CODE = "__lambda__"
 
@@ -40,7 +48,7 @@ def load_keras_file(path: StrPath, trust_code: bool = False) -> keras.Model:
         (None, 2)
     """
     path = pathlib.Path(path).expanduser()
-    config = _config(path)
+    config, stored = _config(path)
     try:
         classes, lambdas = set(_custom_classes(config)), sorted(set(_lambdas(config)))
     except RecursionError as error:
@@ -65,7 +73,8 @@ def load_keras_file(path: StrPath, trust_code: bool = False) -> keras.Model:
             "file, set trust_code (--trust_code on the command line)."
         )
     try:
-        return keras.saving.load_model(path, compile=False, safe_mode=not trust_code)
+        with _weights_of_at_most(stored + _MOST_NUMBERS):
+            return keras.saving.load_model(path, compile=False, safe_mode=not trust_code)
     except Exception as error:  # third-party layers may raise anything
         raise ArgumentError(f"{path} cannot be loaded: {_first(error)}") from error
 
@@ -109,7 +118,8 @@ def saved_backbone(path: StrPath, image_size: int, trust_code: bool = False) -> 
     if isinstance(getattr(model, "input", None), dict):
         given = dict.fromkeys(model.input, images)
     try:
-        outputs = model(given)
+        with _weights_of_at_most(_MOST_NUMBERS):  # of layers that are not built yet
+            outputs = model(given)
     except Exception as error:  # third-party code may raise anything
         raise ArgumentError(
             f"{name} does not take images [n, {image_size}, {image_size}, 3]: {_first(error)}"
@@ -117,8 +127,36 @@ def saved_backbone(path: StrPath, image_size: int, trust_code: bool = False) -> 
     return keras.Model(images, outputs, name=f"{model.name}_backbone")
 
 
-def _config(path: pathlib.Path) -> Any:
-    """Return the model's configuration from the file."""
+@contextlib.contextmanager
+def _weights_of_at_most(most: int) -> Iterator[None]:
+    """Within the block, limit the numbers of the weights that this thread adds to layers.
+
+    A configuration of a few bytes can name a layer of any size.
+    """
+    add_weight, thread, left = keras.Layer.add_weight, threading.get_ident(), most
+
+    def counted(layer: keras.Layer, shape: Any = None, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        if threading.get_ident() == thread:
+            sizes = (shape,) if isinstance(shape, int) else shape or ()
+            left -= math.prod(size or 1 for size in sizes)
+            if left < 0:
+                raise ArgumentError(
+                    f"its layers must have the weights that are in the file, but got {layer.name} "
+                    f"with weights of shape {tuple(sizes)}"
+                )
+        return add_weight(layer, shape, *args, **kwargs)
+
+    with _ADDING:
+        keras.Layer.add_weight = counted
+        try:
+            yield
+        finally:
+            keras.Layer.add_weight = add_weight
+
+
+def _config(path: pathlib.Path) -> tuple[Any, int]:
+    """Return the model's configuration from the file, and the size of the content in bytes."""
     if not path.is_file():
         raise ArgumentError(f"No such file: {path}")
     try:
@@ -126,13 +164,32 @@ def _config(path: pathlib.Path) -> Any:
             # Check all checksums here, because Keras reads the weights piecewise and checks none.
             damaged = archive.testzip()
             config = json.loads(archive.read("config.json"))
+            stored = sum(entry.file_size for entry in archive.infolist())
+            if damaged is None:
+                _check_weights(archive, stored)
     except ArgumentError:
         raise
     except Exception as error:  # a damaged file may raise nearly any error
         raise ArgumentError(f"{path} is not a readable .keras file") from error
     if damaged is not None:
         raise ArgumentError(f"{path} is damaged: {damaged} in it has another checksum")
-    return config
+    return config, stored
+
+
+def _check_weights(archive: zipfile.ZipFile, most: int) -> None:
+    """Check that no weights announce more numbers than the archive has bytes."""
+    import h5py
+
+    def numbers(_: str, found: Any) -> None:
+        nonlocal most
+        most -= found.size or 0 if isinstance(found, h5py.Dataset) else 0
+        if most < 0:
+            raise ArgumentError(f"{archive.filename} is damaged: its weights are cut off")
+
+    for name in archive.namelist():
+        if name.endswith(".h5"):
+            with h5py.File(io.BytesIO(archive.read(name)), "r") as weights:
+                weights.visititems(numbers)
 
 
 def _objects(config: Any) -> Iterator[dict[str, Any]]:

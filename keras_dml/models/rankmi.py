@@ -36,7 +36,7 @@ from keras_dml._pairwise.divergence import negative_costs, positive_costs
 from keras_dml._pairwise.negatives import distance_weighted, draw_negatives
 from keras_dml._pairwise.pairs import Pairs, normalize, pair_means
 from keras_dml.models.distributed_model import DistributedModel, refuse_arguments
-from keras_dml.models.head import check_embedding_model
+from keras_dml.models.embeddings import check_embedding_model
 from keras_dml.models.statistics_network import (
     HIGHEST,
     StatisticsNetwork,
@@ -168,9 +168,9 @@ class RankMI(Configured, DistributedModel):
         """Set the optimizers of the two networks.
 
         Args:
-            optimizer: Optimizer of the embedding network. statistics_optimizer: Optimizer of V.
-                Neither optimizer touches the variables or slots of the other network. The paper
-                uses Adam, 1e-3, for both.
+            optimizer: Optimizer of the embedding network.
+            statistics_optimizer: Optimizer of V. Neither optimizer touches the variables or slots
+                of the other network. The paper uses Adam, 1e-3, for both.
             steps_per_execution, run_eagerly, jit_compile, auto_scale_loss: As in Keras.
 
         Raises:

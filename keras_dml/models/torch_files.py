@@ -9,6 +9,7 @@ import collections
 import io
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 
 from keras_dml._backend.private import PythonUnpickler
 from keras_dml._common.errors import ArgumentError
+from keras_dml._common.regular_files import check_regular
 from keras_dml._common.types import StrPath
 
 _MAGIC, _STREAM_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -64,13 +66,14 @@ def read_tensors(path: StrPath) -> dict[str, np.ndarray]:
         path: Path of a `.pth` file in either format.
 
     Raises:
-        OSError: The file cannot be opened.
+        OSError: The file cannot be opened, or is a folder, pipe, or device.
         ValueError: The file is missing or damaged, contains anything except tensors by name, or
             requires running code.
 
     Examples:
         >>> {name: array.shape for name, array in read_tensors("net.pth").items()}  # doctest: +SKIP
     """
+    check_regular(path, sys.maxsize)
     with open(path, "rb") as stream:
         read = _read_zip if zipfile.is_zipfile(stream) else _read_stream
         stream.seek(0)

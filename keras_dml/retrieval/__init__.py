@@ -3,8 +3,9 @@
 Search runs on ScaNN or NumPy. An index inside a SavedModel needs TensorFlow.
 """
 
+from __future__ import annotations
+
 import functools
-import importlib.util
 import logging
 import pathlib
 
@@ -18,7 +19,8 @@ from keras_dml.retrieval.exact import ExactIndex
 from keras_dml.retrieval.files import SEARCHER, damaged, read_index
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.prefix import PrefixIndex
-from keras_dml.retrieval.scann_index import ScannIndex, import_scann
+from keras_dml.retrieval.scann_import import import_scann
+from keras_dml.retrieval.scann_index import ScannIndex
 from keras_dml.retrieval.tree import TreeAH
 
 
@@ -35,11 +37,8 @@ def scann_loads() -> bool:
     try:
         import_scann()
     except ImportError as error:
-        # The extra would also install TensorFlow, which a program on JAX or PyTorch does without.
-        has_tensorflow = importlib.util.find_spec("tensorflow") is not None
         # Cached, so that a training run with many evaluations logs the message once.
-        logging.getLogger("keras_dml").log(
-            logging.WARNING if has_tensorflow else logging.INFO,
+        logging.getLogger("keras_dml").warning(
             "ScaNN is not available (%s); searching by products instead: the exact results, more "
             "slowly.",
             error,
@@ -57,7 +56,7 @@ def build_index(
     """Build a `ScannIndex` if ScaNN loads, and otherwise an `ExactIndex`.
 
     Without `tree`, both return the same ids and scores. If ScaNN is missing, the logger "keras_dml"
-    gets one message per process: a warning, or without TensorFlow at the level INFO.
+    gets one warning per process.
 
     Examples:
         >>> items = [[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import concurrent.futures
 import contextlib
 import functools
 import pathlib
@@ -85,9 +84,6 @@ class Index(abc.ABC):
                 raise shape_error("embeddings", wanted, self._items.rows)
         self._lock = threading.RLock()
         self._stale = True  # whether the searcher must be rebuilt
-        self._rebalancing: concurrent.futures.Future[None] | None = None
-        # Changes since the training of another searcher began.
-        self._changes: list[Change] | None = None
         with self._ready():
             pass  # build
 
@@ -175,30 +171,12 @@ class Index(abc.ABC):
                 self._renew(Removal(removed))
                 self._items.remove(removed)
 
-    def rebalance(self, wait: bool = True) -> concurrent.futures.Future[None]:
+    def rebalance(self) -> None:  # noqa: B027, most kinds train nothing
         """Retrain the trained parts of the index on the current items.
 
-        Searches and changes continue during the training. The new searcher then applies the changes
-        since its start, and replaces the previous searcher between two searches. Memory includes a
-        second searcher and a copy of the items. An index without trained parts does nothing.
-
-        Args:
-            wait: Whether to wait for the end of the training. A process that exits also waits for
-                it.
-
-        Returns:
-            A future whose `result()` raises the error of a failed training, after which the index
-            is unchanged. If a training is in progress, its future.
+        Searches and changes in other threads wait until it returns. If the training fails, the
+        index is unchanged. An index without trained parts does nothing.
         """
-        with self._lock:
-            future = self._rebalancing
-            if future is None or future.done():
-                executor = concurrent.futures.ThreadPoolExecutor(1, "rebalance")
-                future = self._rebalancing = executor.submit(self._rebalance)
-                executor.shutdown(wait=False)
-        if wait:
-            future.result()
-        return future
 
     def search(
         self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
@@ -300,7 +278,7 @@ class Index(abc.ABC):
         """Return the JSON values by name that `save` writes for `load_index`."""
         return {}
 
-    def write_searcher(self, folder: pathlib.Path) -> None:  # noqa: B027, most kinds train nothing
+    def write_searcher(self, folder: pathlib.Path) -> None:  # noqa: B027, as `rebalance`
         """Write the state that was trained on the items into `folder`, a `pathlib.Path`."""
 
     @property
@@ -320,13 +298,8 @@ class Index(abc.ABC):
     def _renew(self, change: Change) -> None:
         """Apply a change of the items to the searcher, or mark the searcher as stale."""
         self.__dict__.pop("_products", None)  # of other items
-        if self._changes is not None:
-            self._changes.append(change)
         fresh, self._stale = not self._stale, True
         self._stale = not (fresh and self._update(change))
-
-    def _rebalance(self) -> None:  # noqa: B027, as `write_searcher`
-        """Do the work of `rebalance`, in a separate thread. Most kinds train nothing."""
 
     def _check_dimensions(self, rows: np.ndarray, name: str) -> None:
         if rows.shape[1] != self.dimensions:

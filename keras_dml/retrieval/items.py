@@ -96,7 +96,7 @@ class Upsert(NamedTuple):
 
 
 Change: TypeAlias = Removal | Upsert
-"""A change of an index's rows, which can be repeated on another searcher."""
+"""A change of an index's rows."""
 
 
 class _Column:

@@ -1,4 +1,4 @@
-"""Search by ScaNN, exact or with a tree. Requires ScaNN (Linux) and its TensorFlow."""
+"""Search by ScaNN, exact or with a tree. Requires ScaNN (Linux), on any backend."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import functools
 import pathlib
 import tempfile
 from collections.abc import Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml._common.errors import ArgumentTypeError, argument_error
-from keras_dml._common.extras import needing
 from keras_dml._common.rows import centered
 from keras_dml._common.types import Float32Array, Metric
 from keras_dml.retrieval.index import Index, in_blocks
 from keras_dml.retrieval.items import EMBEDDINGS, Change, Items
+from keras_dml.retrieval.scann_import import import_scann
 from keras_dml.retrieval.tree import TreeAH
 from keras_dml.retrieval.tree_searcher import SCANN_MEASURES, TreeSearcher
 
@@ -28,23 +27,6 @@ if TYPE_CHECKING:
 _QUERIES = 4096
 # Number of items beyond k to request, so that the k-th is rarely within rounding of the last.
 _SPARE = 8
-
-
-def import_scann() -> ModuleType:
-    """Import `scann.scann_ops_pybind`.
-
-    Raises:
-        MissingExtraError: ScaNN is not installed, or does not load with this TensorFlow.
-    """
-    with needing("search", "ScannIndex"):
-        try:
-            from scann import scann_ops_pybind
-        except ImportError:
-            raise
-        # If the versions do not match, its compiled operations fail with a TensorFlow error.
-        except Exception as error:
-            raise ImportError(f"ScaNN does not load: {error}", name="scann") from error
-    return scann_ops_pybind
 
 
 class ScannIndex(Index):
@@ -64,8 +46,8 @@ class ScannIndex(Index):
     Added, replaced, or removed items are inserted into or deleted from the trained tree. The tree
     is retrained at the next search when it contains more than twice the items that it was trained
     on. It is retrained at every change with `TreeAH.soar_lambda`, or with "int8" for "l2", because
-    ScaNN cannot change such a tree. `rebalance` retrains it in parallel with searches, for example
-    if `measured_recall` is too low.
+    ScaNN cannot change such a tree. `rebalance` retrains it, for example if `measured_recall` is
+    too low.
 
     Memory contains the items in float32, ScaNN's copy of them, and with a tree a 4-bit code per
     `dimensions_per_block` projected dimensions. The build needs one more copy for "l2", or for
@@ -85,7 +67,7 @@ class ScannIndex(Index):
         tree: None, or `TreeAH`.
 
     Raises:
-        MissingExtraError: ScaNN is not installed, or does not load with this TensorFlow.
+        MissingExtraError: ScaNN is not installed, or does not load.
         TypeError: `tree` has another type.
     """
 
@@ -156,13 +138,15 @@ class ScannIndex(Index):
     def serving_module(self) -> SearchModule:
         """Return the index as in `Index`, with a tree by ScaNN's TensorFlow operations.
 
-        The operations exist only after `import scann`, also in the process that loads the
-        SavedModel. The SavedModel contains the items twice, in a variable and in ScaNN's memory.
-        The first call in a process copies them. Without a tree, no operation of ScaNN is needed.
+        The operations need TensorFlow 2.20, and exist only after `import scann`, also in the
+        process that loads the SavedModel. The SavedModel contains the items twice, in a variable
+        and in ScaNN's memory. The first call in a process copies them. Without a tree, no operation
+        of ScaNN is needed.
 
         Raises:
             ValueError: The index is empty, or the operations do not support the tree: it uses SOAR,
                 or reorders by numbers other than float32.
+            MissingExtraError: The index has a tree, and TensorFlow is not 2.20.
         """
         from keras_dml.retrieval.serving import ScannSearchModule
 
@@ -189,18 +173,30 @@ class ScannIndex(Index):
                 leaves=tree.tree.leaves_to_search,
             )
 
+    def rebalance(self) -> None:  # noqa: D102, as in Index
+        with self._lock:
+            trained = self._trained()
+            if trained is not None:
+                self._tree, self._stale = trained, False
+
     def _build(self) -> None:
-        if self._tree is not None:  # loaded
-            return
+        if self._tree is None:  # else it is loaded
+            self._tree = self._trained()
+        if self._tree is None:
+            items = centered(self._rows, self._products.center)
+            spare, measure = min(_SPARE, self.num_items), SCANN_MEASURES[self._metric]
+            builder = self._scann.builder(items, spare, measure)
+            self._brute_force = builder.score_brute_force().build()
+
+    def _trained(self) -> TreeSearcher | None:
+        """Train a tree on the items. Returns None for brute force."""
         # An index that has shrunk can be too small for the requested tree.
-        if self._asked is not None and self._asked.fits(self.num_items):
-            self._tree = TreeSearcher.trained(self._scann, self._rows, self._metric, self._asked)
-            if self._tree is not None:
-                self._measure_recall(self._tree)
-                return
-        items = centered(self._rows, self._products.center)
-        spare, measure = min(_SPARE, self.num_items), SCANN_MEASURES[self._metric]
-        self._brute_force = self._scann.builder(items, spare, measure).score_brute_force().build()
+        if self._asked is None or not self._asked.fits(self.num_items):
+            return None
+        tree = TreeSearcher.trained(self._scann, self._rows, self._metric, self._asked)
+        if tree is not None:
+            self._measure_recall(tree)
+        return tree
 
     def _update(self, change: Change) -> bool:
         tree, self._tree = self._tree, None  # an error can leave the change half done
@@ -208,21 +204,6 @@ class ScannIndex(Index):
             return False
         self._tree = tree
         return True
-
-    def _rebalance(self) -> None:
-        with self._lock:
-            asked = self._asked
-            if asked is None or not self.num_items or not asked.fits(self.num_items):
-                return
-            # A copy, because items can be replaced in place during the training.
-            rows, self._changes = self._items.rows.copy(), []
-        try:
-            trained = ScannIndex(Items(rows), self._metric, tree=asked)._tree
-            with self._lock:
-                if trained is not None and all(map(trained.update, self._changes)):
-                    self._tree, self._stale = trained, False
-        finally:
-            self._changes = None
 
     def _measure_recall(self, searcher: TreeSearcher) -> None:
         recall = self._recall_measure()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from keras_dml._common.extras import needing
 from keras_dml._common.types import Float32Array, Float64Array, Metric
+from keras_dml.retrieval.scann_import import import_operations
 
 with needing("tensorflow", "an index inside a SavedModel"):
     import tensorflow as tf
@@ -157,9 +158,7 @@ class ScannSearchModule(SearchModule):
         reorder: Callable[[int], int],
         leaves: int | None,
     ) -> None:
-        with needing("search", "a ScannIndex inside a SavedModel"):
-            from scann import scann_ops
-
+        scann_ops = import_operations()
         state = scann_ops.ScannState(_assets(folder))
         super().__init__(state.dataset, ids, metric, middle, lift)
         self._scann, self._state = scann_ops, state

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from keras_dml._common.errors import ArgumentError
-from pipelines.bars import Bar
+from keras_dml._common.progress import Bar
 
 _SECONDS_OF_SILENCE = 10
 _CHUNK = 2**20
@@ -177,7 +177,9 @@ def _copy(url: str, file: pathlib.Path) -> None:
         size = int(answer.headers.get("Content-Length") or 0)
         with (
             open(file, "wb") as stream,
-            Bar.wrapattr(stream, "write", total=size, desc=f"downloading {file.name}") as written,
+            Bar.wrapattr(
+                stream, "write", size, desc=f"downloading {file.name}", leave=True
+            ) as written,
         ):
             shutil.copyfileobj(answer, written, _CHUNK)
         if file.stat().st_size < size:
@@ -194,7 +196,7 @@ def _is_official(file: pathlib.Path, archive: Archive) -> bool:
 def _unpack(file: pathlib.Path, holds: str) -> None:
     with (
         _scratch(file.with_name(f".unpacking-{holds}")) as scratch,
-        Bar(total=1, desc=f"unpacking {file.name}", unit="archive") as bar,
+        Bar(f"unpacking {file.name}", 1, unit="archive", leave=True) as bar,
     ):
         try:
             if file.suffix == ".zip":

@@ -121,7 +121,7 @@ class _Dataset:
     """
 
     def __init__(self, name: str, data_dir: str | os.PathLike[str] | None) -> None:
-        with needing("run", "a dataset of tensorflow-datasets"):
+        with needing("tfds", "a dataset of tensorflow-datasets"):
             self._tfds: Any = importlib.import_module("tensorflow_datasets")
         self._name = f"{PREFIX}{name}"
         self._base, _, self._config = name.partition(":")
@@ -224,7 +224,7 @@ class _Dataset:
 
     def table(self, splits: Sequence[str]) -> ImageTable:
         """Read the images with labels of some splits."""
-        from pipelines.bars import Bar  # needs tqdm
+        from keras_dml._common.progress import Bar  # imports tqdm
 
         decoding, info, label = self._tfds.decode, self.builder.info, self._label
         decoders = decoding.PartialDecoding(
@@ -234,7 +234,7 @@ class _Dataset:
         numbers: list[int] = []
         total = sum(info.splits[split].num_examples for split in splits)
         hidden = total < _BAR_FROM
-        with Bar(total=total, unit="image", desc="reading images", disable=hidden) as bar:
+        with Bar("reading images", total, leave=True, disable=hidden) as bar:
             for split in splits:
                 try:
                     examples = self.builder.as_dataset(

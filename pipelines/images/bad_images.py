@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from keras_dml._common.checks import check_bool, check_whole
 from keras_dml._common.errors import ArgumentError, as_array
+from keras_dml._common.progress import Bar
 from pipelines import heic
-from pipelines.bars import Bar
 from pipelines.checks import as_integers
 from pipelines.image_files import read_image
 from pipelines.images.decode import decode_image
@@ -87,7 +87,7 @@ def find_bad_images(
     # TensorFlow releases Python's lock while it decodes, so threads run in parallel.
     with (
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-        Bar(total=len(rows), desc="checking images", unit="image", disable=hidden) as bar,
+        Bar("checking images", len(rows), leave=True, disable=hidden) as bar,
     ):
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
             part = rows[start : start + _ROWS_AT_A_TIME].tolist()

@@ -89,8 +89,9 @@ class EncodedImage:
 
     Args:
         encoded: Scalar string, a JPEG, PNG, WebP, BMP, or GIF file, distinguished by the first
-        bytes. max_pixels: Most pixels that the image can have, checked against the header before
-        decoding.
+            bytes.
+        max_pixels: Most pixels that the image can have, checked against the header before
+            decoding.
 
     Attributes:
         size: int32 `[2]`, height and width of the upright image in pixels.

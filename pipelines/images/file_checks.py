@@ -33,7 +33,7 @@ _MOST_TEXT = 16 * 2**20
 _PNG_TEXTS = (b"zTXt", b"iTXt", b"iCCP")
 # Numbers per pixel of a PNG by its color type. A palette has one.
 _PNG_NUMBERS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-# A byte of a zlib stream becomes at most 1,032 bytes.
+# Bytes that zlib gets and returns at a time. They stay in the cache of the processor.
 _STEP = 2**14
 _GIF_EXTENSION, _GIF_IMAGE, _GIF_END = b"!,;"
 
@@ -132,15 +132,16 @@ class _Inflation:
     def exceeds(self, data: memoryview) -> bool:
         """Return whether the next bytes of the stream lead to more than `most` bytes."""
         for start in range(0, len(data), _STEP):
-            if self._stream.eof:
-                break
-            try:
-                found = self._stream.decompress(data[start : start + _STEP], self._left + 1)
-            except zlib.error:  # the decoder stops here, too
-                break
-            self._left -= len(found)
-            if self._left < 0:
-                return True
+            part: bytes | memoryview = data[start : start + _STEP]
+            while part and not self._stream.eof:
+                try:
+                    found = self._stream.decompress(part, _STEP)
+                except zlib.error:  # the decoder stops here, too
+                    return False
+                self._left -= len(found)
+                if self._left < 0:
+                    return True
+                part = self._stream.unconsumed_tail
         return False
 
 

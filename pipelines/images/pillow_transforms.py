@@ -145,6 +145,7 @@ def _jittered(
             image = enhancements[number](image).enhance(factors[number])
         else:
             hsv = np.array(image.convert("HSV"))
-            hsv[..., 0] += np.uint8(round(shift * 255) % 256)
+            # Whole levels toward 0, as in torchvision.
+            hsv[..., 0] += np.uint8(int(shift * 255) % 256)
             image = Image.fromarray(hsv, "HSV").convert("RGB")
     return image

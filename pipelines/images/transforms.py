@@ -54,8 +54,8 @@ class TrainTransform:
     The pixels of an area crop come from the stored image (`crop_from="original"`), resampled once,
     or from the resized image (`crop_from="resized"`), as papers describe it: resize, crop, and
     enlarge the crop, both antialiased. The resized image has whole levels, as in torchvision's
-    transforms of Pillow images. `"original"` shows more detail and takes less time. Other crops
-    have the size of the output, so both are equal.
+    transforms of Pillow images. `"original"` shows more detail. Other crops have the size of the
+    output, so both are equal.
 
     Jitter is the same as torchvision's `ColorJitter`: factors for brightness, contrast, and
     saturation, uniform in [max(0, 1 - x), 1 + x], and a hue shift, uniform in [-hue, hue] (of the

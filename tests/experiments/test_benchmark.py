@@ -11,9 +11,7 @@ import tiers
 from experiments import benchmark
 from experiments.benchmarks import end_to_end, measuring, retrieval
 from experiments.benchmarks import losses as benchmark_losses
-from experiments.benchmarks import relations as benchmark_relations
 from experiments.options.command_line import RunError, run_command
-from keras_dml import metrics, relations
 
 
 def table(capsys, *words):
@@ -109,16 +107,3 @@ def test_a_whole_training_of_the_glyphs_net(capsys):
     _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")
     assert row.split()[:4] == ["small_convnet", "32", "multi_similarity", "keras_dml"]
     assert float(row.split()[4].replace(",", "")) > 0
-
-
-@pytest.mark.parametrize("items", [None, 12])
-def test_ndcg_of_each_image_has_the_mean_of_the_metric(items):
-    rng = np.random.default_rng(0)
-    tags = (rng.random((30, 6)) < 0.4).astype("int32")
-    tags[:, 0] |= tags.sum(axis=1) == 0
-    embeddings = rng.normal(size=(30, 4))
-    gallery = () if items is None else (rng.normal(size=(items, 4)), tags[:items])
-    shares = relations.SharesLabel()
-    expected = metrics.ranking_scores(embeddings, tags, [10], "cosine", *gallery, relation=shares)
-    found = benchmark_relations.ndcg_at_10(embeddings, tags, *gallery)
-    assert np.nanmean(found) == pytest.approx(expected["ndcg@10"], rel=1e-5)

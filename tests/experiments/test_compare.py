@@ -1,15 +1,20 @@
 """`experiments.compare`: comparison of recipes."""
 
 import json
+import re
 import subprocess
 
+import numpy as np
 import pytest
 import tiny_run
+from retrieval_sets import clusters
 from tiny_run import TINY, command_of
 
+import keras_dml
 from experiments import compare
 from experiments.evaluation.held_folder import held
-from experiments.options import child
+from experiments.options import child_process
+from experiments.training.run_files import Manifest
 
 command = command_of("compare")
 
@@ -45,6 +50,77 @@ def test_table_page_and_best_recipe_of_finished_runs(photos, tmp_path, capfd):
         assert page.count(f"</span>{name}</figcaption>") == 4  # one row per query
 
 
+@pytest.fixture
+def runs(tmp_path):
+    """A function that writes a finished run whose classes have this width."""
+
+    def write(name, width, classes=12, images="the same"):
+        folder = tmp_path / name
+        folder.mkdir()
+        manifest = Manifest(folder)
+        z, labels = clusters(classes, 6, 8, scale=width)
+        np.savez(folder / "test_embeddings.npz", embeddings=z, labels=labels)
+        scores = keras_dml.metrics.evaluate(z, labels, [1])
+        cosine = {key: scores[f"{key}/cosine"] for key in ("recall@1", "map@r")}
+        result = {"rows": {"embedding, cosine": cosine}, "best_epoch": 1, "seconds": 2.0}
+        files = {
+            "result.json": {**result, "train_seconds": 1.0},
+            "metrics.jsonl": {"epoch": 1, "step": 1},
+            "images.json": {"test": {"images": len(labels), "sha256": images}},
+        }
+        for file, value in files.items():
+            manifest.staged(file).write_text(json.dumps(value) + "\n")
+        manifest.commit(files)
+        (folder / "flags.txt").write_text("--dataset=glyphs\n")
+        return folder, cosine
+
+    return write
+
+
+def test_finished_runs_are_compared_on_their_classes(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compare, "_same_queries", lambda *_: None)
+    (wide, before), (narrow, after) = runs("wide", 0.3), runs("narrow", 3.0)
+    output = f"--output_dir={tmp_path / 'out'}"
+    assert command(wide, narrow, output) == 0
+    said = capsys.readouterr().out
+    found = re.search(r"narrow is better in MAP@R by ([\d.]+) points, ([\d.]+) to ([\d.]+)\.", said)
+    points, low, high = map(float, found.groups())
+    assert points == pytest.approx(100 * (after["map@r"] - before["map@r"]), abs=0.051)
+    assert 0 < low < points < high
+    assert f"+{points} ({low} to {high})" in (tmp_path / "out" / "comparison.md").read_text()
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert found[0] in page and '<a href="../wide/report.html"' not in page  # it has no report
+    assert command(narrow, wide, output) == 0
+    assert found[0] in capsys.readouterr().out
+    again, _ = runs("again", 0.3)
+    assert command(wide, again, output) == 0
+    text = "wide and again cannot be told apart in MAP@R: the difference is 0.0 points, 0.0 to 0.0."
+    assert text in capsys.readouterr().out
+
+
+def test_runs_that_do_not_compare_are_named(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compare, "_same_queries", lambda *_: None)
+    output = f"--output_dir={tmp_path / 'out'}"
+    mine, _ = runs("mine", 1.0)
+    others = [runs("elsewhere", 1.0, images="others")[0], runs("fewer", 1.0, classes=4)[0]]
+    for other in others:
+        assert command(mine, other, output) == 0
+        sentence = f"The test images of mine and {other.name} differ"
+        assert sentence in capsys.readouterr().out
+    for words, said in (
+        ([mine], "two runs or more"),
+        ([mine, mine], "two runs or more"),
+        ([mine, tmp_path], "must be the folder of a run"),
+        ([mine, others[0], "--epochs=3"], "epochs has no effect on finished runs"),
+        ([mine, others[0], "--flagfile=glyphs.flags"], "flagfile has no effect on finished runs"),
+    ):
+        assert command(*words, output) == 2
+        assert said in capsys.readouterr().err
+    (mine / "test_embeddings.npz").unlink()
+    assert command(mine, others[0], output) == 2
+    assert "test_embeddings.npz is not a file" in capsys.readouterr().err
+
+
 def test_a_second_comparison_of_one_folder_says_so(tmp_path, capsys):
     with held(tmp_path / "out", "output_dir"):
         assert command("--recipes=cub.flags", f"--output_dir={tmp_path / 'out'}") == 2
@@ -56,7 +132,7 @@ def test_the_comparison_has_the_exit_code_of_a_failed_run(
     ended, code, tmp_path, monkeypatch, capsys
 ):
     done = subprocess.CompletedProcess((), ended)
-    monkeypatch.setattr(child.subprocess, "run", lambda *words, **more: done)
+    monkeypatch.setattr(child_process.subprocess, "run", lambda *words, **more: done)
     assert command("--recipes=cub.flags", f"--output_dir={tmp_path}") == code
     assert f"cub ended with code {ended}" in capsys.readouterr().err
 
@@ -111,3 +187,25 @@ def test_printed_scores_and_the_untrained_backbone_are_next_to_ours(tmp_path, mo
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert "untrained backbone 97.4" in page  # in the figure
     assert "--log_to=mlflow:http://…@host" in page and "secret" not in page
+
+
+def test_values_that_a_run_lacks_are_left_out(tmp_path, monkeypatch):
+    result = {
+        "rows": {"embedding, cosine": {"recall@1": 0.5, "map@r": 0.25}},
+        "scores": None,
+        "accuracy": None,
+        "baselines": {"untrained backbone": {"cosine": {"recall@1": None, "map@r": 0.125}}},
+        "train_seconds": 1.0,
+        "seconds": 2.0,
+    }
+    read = "experiments.training.run_files.read_finished"
+    monkeypatch.setattr(read, lambda folder, whole: (result, [{"epoch": 1, "train/loss": 1.0}]))
+    monkeypatch.setattr(compare, "run_recipe", lambda recipe, folder, forwarded: folder.mkdir())
+    monkeypatch.setattr(compare, "_same_queries", lambda *_: None)
+    (tmp_path / "out").mkdir()
+    assert command("--recipes=glyphs.flags", f"--output_dir={tmp_path / 'out'}") == 0
+    table = (tmp_path / "out" / "comparison.md").read_text()
+    assert "accuracy" not in table
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    baseline = dict(zip(cells[0], cells[-1]))
+    assert (baseline["R@1, cosine"], baseline["MAP@R, cosine"]) == ("–", "12.5")

@@ -15,7 +15,6 @@ from experiments.evaluation.calibration import calibration_path, read_calibratio
 from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.searching.gallery import FolderGallery
-from experiments.training.made_of import settle_images
 from experiments.training.run_files import (
     CHECKPOINT,
     IMAGES,
@@ -27,6 +26,7 @@ from experiments.training.run_files import (
     read_finished,
 )
 from experiments.training.run_folder import RunFolder
+from experiments.training.run_images import settle_images
 from keras_dml.retrieval import ExactIndex
 
 RESULT_OF_RUN = {

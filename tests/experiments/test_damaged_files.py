@@ -26,9 +26,9 @@ def commands_of(root):
     classes = ["--dataset=folder", f"--data_dir={photos}", "--split=all", "--recall_at=1,2"]
     file = [f"--embeddings={root / 'file.npz'}", "--noclustering"]
     return {
-        "index": ("index", *given, f"--output={root / 'index'}"),
+        "index": ("index", *given, f"--output_dir={root / 'index'}"),
         "search": ("search", f"--index={root / 'index'}", f"--query={photos / NAMES[4]}", "--k=9"),
-        "new index": ("index", *given, f"--output={root / 'out'}"),
+        "new index": ("index", *given, f"--output_dir={root / 'out'}"),
         "embeddings": ("evaluate", *file, f"--output_dir={root / 'out'}"),
         "evaluation": ("evaluate", model, *classes, f"--output_dir={root / 'evaluation'}"),
     }

@@ -16,10 +16,9 @@ from tiny_run import command_of, small_encoder, write_run
 
 import pipelines
 from experiments import evaluate
+from experiments.evaluation.embed import TableEmbedder, classes_line
 from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.model_embeddings import classes_line
 from experiments.evaluation.scores import SCORES
-from experiments.evaluation.table_embedder import TableEmbedder
 from experiments.options import parse
 from experiments.pages import report
 from experiments.pages.retrieval import Shown
@@ -302,13 +301,25 @@ def test_scores_by_scann_have_certificates(evaluated, capsys):
     words = ["--matryoshka=2,4", "--recall_at=1,3"]
     exact, _ = evaluated(*words)
     assert "Exact on" not in capsys.readouterr().out
+    assert exact["engine"] == "scann"
     result, page = evaluated(*words, "--neighbors=scann")
+    assert result["engine"] == "scann_tree" and "ScaNN, a tree" in page
     assert "interval (first 2, cosine): R@1 " in capsys.readouterr().out
     scores, certificates = result["scores"], result["certificates"]
     assert scores == pytest.approx(exact["scores"]) and "Exact on 30 random queries" in page
     for key in ("recall@3/cosine", "map@r/l2", "recall@1/cosine/first 2"):
         low, high = certificates[f"{key}/exact_low"], certificates[f"{key}/exact_high"]
         assert low < scores[key] < high
+
+
+@needs_scann
+def test_both_exact_engines_give_the_same_table_and_are_named(evaluated):
+    by_scann, page = evaluated()
+    by_numpy, twin = evaluated("--neighbors=exact")
+    assert (by_scann["engine"], by_numpy["engine"]) == ("scann", "numpy")
+    assert "ScaNN, all images compared" in page and "NumPy, all images compared" in twin
+    for key in ("rows", "scores", "recall", "table"):
+        assert by_scann[key] == by_numpy[key]
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def output(tmp_path):
 @pytest.fixture
 def command(output, photos, model):
     def run(*more):
-        given = [f"--saved_model={model}", f"--images={photos}", f"--output={output}"]
+        given = [f"--saved_model={model}", f"--images={photos}", f"--output_dir={output}"]
         return index_command(*given, "--batch_size=2", *more)
 
     return run
@@ -312,7 +312,7 @@ def test_a_damaged_model_and_a_model_with_another_signature(tmp_path, model, ref
     damaged = shutil.copytree(model, tmp_path / "damaged")
     write_checksums(damaged)
     (damaged / "saved_model.pb").write_bytes(b"damaged")
-    outputs = [f"--output={tmp_path / name}" for name in ("one", "two")]
+    outputs = [f"--output_dir={tmp_path / name}" for name in ("one", "two")]
     refused("saved_model.pb has changed since", f"--saved_model={damaged}", outputs[0])
     module, other = tf.Module(), tmp_path / "other"
     module.serve = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None], tf.float32)])

@@ -64,8 +64,6 @@ MISTAKES = {
     ],
     "export": [
         ("", "run and format must be set"),
-        ("--run={begun} --format=saved_model --int8", "format must be litert or onnx"),
-        ("--run={begun} --format=onnx --examples=9", "examples must be 200 without --int8"),
         ("--run={begun} --format=saved_model", "run must be the folder of a run"),
     ],
     "index": [
@@ -75,7 +73,7 @@ MISTAKES = {
         ("{images} --images=s3://bucket/photos", "images must be a folder"),
         ("{images} --saved_model=/no/where", "saved_model must be the folder of a SavedModel"),
         ("{images} --saved_model={root}/run", "Did you mean .*/run/saved_model"),
-        ("{images} --output={root}", "output_dir must be a new or empty folder, or an index"),
+        ("{images} --output_dir={root}", "output_dir must be a new or empty folder, or an index"),
         ("{images} --prefix=2 --target_recall=0.8", "prefix must be unset with --target_recall"),
         ("{images} --backbone=x", "Set either --saved_model or --backbone, but got both"),
         ("{images} --engine=ray", "to must be set with --engine=ray"),
@@ -217,7 +215,9 @@ def places(photos, index, tmp_path_factory):
         "photos": f"--data_dir={photos}",
         "encoder": f"--model={root / 'encoder.keras'} --resize=20 --output_dir=out",
         "candidate": f"--candidate_model={root / 'encoder.keras'} --data_dir={groceries}",
-        "images": f"--saved_model={index.parent}/model --images={index.parent}/photos --output=new",
+        "images": (
+            f"--saved_model={index.parent}/model --images={index.parent}/photos --output_dir=new"
+        ),
         "tiny": tiny,
         "bare": tiny.replace("--backbone=small_convnet --weights=none", ""),
         "catalog": " ".join([*catalog, "--loss=nt_xent", "--batch_size=4"]),

@@ -10,7 +10,7 @@ from tiny_run import command_of
 import pipelines
 from experiments import preview
 
-FLAGS = ["--dataset=folder", "--image_size=32", "--resize=40", "--crop=fixed", "--images=3"]
+FLAGS = ["--dataset=folder", "--image_size=32", "--resize=40", "--crop=fixed", "--rows=3"]
 
 
 command = command_of("preview")
@@ -35,7 +35,7 @@ def test_a_row_has_the_evaluation_image_and_training_crops(photos):
 def test_the_file_is_named_after_the_recipe(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.flags").write_text("\n".join([*FLAGS[:-1], f"--data_dir={photos}"]))
-    assert command("--flagfile=mine.flags", "--images=1", "--crops=1") == 0
+    assert command("--flagfile=mine.flags", "--rows=1", "--crops=1") == 0
     width, height = Image.open("mine-preview.png").size
     assert width > 300 and height > 150
 

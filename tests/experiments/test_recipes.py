@@ -12,10 +12,11 @@ from photo_search import picture
 from tiny_run import command, history
 
 from experiments import recipes
-from experiments.evaluation.scores import PAPER, rows_of
+from experiments.evaluation.measurement import PAPER
+from experiments.evaluation.result import keyed
 from experiments.options import RunOptions, declarations, parse, resolved
+from experiments.options.declared import value_of
 from experiments.options.loss_flags import flags_of_losses
-from experiments.options.parsing import value_of
 from keras_dml import losses
 
 # Hyperparameters from the papers and the authors' code. Other hyperparameters are left out.
@@ -293,8 +294,9 @@ def test_recipes_list_the_printed_scores():
         found = scores_of(name)
         if "nmi" in found:
             clusterings[name] = found["nmi"]
-        for row, recalls in rows_of(found, PAPER).items():
-            rows[name, row.removeprefix("paper, ")] = recalls
+        for each in keyed(found, PAPER):
+            if each.distance is not None:
+                rows.setdefault((name, each.distance), {})[each.name] = each.value
     # As printed in the papers.
     l2 = [0.808, 0.912, 0.957, 0.981]
     assert rows["sop", "l2"] == dict(zip([f"recall@{k}" for k in (1, 10, 100, 1000)], l2))

@@ -1,6 +1,7 @@
 """An untrusted run folder runs no code, and files without read permission are not damaged."""
 
 import io
+import os
 
 import keras
 import numpy as np
@@ -88,14 +89,17 @@ def test_a_file_without_permission_is_not_damaged(tmp_path, monkeypatch):
     settings.write_text(checked_text({"a": 1}))
     assert read_checked(settings) == {"a": 1}
     ExactIndex(np.eye(3, dtype="float32")).save(index)
-    opened = io.open
 
-    def forbidden(file, *arguments, **more):
-        if str(file).endswith(".json"):  # chmod does not stop root
-            raise PermissionError(13, "Permission denied", str(file))
-        return opened(file, *arguments, **more)
+    def forbidding(opened):
+        def forbidden(file, *arguments, **more):
+            if str(file).endswith(".json"):  # chmod does not stop root
+                raise PermissionError(13, "Permission denied", str(file))
+            return opened(file, *arguments, **more)
 
-    monkeypatch.setattr(io, "open", forbidden)
+        return forbidden
+
+    monkeypatch.setattr(io, "open", forbidding(io.open))
+    monkeypatch.setattr(os, "open", forbidding(os.open))
     with pytest.raises(PermissionError):
         read_checked(settings)
     with pytest.raises(PermissionError, match=f"'{index}/index.json'"):

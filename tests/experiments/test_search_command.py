@@ -76,7 +76,7 @@ def known(tmp_path_factory):
     (folder / "known.csv").write_text(rows + "gone.png;x;y\n")
     model = save_color_model(folder / "model")
     given = [f"--saved_model={model}", f"--images={folder / 'photos'}"]
-    given += [f"--output={folder / 'index'}", f"--columns={folder / 'known.csv'}"]
+    given += [f"--output_dir={folder / 'index'}", f"--columns={folder / 'known.csv'}"]
     assert index_command(*given) == 0
     return folder
 

@@ -9,8 +9,8 @@ import pytest
 from tiny_run import command_of
 
 from experiments import study
+from experiments.evaluation.conclusions import differences, mean_interval
 from experiments.evaluation.held_folder import held_by_equal_commands, try_lock
-from experiments.evaluation.intervals import differences, mean_interval
 from experiments.options import RunError
 from experiments.tuning import protocol  # imported before names are patched
 
@@ -134,6 +134,17 @@ def test_a_grid_is_in_its_order_next_to_the_printed_scores(recipes, tmp_path, ca
     assert "<h2>Printed scores</h2>" in (output / "study.html").read_text()
     scores = json.loads((output / "study.json").read_text())["scores"]["R@1"]
     assert list(scores) == ["good, scale=16", "good, scale=1"]
+
+
+def test_runs_without_a_common_score_are_an_error(recipes, monkeypatch, capsys):
+    words, _, output = recipes
+    read = "experiments.training.run_files.read_finished"
+    monkeypatch.setattr(read, lambda folder, whole: ({"scores": None, "rows": {}}, []))
+    assert command(*words, "--seeds=2") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: The runs in {output} must have a score in common") and (
+        error.count("\n") == 1
+    )
 
 
 def test_a_search_is_followed_by_runs_with_the_best_flags(recipes, monkeypatch, capsys):

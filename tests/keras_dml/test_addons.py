@@ -189,3 +189,12 @@ def test_partly_known_shapes(name, shape):
 def test_invalid_arguments_are_refused(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "loss", [addons.TripletSemiHardLoss, addons.TripletHardLoss, addons.LiftedStructLoss]
+)
+def test_an_unknown_argument_is_refused(loss):
+    with pytest.raises(TypeError, match=rf"{loss.__name__}.*'margins'"):
+        loss(margins=3)
+    assert loss(reduction="sum").reduction == loss().reduction

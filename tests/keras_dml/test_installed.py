@@ -27,7 +27,7 @@ y = np.repeat(np.arange(8), 4)
 backbone = models.build_backbone("small_convnet", image_size=16, weights=None)
 model = models.embedding_model(backbone, 8)
 loss = losses.MultiSimilarityLoss()
-optimizer = optimizers.Adam(1e-3, coupled_weight_decay=1e-4)
+optimizer = optimizers.CoupledAdam(1e-3, coupled_weight_decay=1e-4)
 model.compile(optimizer, loss, metrics=[metrics.LossPart(loss, "tightness")])
 logs = model.fit(x, y, verbose=0, callbacks=[callbacks.RetrievalEvaluation((x, y))]).history
 z = model.predict(x, verbose=0)
@@ -157,7 +157,7 @@ def test_a_long_search_without_tqdm_has_no_bar(monkeypatch):
 def test_a_missing_backend_is_one_line(backend, blocked, last, tmp_path):
     if "jax" not in blocked:
         pytest.importorskip("jax")
-    words = ["-c", "import keras_dml"]
+    words = ["-c", "from keras_dml import losses"]
     done = run_without(blocked, words, tmp_path, KERAS_BACKEND=backend, KERAS_HOME=str(tmp_path))
     assert done.returncode == 1
     assert re.search(last, done.stderr.splitlines()[-1])

@@ -75,12 +75,16 @@ FACTORS = {"dense/kernel": 0.25, "dense/bias": 0.0, "norm/gamma": 3.0}  # none f
 @pytest.mark.parametrize(
     ("make", "stock", "own"),
     [
-        (optimizers.SGD, keras.optimizers.SGD, {}),
-        (optimizers.SGD, keras.optimizers.SGD, {"momentum": 0.9}),
-        (optimizers.SGD, keras.optimizers.SGD, {"momentum": 0.9, "nesterov": True}),
-        (optimizers.Adam, keras.optimizers.Adam, {}),
-        (optimizers.RMSprop, keras.optimizers.RMSprop, {"momentum": 0.5}),
-        (functools.partial(optimizers.AdamW, decoupled_weight_decay=DECAY), adamw_of_kernels, {}),
+        (optimizers.CoupledSGD, keras.optimizers.SGD, {}),
+        (optimizers.CoupledSGD, keras.optimizers.SGD, {"momentum": 0.9}),
+        (optimizers.CoupledSGD, keras.optimizers.SGD, {"momentum": 0.9, "nesterov": True}),
+        (optimizers.CoupledAdam, keras.optimizers.Adam, {}),
+        (optimizers.CoupledRMSprop, keras.optimizers.RMSprop, {"momentum": 0.5}),
+        (
+            functools.partial(optimizers.LayerwiseAdamW, decoupled_weight_decay=DECAY),
+            adamw_of_kernels,
+            {},
+        ),
     ],
 )
 def test_kernels_decay_and_a_multiplier_is_a_separate_learning_rate(make, stock, own, factors):
@@ -97,7 +101,7 @@ def test_convolution_kernels_of_every_kind_are_decayed():
     for variable in variables:
         variable.assign(np.ones(variable.shape))
     zeros = [[np.zeros(v.shape, "float32") for v in variables]]
-    (after,) = run(optimizers.SGD(0.5, coupled_weight_decay=0.2), variables, zeros)
+    (after,) = run(optimizers.CoupledSGD(0.5, coupled_weight_decay=0.2), variables, zeros)
     decayed = {v.name: float(w.flat[0]) for v, w in zip(variables, after)}
     kernels = dict.fromkeys(("kernel", "depthwise_kernel", "pointwise_kernel"), 0.9)
     assert decayed == pytest.approx(kernels | {"bias": 1.0, "gamma": 1.0, "beta": 1.0})
@@ -107,7 +111,7 @@ def test_multipliers_of_a_nested_backbone_before_and_after_saving(tmp_path):
     backbone = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="pretrained")])
     model = functional((3,), backbone, keras.layers.Dense(2, name="new"))
     factors = optimizers.multipliers(backbone, 0.0)
-    model.compile(optimizers.SGD(0.1, learning_rate_multipliers=factors), "mse")
+    model.compile(optimizers.CoupledSGD(0.1, learning_rate_multipliers=factors), "mse")
     model.save(tmp_path / "model.keras")
     for trained in (model, keras.models.load_model(tmp_path / "model.keras")):
         before = trained.get_weights()
@@ -129,7 +133,7 @@ def test_a_loaded_optimizer_clips_and_accumulates_on_one_device():
     """With one replica, Keras' methods work."""
     for arguments in ({"global_clipnorm": 0.5}, {"gradient_accumulation_steps": 2}):
         found = []
-        for made in (keras.optimizers.SGD, optimizers.SGD):
+        for made in (keras.optimizers.SGD, optimizers.CoupledSGD):
             saved = keras.saving.serialize_keras_object(made(0.1, **arguments))
             optimizer = keras.saving.deserialize_keras_object(saved)
             weights = keras.Variable(np.arange(4.0), dtype="float32")
@@ -143,7 +147,7 @@ def test_a_loaded_optimizer_clips_and_accumulates_on_one_device():
 def test_it_works_inside_a_loss_scale_optimizer():
     """Gradients are unscaled before the decay; a step with an infinite one changes nothing."""
     arguments = {"coupled_weight_decay": DECAY, "learning_rate_multipliers": FACTORS}
-    scaled = keras.optimizers.LossScaleOptimizer(optimizers.SGD(0.02, **arguments), 1024.0)
+    scaled = keras.optimizers.LossScaleOptimizer(optimizers.CoupledSGD(0.02, **arguments), 1024.0)
     variables = layer_with_variables().trainable_variables
     after = moved(scaled, 1024, variables)
     for a, b in zip(after, moved_by_keras(keras.optimizers.SGD, FACTORS)):
@@ -155,9 +159,9 @@ def test_it_works_inside_a_loss_scale_optimizer():
 
 def test_an_invalid_multiplier_and_an_unknown_variable():
     with pytest.raises(ValueError, match="^learning_rate_multipliers.* must be"):
-        optimizers.SGD(0.1, learning_rate_multipliers={"a/kernel": -1.0})
+        optimizers.CoupledSGD(0.1, learning_rate_multipliers={"a/kernel": -1.0})
     model = layer_with_variables()
-    optimizer = optimizers.SGD(0.1, learning_rate_multipliers={"dens/kernel": 0.1})
+    optimizer = optimizers.CoupledSGD(0.1, learning_rate_multipliers={"dens/kernel": 0.1})
     message = "must name trainable variables .*'dense/kernel', but got 'dens/kernel'.* none"
     with pytest.raises(ValueError, match=message):
         optimizer.build(model.trainable_variables)
@@ -170,7 +174,7 @@ def test_averaged_weights_replace_the_weights_at_the_end_of_fit():
     averages = {"use_ema": True, "ema_momentum": 0.75}
     found = []
     for optimizer in (
-        optimizers.AdamW(0.1, decayed="all", **averages),
+        optimizers.LayerwiseAdamW(0.1, decayed="all", **averages),
         keras.optimizers.AdamW(0.1, **averages),
     ):
         model = layer_with_variables()
@@ -184,20 +188,21 @@ def test_averaged_weights_replace_the_weights_at_the_end_of_fit():
 def test_without_an_update_the_weights_stay_unchanged():
     model = layer_with_variables()
     before = model.get_weights()
-    optimizer = optimizers.SGD(0.1, use_ema=True)
+    optimizer = optimizers.CoupledSGD(0.1, use_ema=True)
     optimizer.build(model.trainable_variables)
     optimizer.finalize_variable_values(model.trainable_variables)
     np.testing.assert_equal(model.get_weights(), before)
 
 
-@tiers.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"], ["AdamW"])
+# The key is the lower-case name in Keras.
+@tiers.parametrize("name", optimizers.OPTIMIZERS, ["adamw"])
 def test_an_optimizer_tracks_the_same_variables_as_keras(name):
     """It must not track the model's variables: they would be saved twice, and break checkpoints."""
     held = []
-    for module in (optimizers, keras.optimizers):
+    for made in (optimizers.OPTIMIZERS[name], type(keras.optimizers.get(name))):
         keras.backend.clear_session()  # restart the numbering of names
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="model")
-        optimizer = getattr(module, name)(0.01)
+        optimizer = made(0.01)
         optimizer.build(model.trainable_variables)
         held.append([variable.path.split("/", 1)[1] for variable in optimizer.variables])
     assert held[0] == held[1]
@@ -209,7 +214,7 @@ def test_the_weights_match_pytorch_with_warm_up_decay_and_a_factor(case):
     golden, layer = np.load(peer.FILE), keras.layers.Dense(4)
     layer.build((None, 3))
     layer.set_weights([golden["kernel"], golden["bias"]])
-    optimizer = optimizers.SGD(
+    optimizer = optimizers.CoupledSGD(
         optimizers.WarmCosine(peer.RATE, peer.STEPS, peer.WARMUP),
         **peer.CASES[case],
         velocity="torch",
@@ -221,3 +226,20 @@ def test_the_weights_match_pytorch_with_warm_up_decay_and_a_factor(case):
     for i, name in enumerate(("kernel", "bias")):
         ours = np.stack([weights[i] for weights in reached])
         np.testing.assert_allclose(ours, golden[f"{case}/{name}"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
+def test_a_former_name_warns_and_its_files_load(name):
+    with pytest.warns(DeprecationWarning, match=f"optimizers.{name} is deprecated. Use"):
+        former = getattr(optimizers, name)
+    assert former in optimizers.OPTIMIZERS.values()
+    config = {"learning_rate": 0.5, "coupled_weight_decay": 0.25}
+    of_file = {
+        "module": "keras_dml.optimizers",
+        "class_name": name,
+        "config": config,
+        "registered_name": f"keras_dml>{name}",
+    }
+    loaded = keras.optimizers.deserialize(of_file)
+    assert type(loaded) is former
+    assert keras.optimizers.serialize(loaded)["registered_name"] == f"keras_dml>{name}"

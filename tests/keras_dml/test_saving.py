@@ -9,7 +9,7 @@ from batches import batch
 from relation_cases import CASES as RELATIONS
 from relation_cases import TAGS
 
-from keras_dml import addons, losses, metrics, mining, models, optimizers, relations
+from keras_dml import addons, layers, losses, metrics, mining, models, optimizers, relations
 
 pytestmark = pytest.mark.any_backend
 
@@ -56,7 +56,7 @@ OBJECTS = [
     (addons.LiftedStructLoss(0.3), BATCH),
     (addons.NpairsMultilabelLoss(name="mine"), None),
     (NETWORK, None),
-    (models.GeneralizedMeanPooling(p=2.5, name="gem"), (np.ones((2, 3, 3, 4), "float32"),)),
+    (layers.GeneralizedMeanPooling(p=2.5, name="gem"), (np.ones((2, 3, 3, 4), "float32"),)),
     (metrics.PositivesPerAnchor(relation=relations.SharesLabel()), (TAGS, ROWS)),
     *(
         (
@@ -69,7 +69,7 @@ OBJECTS = [
         )
         for make in optimizers.OPTIMIZERS.values()
     ),
-    (optimizers.SGD(0.1, momentum=0.9, velocity="torch"), None),
+    (optimizers.CoupledSGD(0.1, momentum=0.9, velocity="torch"), None),
 ]
 
 

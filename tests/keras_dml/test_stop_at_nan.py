@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiers
 
-from keras_dml import losses, models
+from keras_dml import layers, losses
 from keras_dml.callbacks import StopAtNaN
 
 pytestmark = pytest.mark.any_backend
@@ -87,7 +87,7 @@ def test_a_diverged_training():
 
 
 def test_a_sound_training_has_no_cause():
-    head = models.ProxyHead(4)
+    head = layers.ProxyHead(4)
     stop, epochs = fitted(X, CLASSES, losses.ArcFaceLoss(), last=head)
     assert stop.cause is None and epochs == 3
 

@@ -11,7 +11,7 @@ import pytest
 from image_files import encode
 from PIL import Image
 
-from experiments.evaluation.pictures import checked_picture, thumbnail
+from experiments.pages.pictures import checked_picture, thumbnail
 from keras_dml._common.errors import ArgumentError
 from pipelines import ImageTable, evaluation_batches, find_bad_images, heic
 from pipelines.datasets import folder

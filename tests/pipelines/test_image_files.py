@@ -9,10 +9,9 @@ import tensorflow as tf
 from image_files import encode, smooth
 from tiny_run import command_of, run_options
 
-from experiments.evaluation.pictures import thumbnail
 from experiments.options import UsageError, data
+from experiments.pages.pictures import thumbnail
 from experiments.searching.images import ImageFolder
-from keras_dml.similarity.samplers import load_image
 from pipelines import (
     BatchSource,
     EvaluationTransform,
@@ -55,7 +54,7 @@ def test_every_reader_refuses_other_files(special, tmp_path):
             list(evaluation_batches(one, TRANSFORM))
         with pytest.raises(ValueError, match=f"{path}: {reason}"):
             BatchSource(one, RandomSampler(1, 1), TRANSFORM)[0]
-        for read in (thumbnail, load_image, check_image):
+        for read in (thumbnail, check_image):
             with pytest.raises(OSError, match=reason):
                 read(path)
         assert ImageFolder(tmp_path).read_checked(path.name, 1000) == reason

@@ -1,5 +1,6 @@
 """Tables from files, Hugging Face datasets, data frames, columns, and tf.data datasets."""
 
+import os
 import tracemalloc
 import types
 
@@ -318,3 +319,28 @@ def test_a_label_of_many_digits_is_a_text(tmp_path):
     (tmp_path / "t.csv").write_text(f"path,class\na.png,{digits}\na.png,2\n")
     table = pipelines.read_table(tmp_path / "t.csv")
     assert sorted(table.class_names) == [digits, "2"]
+
+
+def test_a_small_parquet_file_cannot_fill_the_memory(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    zeros = pyarrow.array(np.zeros(10**6, np.int32))
+    column = pyarrow.DictionaryArray.from_arrays(zeros, pyarrow.array(["x" * 10_000]))
+    table = pyarrow.table({"image": column, "label": column})
+    parquet.write_table(table, tmp_path / "t.parquet", store_schema=False)
+    for source in (tmp_path / "t.parquet", tmp_path):
+        with pytest.raises(ValueError, match="must have at most 256 MB.*compressed too much"):
+            pipelines.read_table(source)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_a_large_table_and_a_pipe_are_not_read(tmp_path):
+    with open(tmp_path / "t.csv", "wb") as file:
+        file.truncate(2**30 + 1)
+    with pytest.raises(OSError, match=r"a file of more than 1,024 MB.*t.csv"):
+        pipelines.read_table(tmp_path / "t.csv")
+    pytest.importorskip("pyarrow")
+    os.mkfifo(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="not a regular file"):
+        pipelines.read_table(tmp_path / "t.parquet")

@@ -12,7 +12,7 @@ import sys
 import keras
 import numpy as np
 
-from keras_dml import losses, models, optimizers, similarity
+from keras_dml import losses, models, optimizers
 
 RNG = np.random.default_rng(0)
 CLASS_IDS = np.tile(np.repeat(np.arange(4), 3), 2)
@@ -40,7 +40,6 @@ KINDS = {
     "memory": lambda: models.CrossBatchMemory(tower(), 24),
     "chunks": lambda: models.CachedGradients(tower(), 6),
     "dual": lambda: models.DualEncoder(tower("queries"), tower("candidates")),
-    "similarity": lambda: around(similarity.models.SimilarityModel),
 }
 OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01),
@@ -49,7 +48,7 @@ OPTIMIZERS = {
     "adamw": lambda: keras.optimizers.AdamW(0.01, clipnorm=1.0),
     "lion": lambda: keras.optimizers.Lion(0.01),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), 1024.0),
-    "ours": lambda: optimizers.AdamW(0.01),
+    "ours": lambda: optimizers.LayerwiseAdamW(0.01),
     "name": lambda: "adam",
 }
 
@@ -60,8 +59,7 @@ def compiled(kind, optimizer):
     if kind == "rankmi":
         model.compile(create(), create())
     else:
-        loss = similarity.losses.MultiSimilarityLoss() if kind == "similarity" else None
-        model.compile(create(), loss or losses.NTXentLoss())
+        model.compile(create(), losses.NTXentLoss())
     return model
 
 

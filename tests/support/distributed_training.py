@@ -21,8 +21,8 @@ import tensorflow as tf
 
 import keras_dml
 import pipelines
-from experiments.evaluation.table_embedder import TableEmbedder
-from keras_dml import losses, models, optimizers, relations
+from experiments.evaluation.embed import TableEmbedder
+from keras_dml import layers, losses, models, optimizers, relations
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml.metrics import LossPart
 
@@ -34,7 +34,7 @@ ON_JAX = keras.backend.backend() == "jax"
 
 
 def sgd(path, velocity="keras"):
-    return optimizers.SGD(
+    return optimizers.CoupledSGD(
         optimizers.WarmCosine(0.05, STEPS, 2),
         momentum=0.9,
         nesterov=True,
@@ -58,19 +58,19 @@ RECIPES = {
     "plain": lambda path: keras.optimizers.SGD(0.05),
     "sgd": sgd,
     "velocity": lambda path: sgd(path, "torch"),
-    "adam": lambda path: optimizers.Adam(
+    "adam": lambda path: optimizers.CoupledAdam(
         0.01, coupled_weight_decay=0.1, learning_rate_multipliers={path: 0.1}
     ),
-    "clipped": lambda path: optimizers.SGD(0.5, global_clipnorm=0.1),
-    "clipnorm": lambda path: optimizers.SGD(0.5, clipnorm=0.05),
-    "clipvalue": lambda path: optimizers.SGD(0.5, clipvalue=0.01),
+    "clipped": lambda path: optimizers.CoupledSGD(0.5, global_clipnorm=0.1),
+    "clipnorm": lambda path: optimizers.CoupledSGD(0.5, clipnorm=0.05),
+    "clipvalue": lambda path: optimizers.CoupledSGD(0.5, clipvalue=0.01),
     "keras_sgd": lambda path: keras.optimizers.SGD(0.5, global_clipnorm=0.1),
     "keras_adamw": lambda path: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.1),
     "keras_scaled": lambda path: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.5, global_clipnorm=0.1), initial_scale=1024.0, dynamic_growth_steps=2
     ),
     "keras_several": several_optimizers,
-    "averaged": lambda path: optimizers.AdamW(
+    "averaged": lambda path: optimizers.LayerwiseAdamW(
         0.01,
         decoupled_weight_decay=0.1,
         learning_rate_multipliers={path: 0.1},
@@ -180,13 +180,13 @@ def dropout():
 def proxies():
     """Build a loss that exchanges sums, with centers, a regularizer, and a faster proxy rate."""
     embedding = keras.Model(*network(), name="net")
-    regularizer = models.CenterRegularizer(2)
+    regularizer = layers.CenterRegularizer(2)
     classes = models.proxy_model(
         embedding, CLASSES, centers=2, pooling="soft", proxies_regularizer=regularizer
     )
     model = models.DistributedModel(classes.input, classes.output)
     faster = optimizers.multipliers(classes.get_layer("proxy_head"), 10)
-    optimizer = optimizers.SGD(0.01, learning_rate_multipliers=faster)
+    optimizer = optimizers.CoupledSGD(0.01, learning_rate_multipliers=faster)
     model.compile(optimizer, losses.ProxyAnchorLoss(scale=8.0))
     return (model,)
 
@@ -203,7 +203,7 @@ def memory(steps_per_execution=1):
     loss = losses.SupConLoss()
     parts = [LossPart(loss, "tightness"), LossPart(loss, "contrastive")]
     model.compile(
-        optimizers.Adam(0.01), loss, metrics=parts, steps_per_execution=steps_per_execution
+        optimizers.CoupledAdam(0.01), loss, metrics=parts, steps_per_execution=steps_per_execution
     )
     return (model,)
 
@@ -220,7 +220,7 @@ def chunks():
     outputs = {"embeddings": embedding.output, "logits": classifier.output}
     model = in_chunks(models.DistributedModel(classifier.input, outputs))
     both = {"embeddings": losses.SupConLoss(), "logits": losses.get("ce")}
-    model.compile(optimizers.SGD(0.1, global_clipnorm=1.0), both)
+    model.compile(optimizers.CoupledSGD(0.1, global_clipnorm=1.0), both)
     return model, batches().map(lambda x, ids: (x, dict.fromkeys(both, ids)))
 
 
@@ -352,7 +352,9 @@ REFUSED = {
     "accumulation_scaled": lambda: compiled(
         keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(**ACCUMULATING))
     ),
-    "accumulation_ours": lambda: fitted(compiled(optimizers.SGD(**ACCUMULATING), keras.Model)),
+    "accumulation_ours": lambda: fitted(
+        compiled(optimizers.CoupledSGD(**ACCUMULATING), keras.Model)
+    ),
     "accumulation_rankmi": lambda: small_rankmi().compile(
         "sgd", keras.optimizers.SGD(**ACCUMULATING)
     ),

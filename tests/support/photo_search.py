@@ -56,7 +56,7 @@ def write_photos(root, names):
 def plain_embeddings(made, output):
     """Return path -> normalized embedding from the plain command on `photos` and `model`."""
     words = [f"--saved_model={made / 'model'}", f"--images={made / 'photos'}"]
-    assert index_command(*words, f"--output={output}", "--batch_size=64") == 0
+    assert index_command(*words, f"--output_dir={output}", "--batch_size=64") == 0
     plain = np.load(output / "embeddings.npz")
     rows = plain["embeddings"] / np.linalg.norm(plain["embeddings"], axis=1, keepdims=True)
     return dict(zip(plain["paths"].tolist(), rows))
@@ -67,7 +67,7 @@ def make_index(folder, names=("a/0.png", "a/1.png", "b/c/2.bmp", "b/3.gif", "4.w
     photos = write_photos(folder / "photos", names)
     model = save_color_model(folder / "model")
     code = index_command(
-        f"--saved_model={model}", f"--images={photos}", f"--output={folder / 'index'}"
+        f"--saved_model={model}", f"--images={photos}", f"--output_dir={folder / 'index'}"
     )
     assert code == 0
     return folder / "index"

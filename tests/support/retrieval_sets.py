@@ -1,5 +1,6 @@
 """Retrieval by its definition, sets of embeddings for it, and the mark for tests with ScaNN."""
 
+import importlib.metadata
 import importlib.util
 
 import numpy as np
@@ -10,6 +11,18 @@ from keras_dml.retrieval import ExactIndex
 
 needs_scann = pytest.mark.skipif(
     importlib.util.find_spec("scann") is None, reason="ScaNN is not installed (Linux only)"
+)
+
+
+def _operations_load():
+    found = [importlib.util.find_spec(name) for name in ("scann", "tensorflow")]
+    return None not in found and importlib.metadata.version("tensorflow").startswith("2.20.")
+
+
+#: Whether a SavedModel can contain a tree.
+OPERATIONS_LOAD = _operations_load()
+needs_operations = pytest.mark.skipif(
+    not OPERATIONS_LOAD, reason="ScaNN's operations need TensorFlow 2.20"
 )
 
 

@@ -58,15 +58,14 @@ def small_commands(photos, run, folder):
     commands = {
         "run": [*training, "--loss=ce", "--dropout=0.5", "--output_dir={to}"],
         "compare": [f"--recipes={','.join(map(str, recipes))}", "--output_dir={to}"],
-        "index": [model, f"--images={photos}", "--output={to}", "--batch_size=3"],
+        "index": [model, f"--images={photos}", "--output_dir={to}", "--batch_size=3"],
         "evaluate": [model, *read, "--eval_batch_size=3", "--output_dir={to}"],
     }
     found = {name: SmallCommand(f"experiments.{name}", words) for name, words in commands.items()}
     words = ["--dataset=cub", "--data_dir={to}"]
     found["prepare"] = SmallCommand("experiments.prepare", words, _official(folder / "remote"))
-    for name, exported in FORMATS.items():
-        int8 = ["--int8"] if exported.int8 else []
-        words = [f"--run={run}", f"--format={name}", *int8, "--output_dir={to}/it"]
+    for name in FORMATS:
+        words = [f"--run={run}", f"--format={name}", "--output_dir={to}/it"]
         found[f"export {name}"] = SmallCommand("experiments.export", words)
     return found
 

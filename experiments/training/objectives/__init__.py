@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from experiments.options import RunOptions, loss_flags
+from experiments.options.declared import shown, value_of
 from experiments.options.errors import UsageError
-from experiments.options.help import shown
-from experiments.options.parsing import value_of
 from experiments.training.objectives.alternating import Alternating
 from experiments.training.objectives.base import Objective
 from experiments.training.objectives.classifier import (

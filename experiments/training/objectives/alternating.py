@@ -9,8 +9,13 @@ import numpy as np
 from keras import ops
 
 from experiments.evaluation.evaluators import EvaluatedRun, Evaluator, Finished, Start
-from experiments.evaluation.figures import Curves, Histograms, over_epochs
-from experiments.evaluation.pairs import BINS, rows_of_some_classes
+from experiments.evaluation.figures import (
+    BINS,
+    Curves,
+    Histograms,
+    over_epochs,
+    rows_of_some_classes,
+)
 from experiments.evaluation.result import Findings
 from experiments.options.loss_flags import STATISTICS, naming_flags
 from experiments.training.objectives.base import Objective

@@ -8,22 +8,24 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.evaluation.baselines import (
+    NativeBackbone,
+    PairSimilarities,
+    RawPixels,
+    UntrainedBackbone,
+)
 from experiments.evaluation.evaluators import (
     ClassMeanAccuracy,
     Evaluator,
     InformationScores,
     MeanDistance,
-    NativeBackbone,
-    PairSimilarities,
-    RawPixels,
     RetrievalScores,
-    UntrainedBackbone,
 )
 from experiments.evaluation.texts import text_transform
 from experiments.options import RunOptions
 from experiments.options import data as described
+from experiments.options.conversions import whole_numbers
 from experiments.options.errors import UsageError
-from experiments.options.values import whole_numbers
 from experiments.training.objectives.tracked import TrackedLosses
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models

@@ -13,7 +13,7 @@ from experiments.options import data as described
 from experiments.options.errors import UsageError
 from experiments.options.loss_flags import MEMORY, naming_flags
 from experiments.training.objectives.base import Objective, parts
-from keras_dml import losses, models
+from keras_dml import layers, losses, models
 from keras_dml.metrics import PositivesPerAnchor
 from pipelines import CatalogSampler, ImageTable, Split
 from pipelines.samplers import Sampler
@@ -90,7 +90,7 @@ class OverPairs(Objective):
                 f"boundaries must be 1, or {num_classes}, one for each training class, but got "
                 f"{boundaries}."
             )
-        return models.Boundary(None if boundaries == 1 else num_classes, name=name)(output)
+        return layers.Boundary(None if boundaries == 1 else num_classes, name=name)(output)
 
     def compile_arguments(self, total_steps: int) -> dict[str, Any]:
         """Return the loss, and its parts and the positives per anchor as metrics."""

@@ -1,14 +1,20 @@
 """Training with the cosines between embeddings and learned proxies of the classes."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import keras
 
 from experiments.evaluation.evaluators import ClassifierAccuracy, Evaluator
 from experiments.options.loss_flags import PROXIES, naming_flags
 from experiments.training.objectives.base import Objective
-from keras_dml import losses, models, optimizers
+from keras_dml import layers, models, optimizers
+
+# Arguments of a loss's head that differ from the defaults of `ProxyHead`, as in its paper.
+HEADS: dict[str, dict[str, Any]] = {
+    "soft_triple": {"centers": 10, "pooling": "soft", "temperature": 0.1},
+    "subcenter_arcface": {"centers": 3, "pooling": "max"},
+}
 
 
 class OverProxies(Objective):
@@ -17,11 +23,10 @@ class OverProxies(Objective):
     def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the embedding with the head of the loss, changed by the options."""
         options = self.options
-        loss = cast(type[losses.ProxyLoss], losses.LOSSES[options.loss])
-        given: dict[str, Any] = {**loss.head, **options.proxies}
+        given: dict[str, Any] = {**HEADS.get(options.loss, {}), **options.proxies}
         with naming_flags({name: f"{PROXIES}{name}" for name in options.proxies}):
             if options.proxies_merging is not None:
-                given["proxies_regularizer"] = models.CenterRegularizer(
+                given["proxies_regularizer"] = layers.CenterRegularizer(
                     given.get("centers", 1), options.proxies_merging
                 )
             cosines = models.proxy_model(embedding, num_classes, **given)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from scipy.special import logsumexp
 
 from experiments.evaluation.evaluators import (
-    Embeddings,
+    Arrays,
     EvaluatedRun,
     Evaluator,
     Findings,
     Finished,
 )
-from experiments.evaluation.tracked import tracked_figures
+from experiments.evaluation.figures import tracked_figures
+from experiments.evaluation.measurement import Measurement
 from experiments.options.errors import UsageError
 from experiments.options.loss_flags import loss_names, parsed_arguments
 from keras_dml import losses
@@ -67,9 +68,10 @@ class TrackedLosses(Evaluator):
         return ("training",)
 
     def measure(
-        self, run: EvaluatedRun, model: keras.Model, embeddings: Embeddings
-    ) -> Iterator[tuple[str, float]]:
-        """Yield the means over the batches, and the terms of Proposition 1 with "pce"."""
+        self, run: EvaluatedRun, model: keras.Model, embeddings: Arrays
+    ) -> list[Measurement]:
+        """Return the means over the batches, and the terms of Proposition 1 with "pce"."""
+        found: dict[str, float] = {}
         batches = [run.sampler(step) for step in range(_BATCHES)]
         z, labels = embeddings["training"], run.data.train.labels
         layer = model.get_layer("logits") if self.has_classifier else None
@@ -80,15 +82,13 @@ class TrackedLosses(Evaluator):
                 for rows in batches
             ]
             tightness, contrastive = np.mean(parts, axis=0)
-            yield f"track/{name}", tightness + contrastive
-            yield f"track/{name}_tightness", tightness
-            yield f"track/{name}_contrastive", contrastive
+            found[name] = tightness + contrastive
+            found |= {f"{name}_tightness": tightness, f"{name}_contrastive": contrastive}
         if "pce" in self.losses and layer is not None:
             theta = keras.ops.convert_to_numpy(layer.kernel).T
             terms = proposition_1(z[:_MOST_ROWS], labels[:_MOST_ROWS], theta)
-            for name, value in terms.items():
-                if math.isfinite(value):
-                    yield f"track/gap_{name}", value
+            found |= {f"gap_{key}": value for key, value in terms.items() if math.isfinite(value)}
+        return [Measurement(name, value, side="track") for name, value in found.items()]
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return the figures."""

@@ -21,7 +21,7 @@ def smooth_ranks(
     """
     order = ops.cast(ops.argsort(ops.cast(ops.logical_not(positive), "int32"), axis=-1), "int32")
     number = ops.sum(ops.cast(positive, "int32"), axis=-1)
-    similarities = once_differentiable(similarities, _ADVICE, _ADVICE)
+    similarities = once_differentiable(similarities, _ADVICE)
     among_positives, negatives_above = ops.unstack(_ranks(similarities, order, number, negative), 2)
     return among_positives, negatives_above, _present(order, number)
 

@@ -14,12 +14,10 @@ import pytest
 import tensorflow as tf
 from photo_search import write_photos
 
-from experiments.evaluation.embedding_file import EmbeddingFile
+from experiments.evaluation.embed import IdentifiedEmbedder, embed_table
+from experiments.evaluation.embedding_file import EmbeddingFile, UnreadableError, read_npz
 from experiments.evaluation.held_folder import held, held_beside, try_lock
-from experiments.evaluation.model_embeddings import embed_table
-from experiments.evaluation.npz_file import UnreadableError, read_npz
 from experiments.evaluation.saved_model import ImageEmbedder
-from experiments.evaluation.table_embedder import IdentifiedEmbedder
 from experiments.options.errors import RunError, UsageError
 from pipelines import ImageTable
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from retrieval_sets import needs_scann
 
-from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
-from experiments.evaluation.baselines import UNTRAINED_FILE as UNTRAINED
+from experiments.evaluation.baselines import RawPixels, UntrainedBackbone
 from experiments.evaluation.evaluators import (
     ClassifierAccuracy,
     ClassMeanAccuracy,
     Finished,
     MeanDistance,
-    RawPixels,
     RetrievalScores,
     Start,
-    UntrainedBackbone,
 )
+from experiments.evaluation.measurement import log_row
+from experiments.evaluation.result import RAW_PIXELS_FILE as RAW_PIXELS
+from experiments.evaluation.result import UNTRAINED_FILE as UNTRAINED
 from experiments.evaluation.result import Findings
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.training.run_folder import RunFolder
@@ -46,8 +46,8 @@ def closed():
 def test_accuracy_of_the_classifier_or_of_the_nearest_class_mean(closed):
     data, model, embeddings = closed
     run = SimpleNamespace(data=data)
-    assert dict(ClassifierAccuracy().measure(run, model, embeddings)) == {ACCURACY: 0.25}
-    assert dict(ClassMeanAccuracy().measure(run, None, embeddings)) == {ACCURACY: 0.75}
+    assert log_row(ClassifierAccuracy().measure(run, model, embeddings)) == {ACCURACY: 0.25}
+    assert log_row(ClassMeanAccuracy().measure(run, None, embeddings)) == {ACCURACY: 0.75}
     assert not ClassifierAccuracy().sides(data)
     assert ClassMeanAccuracy().sides(data) == ("training",)
 
@@ -80,16 +80,16 @@ def test_scores_equal_metrics_evaluate_with_and_without_a_gallery():
         assert set(RetrievalScores().sides(data)) == set(embeddings)
         others = {} if gallery is None else {"gallery": items, "gallery_labels": numbers}
         expected = metrics.evaluate(queries, labels, [1, 2], **others)
-        row = dict(RetrievalScores().measure(run, None, embeddings))
+        row = log_row(RetrievalScores().measure(run, None, embeddings))
         names = {f"test/recall@{k}/{name}" for k in (1, 2) for name in ("cosine", "l2")}
         assert set(row) == names | ({MAP_AT_R} if patience else set())
         for name, share in row.items():
             assert share == pytest.approx(expected[name.removeprefix("test/")])
         findings = RetrievalScores().finish(run, Finished(None, embeddings, [row], row))
-        assert findings.rows["embedding, l2"]["recall@2"] == row["test/recall@2/l2"]
-        found = findings.rows["embedding, cosine"]["map@r"]
-        assert found == pytest.approx(expected["map@r/cosine"])
-        assert findings.result["scores"]["nmi"] == pytest.approx(expected["nmi"])
+        found = log_row(findings.measurements)
+        assert found["test/recall@2/l2"] == row["test/recall@2/l2"]
+        for name in ("map@r/cosine", "nmi"):
+            assert found[f"test/{name}"] == pytest.approx(expected[name])
         assert findings.lines[0][0] == "NMI"
 
 
@@ -99,7 +99,7 @@ def test_scores_by_scann_have_certificates_after_each_epoch_and_at_the_end():
     data = Split(table([0, 1]), table([0, 1] * 3), catalog=table([1, 0], seed=2))
     run = run_on(data, neighbors="scann")
     embeddings = {"test": rng.normal(size=(6, 3)), "catalog": rng.normal(size=(2, 3))}
-    row = dict(RetrievalScores([2]).measure(run, None, embeddings))
+    row = log_row(RetrievalScores([2]).measure(run, None, embeddings))
     for key in ("recall@1/cosine", "recall@2/l2/first 2", "map@r/cosine"):
         low, exact, high = (row[f"test/{key}/{name}"]
                             for name in ("exact_low", "exact", "exact_high"))  # fmt: skip
@@ -113,7 +113,7 @@ def test_nearly_equal_embeddings_in_three_evaluations_warn_once(caplog):
     run.folder = SimpleNamespace(history=[{"epoch": 1}])  # of an earlier version
     spread, equal = rng.normal(size=(2, 6, 3)) + np.array([0, 1e3])[:, None, None]
     for embeddings, warned in zip([spread, *[equal] * 4, spread], (0, 0, 0, 1, 1, 1)):
-        row = dict(MeanDistance().measure(run, None, {"test": embeddings}))
+        row = log_row(MeanDistance().measure(run, None, {"test": embeddings}))
         run.folder.history.append(row)
         assert sum("embeddings are nearly equal" in text for text in caplog.messages) == warned
     distances = [row["test/mean_distance/cosine"] for row in run.folder.history[1:]]

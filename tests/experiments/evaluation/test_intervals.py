@@ -7,9 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.evaluation.baselines import best_baseline, distinct_baselines
-from experiments.evaluation.intervals import Interval, differences, mean_interval
-from experiments.evaluation.tables import write_table
+from experiments.evaluation.conclusions import (
+    Interval,
+    best_baseline,
+    differences,
+    distinct_baselines,
+    mean_interval,
+)
+from experiments.evaluation.measurement import find
+from experiments.evaluation.result import baselines_of, rows_of
+from experiments.evaluation.tables import MeanText, write_table
 
 
 @pytest.mark.parametrize("count", [2, 5, 30])
@@ -86,7 +93,7 @@ UNTRAINED = {
 @pytest.mark.parametrize(
     ("recall", "expected"),
     [
-        ({}, ("raw pixels", None)),
+        ({}, None),
         (PIXELS, ("raw pixels, l2", 0.4)),
         (PIXELS | UNTRAINED, ("untrained backbone, cosine", 0.97)),
         (
@@ -99,12 +106,13 @@ UNTRAINED = {
         ),
         (
             {"raw pixels, cosine": {"recall@1": math.nan}, "raw pixels, l2": {"recall@2": 0.5}},
-            ("raw pixels", None),
+            None,
         ),
     ],
 )
 def test_the_untrained_backbone_has_precedence_over_raw_pixels(recall, expected):
-    assert best_baseline(recall) == expected
+    found = best_baseline(rows_of(recall))
+    assert (found and (found.row, found.value)) == expected
 
 
 def result(share):
@@ -112,19 +120,24 @@ def result(share):
         "cosine": {"recall@1": share, "map@r": 0.5},
         "photo to catalog, cosine": {"recall@1": 0.25},
     }
-    return {"baselines": {"untrained backbone": rows}}
+    return baselines_of({"baselines": {"untrained backbone": rows}})
 
 
 def test_different_baselines_are_named_after_their_run():
     found = distinct_baselines({"first": result(0.97), "second": result(0.8), "3": result(0.8)})
     assert list(found) == ["untrained backbone (first)", "untrained backbone (second)"]
-    assert found["untrained backbone (second)"]["cosine"]["recall@1"] == 0.8
+    second = found["untrained backbone (second)"]
+    assert find(second, "recall", 1, "cosine", "untrained backbone").value == 0.8
     of_pixels, native = {"cosine": {"recall@1": 0.3}}, "untrained backbone at 224 px"
-    baselines = {"raw pixels": of_pixels, native: of_pixels}
-    assert list(distinct_baselines({"only": {"baselines": baselines}})) == [native, "raw pixels"]
+    baselines = baselines_of({"baselines": {"raw pixels": of_pixels, native: of_pixels}})
+    assert list(distinct_baselines({"only": baselines})) == [native, "raw pixels"]
 
 
-LINES = [["recipe", "R@1", "time, s"], ["cub_ce & co", "85.4 ± 0.6", "–"], ["50 %", "97.4", "3.0"]]
+LINES = [
+    ["recipe", "R@1", "time, s"],
+    ["cub_ce & co", MeanText("85.4", "0.6"), "–"],
+    ["50 %", "97.4", "3.0"],
+]
 
 
 def test_a_table_is_written_in_three_formats(tmp_path):

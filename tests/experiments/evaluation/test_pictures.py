@@ -9,8 +9,8 @@ from photo_search import picture, png
 from PIL import Image
 from synthetic_photographs import catalog, photographs
 
-from experiments.evaluation.picture_correlation import SIDE, best_cut, picture_correlations
-from experiments.evaluation.pictures import checked_picture, thumbnail
+from experiments.evaluation.audit import SIDE, best_cut, picture_correlations
+from experiments.pages.pictures import checked_picture, thumbnail
 
 
 def opened(source):

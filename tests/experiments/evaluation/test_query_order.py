@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation.pairs import (
+from experiments.evaluation.figures import (
     pair_rows,
     rows_of_some_classes,
     similarities,
     similarity_histograms,
 )
-from experiments.evaluation.query_order import (
+from experiments.pages.figures import svg
+from experiments.pages.query_order import (
     Answers,
     best_and_worst,
     choose_queries,
     class_recalls,
     margins,
 )
-from experiments.pages.figures import svg
 
 
 def some_answers(seed=0):

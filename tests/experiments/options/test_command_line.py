@@ -300,7 +300,7 @@ def test_a_process_that_ignores_interrupts_continues_to_ignore_them():
 
 CHILD = """
 import time
-from experiments.options.child import end_with_parent
+from experiments.options.child_process import end_with_parent
 end_with_parent()
 print("began", flush=True)
 time.sleep(60)
@@ -309,7 +309,7 @@ time.sleep(60)
 
 PARENT = f"""
 import subprocess, sys
-from experiments.options.child import child_environment
+from experiments.options.child_process import child_environment
 subprocess.run([sys.executable, "-c", {CHILD!r}], env=child_environment())
 """
 

@@ -1,15 +1,20 @@
 """Parsing of command lines and flag files into options."""
 
+import ast
 import dataclasses
 import pathlib
 
 import pytest
 from tiny_run import run_options as options
 
+from experiments import recipes
 from experiments.options import (
     Options,
+    RunOptions,
     UsageError,
     command_line_only_words,
+    command_words,
+    declarations,
     given_words,
     option,
     parse,
@@ -56,6 +61,8 @@ def test_each_kind_of_flag(tmp_path, monkeypatch):
     assert (given.number, given.maybe, given.recipe) == (0.25, False, "a")
     assert given.flagfile == ("a.flags",)
     assert given.on_command_line == {"maybe"} and given.given == {"number", "maybe"}
+    given = parse(Small, ["small", "--number=1", "--flagfile=a.flags"])  # the line wins
+    assert (given.number, given.maybe) == (1.0, True)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +116,53 @@ def test_a_flag_of_a_recipe_can_be_unset(tmp_path):
     assert "embedding_size" not in resolved(unset)
     assert given_words(unset, ["embedding_size"]) == ["--embedding_size=none"]
     assert options("--weights=none").weights == "none"  # "none" is a value of this flag
-    with pytest.raises(UsageError, match="epochs must be a whole number.*none"):
+    with pytest.raises(UsageError, match="epochs must be a positive integer.*none"):
         options("--epochs=none")
+
+
+def test_a_number_and_a_switch_can_be_unset():
+    unset = options("--learning_rate=0.5", "--ema=0.9", "--ema=none", "--frozen_batch_norm=none")
+    assert (unset.ema, unset.frozen_batch_norm) == (None, None)
+    assert unset.given == {"learning_rate", "ema", "frozen_batch_norm"}
+
+
+def test_the_values_of_repeated_flags_follow_those_of_the_flag_files(tmp_path):
+    (tmp_path / "a.flags").write_text("--many=x\n# a comment\n// another\n\n--many=y\n")
+    (tmp_path / "b.flags").write_text("--flagfile=a.flags\n--number=0.1\n")
+    line = ["--many=z", f"--flagfile={tmp_path / 'b.flags'}"]
+    given = parse(Small, ["small", *line])
+    assert (given.many, given.number, given.recipe) == (("x", "y", "z"), 0.1, "b")
+    assert given.on_command_line == {"many"} and given.given == {"many", "number"}
+
+
+def test_undefok_accepts_unknown_flags(tmp_path):
+    (tmp_path / "new.flags").write_text("--number=1\n--of_the_next_version=3\n")
+    words = [f"--flagfile={tmp_path / 'new.flags'}", "--another=2"]
+    given = parse(Small, ["small", *words, "--undefok=of_the_next_version,another"])
+    assert given.number == 1.0
+    with pytest.raises(UsageError, match="another=2"):
+        parse(Small, ["small", *words, "--undefok=of_the_next_version"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "lines"),
+    [
+        ("glyphs", "--dataset=glyphs --noflip --resize=36 --warmup_steps=50 --images_per_class=4"),
+        ("cub", "--crop_from=resized --crop_area=0.16,1 --weight_decay=0.0005 --flip --seed=0"),
+        ("glyphs_triplet", "--loss=triplet --triplets=semihard --feature_batch_norm --epochs=12"),
+    ],
+)
+def test_the_resolved_flags_of_recipes(recipe, lines):
+    assert set(lines.split()) <= set(resolved(options(f"--flagfile={recipe}.flags")).split())
+
+
+def test_the_shared_files_name_no_flag_of_one_command():
+    folder = pathlib.Path(command_words.__file__).parent
+    known = {*declarations(RunOptions), "index", "format", "to"} - set(declarations(Options))
+    for name in ("absl_flags", "command_words", "declared", "conversions"):
+        tree = ast.parse((folder / f"{name}.py").read_text())
+        words = {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant)}
+        assert not words & known
 
 
 def test_a_run_without_a_recipe_is_named_after_its_dataset():
@@ -131,3 +183,9 @@ def test_flag_files_cannot_set_command_line_only_flags(tmp_path):
     given = options(*words, f"--flagfile={file}")
     assert given.trust_code and given.import_modules == ("mine", "yours")
     assert sorted(command_line_only_words(given)) == sorted(words)
+
+
+def test_a_flag_file_of_more_than_a_megabyte_is_not_read(tmp_path):
+    (tmp_path / "large.flags").write_text("#" * 2**20 + "\n")
+    with pytest.raises(recipes.RecipeError, match=r"large.flags cannot be read.* more than 1 MB"):
+        options(f"--flagfile={tmp_path / 'large.flags'}")

@@ -4,10 +4,8 @@ import pytest
 import tiers
 from tiny_run import run_options as options
 
-from experiments.options import RunOptions, UsageError
-from experiments.options.help import help_text
+from experiments.options import RunOptions, UsageError, check_together, help_text
 from experiments.options.loss_flags import flags_of_losses, taken_by
-from experiments.options.together import check_together
 from keras_dml import losses
 
 CACHED = ["--cache_features", "--freeze_backbone"]
@@ -79,7 +77,7 @@ def test_the_help_describes_a_shared_flag_for_each_loss():
     for loss in losses.LOSSES:
         for argument in taken_by(loss).values():
             assert " ".join(argument.text.split()) in text
-    below = text.partition("--alpha= ")[2].partition(" --")[0]
+    below = text.partition("--alpha: ")[2].partition(" --")[0]
     assert "multi_similarity: α, above 0" in below and "rankmi: α > 0, the margin around" in below
 
 
@@ -89,7 +87,7 @@ def test_choices_are_refused_before_anything_is_built():
 
 
 def test_a_loss_name_is_registered_once():
-    from keras_dml.losses.base import register
+    from keras_dml.losses.registry import register
 
     register("triplet")(losses.TripletLoss)  # like a module reload
     with pytest.raises(ValueError, match="name must be new, but got 'triplet'.*TripletLoss"):

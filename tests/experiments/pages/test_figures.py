@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from experiments.evaluation.embedded_sets import EmbeddedSet
 from experiments.evaluation.figures import Curves, Means, Trials, over_epochs
-from experiments.evaluation.labeled_embeddings import EmbeddedSet
 from experiments.pages import embedding_map
 from experiments.pages.embedding_map import map_of, map_rows, places
 from experiments.pages.figures import svg, svgs

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import io
+import os
 import pathlib
 import re
 import shlex
@@ -17,8 +18,9 @@ from PIL import Image
 
 import keras_dml
 from experiments.evaluation.figures import Curves
-from experiments.evaluation.result import Result
-from experiments.evaluation.scores import score_table
+from experiments.evaluation.measurement import Measurement
+from experiments.evaluation.result import Result, rows_of
+from experiments.evaluation.score_table import score_text
 from experiments.options import RunOptions, parse
 from experiments.pages import report
 from experiments.pages.embedding_map import Map
@@ -73,13 +75,15 @@ HISTORY = [
 # A result with every part of a page.
 FULL = Result(
     title=NASTY,
-    rows={
-        "embedding, cosine": {"recall@1": 0.6, "recall@2": 0.71234},
-        "embedding, l2": {"recall@1": 0.5, "recall@2": 0.75},
-        "raw pixels, cosine": {"recall@1": 0.158, "recall@1000": 0.99},
-        "raw pixels, l2": {"recall@1000": 1.0},
-        "photo to catalog, l2": {"recall@1": 0.7},
-    },
+    measurements=rows_of(
+        {
+            "embedding, cosine": {"recall@1": 0.6, "recall@2": 0.71234},
+            "embedding, l2": {"recall@1": 0.5, "recall@2": 0.75},
+            "raw pixels, cosine": {"recall@1": 0.158, "recall@1000": 0.99},
+            "raw pixels, l2": {"recall@1000": 1.0},
+            "photo to catalog, l2": {"recall@1": 0.7},
+        }
+    ),
     summary=[("images per second", "1,014"), ("loss", NASTY)],
     history=HISTORY,
     best=HISTORY[2],
@@ -87,7 +91,7 @@ FULL = Result(
     reproduce="python -m x --a='<b>'",
     flags="--loss=multi_similarity\n--note=" + NASTY,
 )
-BARE = Result("bare", {"embedding, cosine": {"recall@1": 0.25}})
+BARE = Result("bare", [Measurement("recall", 0.25, 1, "cosine")])
 SHOWN = Shown(
     [
         Grid("Retrieval", [row(seed, f"class {seed}") for seed in range(3)]),
@@ -142,9 +146,9 @@ def test_given_text_is_escaped_everywhere(text, tmp_path):
     assert texts.count(ESCAPED) == 2 + 1 + 15 + 1
     assert any(piece.endswith("--note=" + ESCAPED) for piece in texts)
     assert any(ESCAPED in attributes["alt"] for attributes in attributes_of(text, "img"))
-    rows = BARE.rows | {NASTY: {}}
-    other = parsed(written(tmp_path, Result("bare", rows)))
-    assert ESCAPED in other.itertext() and ESCAPED in score_table(rows)
+    scores = [*BARE.measurements, Measurement("recall", 0.5, 1, "l2", part=NASTY)]
+    other = parsed(written(tmp_path, Result("bare", scores)))
+    assert f"{ESCAPED}, l2" in other.itertext() and ESCAPED in score_text(scores)
 
 
 def test_the_headline_the_summary_and_the_figures(text):
@@ -215,7 +219,7 @@ def test_the_report_does_not_depend_on_matplotlib_settings(text, tmp_path):
 
 def test_other_scores_follow_the_recall_columns(tmp_path):
     scores = {"map@r": 0.25, "recall@10": 0.9, "recall@1": 0.6, "r_precision": float("nan")}
-    rows = {"embedding, cosine": scores, "raw": {"recall@2": 0.7}}
+    rows = rows_of({"embedding, cosine": scores, "raw, l2": {"recall@2": 0.7}})
     curve = Curves({"mine": [(1, 2.0), (2, 1.0)]})
     result = Result("bare", rows, history=None, figures={"Mine": curve})
     text = written(tmp_path, result, Shown())
@@ -267,6 +271,17 @@ def test_pages_without_a_place_for_links_do_not_change(tmp_path):
         assert old.read_bytes() == content
     add_link(tmp_path / "none.html", old, "Old")
     assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_a_pipe_in_the_place_of_a_page_is_not_opened(tmp_path):
+    page, other = tmp_path / "page.html", tmp_path / "other.html"
+    os.mkfifo(page)
+    write_page(other, "Other")
+    add_link(page, other, "Other")
+    assert page.is_fifo()
+    write_page(page, "A page")
+    assert "A page" in page.read_text()
 
 
 OPTIONS = parse(RunOptions, ["run", "--dataset=glyphs", "--weights=none", "--data_dir=/of/mine"])

@@ -177,7 +177,9 @@ def test_a_killed_worker_is_restarted_and_the_run_is_bit_identical(whole, tmp_pa
 @pytest.mark.slow
 def test_a_mistake_stops_the_workers_with_one_line_and_no_retry(tmp_path):
     said = finish(start_run(tmp_path / "run", "--batch_size=25"), code=2)
-    last = said.splitlines()[-1]  # after the lines of Ray
+    last = said.splitlines()[-1]  # after those of TensorFlow's server
     assert last.startswith("error: batch_size must be a multiple of the 2 devices")
+    assert "Ray's logs: " in last
+    assert "Requesting resources" not in said
     assert "Traceback" not in said
     assert not (tmp_path / "run").exists()

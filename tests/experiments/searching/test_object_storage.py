@@ -52,7 +52,7 @@ def made(storage, tmp_path_factory):
 
 def command(made, output, images, to, *more):
     return index_command(
-        f"--saved_model={made / 'model'}", f"--images={images}", f"--output={output}",
+        f"--saved_model={made / 'model'}", f"--images={images}", f"--output_dir={output}",
         f"--to={to}", "--engine=ray", "--batch_size=16", "--workers=1", *more,
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ def found(capsys, address, *more):
 def test_search_and_its_server_read_from_a_store(index, kind, place_of, tmp_path, capsys):
     address = f"{kind}:{place_of(kind)}#photos"
     given = [f"--saved_model={index.parent / 'model'}", f"--images={index.parent / 'photos'}"]
-    assert index_command(*given, f"--output={tmp_path / 'index'}", f"--to={address}") == 0
+    assert index_command(*given, f"--output_dir={tmp_path / 'index'}", f"--to={address}") == 0
     assert f"{address}: 5 images: added 5, changed 0, removed 0\n" in capsys.readouterr().out
     query = tmp_path / "query.png"
     picture(3).save(query)

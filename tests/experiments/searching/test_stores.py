@@ -15,12 +15,17 @@ from experiments.searching.addresses import (
     Address,
     is_address,
     locked_store,
-    open_store,
     parsed_address,
 )
 from experiments.searching.gallery import StoreGallery
-from experiments.searching.index_folder import how_to_search
-from experiments.searching.store import StoreError, check_columns, item_id
+from experiments.searching.index_folder import how_to_search, opened_settings, write_settings
+from experiments.searching.store import (
+    StoreError,
+    check_columns,
+    check_store,
+    item_id,
+    open_store,
+)
 from keras_dml._common.extras import MissingExtraError
 from keras_dml.retrieval import ExactIndex
 
@@ -51,6 +56,25 @@ def test_messages_have_no_password(monkeypatch):
         store.description()
     line = how_to_search(store, "s3://KEY:secret@bucket")
     assert "--images=s3://…@bucket" in line and "secret" not in line
+
+
+def test_settings_and_stores_have_no_password(tmp_path):
+    address, model = "s3://KEY:secret@bucket/photos?session_token=secret", tmp_path / "model"
+    settings = opened_settings(tmp_path, model, "a", address)
+    assert "secret" not in (tmp_path / "settings.json").read_text()
+    # A version before 0.3 stored the password.
+    write_settings(tmp_path, {**settings, "images": address})
+    assert opened_settings(tmp_path, model, "a", address)["images"].startswith("s3://…@bucket/")
+    assert "secret" not in (tmp_path / "settings.json").read_text()
+    with pytest.raises(UsageError, match="images must be s3://…@bucket/photos"):
+        opened_settings(tmp_path, model, "a", "s3://KEY:secret@other")
+    store = stores.MemoryStore()
+    store.write(stores.description(images=settings["images"]), stores.rows())
+    check_store(store, stores.description().fingerprint, address, "cosine")
+    # In the name of a folder, the words are no password.
+    folder = str(tmp_path / "token=1")
+    (tmp_path / "new").mkdir()
+    assert opened_settings(tmp_path / "new", model, "a", folder)["images"] == folder
 
 
 def expected(rows, query, k, metric, allowed):

@@ -12,7 +12,7 @@ from batches import small_model
 from damage import damage as damage_a_file
 from trials import Tally, seeds
 
-from experiments.evaluation.baselines import RAW_PIXELS_FILE as RAW_PIXELS
+from experiments.evaluation.result import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.options.errors import UsageError
 from experiments.training.run_files import (
     BEST,
@@ -173,7 +173,7 @@ def test_changed_files_of_a_finished_run_are_named(tmp_path):
     result, log = read_finished(path)
     assert result["table"] == "t" and len(log) == 3 and kept_model(path) == path / BEST
     flip(path / LOG)
-    with pytest.raises(UsageError, match="metrics.jsonl is damaged"):
+    with pytest.raises(UsageError, match=f"metrics.jsonl is damaged.*or delete {path} and repeat"):
         read_finished(path)
     (path / BEST).write_text("another model")
     with pytest.raises(UsageError, match="best.keras is damaged.*--model="):
@@ -204,6 +204,17 @@ def test_a_folder_that_another_run_used_in_between_is_refused(kept, tmp_path):
     assert (path / FLAGS_FILE).read_text() == "--seed=0\n"
     # The refused run does not lock the folder, so that the first command can resume.
     RunFolder(path, "--seed=0\n").open().close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_a_pipe_with_the_name_of_a_new_version_is_removed(tmp_path):
+    path = begun(tmp_path / "run", 1).path
+    log = (path / LOG).read_text()
+    os.mkfifo(Manifest(path).staged(LOG))
+    os.mkfifo(Manifest(path).staged(FLAGS_FILE))
+    RunFolder(path, FLAGS).open().close()
+    assert (path / LOG).read_text() == log
+    assert not [each for each in path.iterdir() if each.is_fifo()]
 
 
 def test_a_folder_without_a_checkpoint_can_be_reused(tmp_path):

@@ -132,8 +132,8 @@ def test_a_run_is_exported_to_every_format(backend, photos, tmp_path):
     folder = tmp_path / "run"
     command = ["experiments.run", *TINY, "--loss=contrastive", f"--data_dir={photos}"]
     finish(start(backend, *command, f"--output_dir={folder}"))
-    packages = {"saved_model": "tensorflow", "onnx": "tf2onnx", "openvino": "nncf"}
-    packages["litert"] = "litert_converter"
+    packages = {"saved_model": "tensorflow", "onnx": "tf2onnx", "openvino": "openvino"}
+    packages["litert"] = "ai_edge_litert"
     for name, package in packages.items():
         if importlib.util.find_spec(package) is None:
             continue

@@ -23,6 +23,7 @@ from tiny_run import (
 from tiny_run import run_options as options
 
 from experiments.evaluation.evaluators import RetrievalScores
+from experiments.evaluation.measurement import Measurement
 from experiments.evaluation.scores import ACCURACY, MAP_AT_R
 from experiments.evaluation.scores import RECALL_AT_1 as RECALL
 from experiments.options import UsageError
@@ -70,7 +71,11 @@ def test_the_best_epoch_is_chosen_by_the_watched_score():
 @pytest.mark.slow
 def test_files_and_pages_belong_to_the_kept_epoch(photos, tmp_path, monkeypatch):
     scores = iter([0.9, 0.1])  # the first epoch is better
-    monkeypatch.setattr(RetrievalScores, "measure", lambda *_: [(RECALL, next(scores))])
+
+    def measure(*_):
+        return [Measurement("recall", next(scores), k=1, distance="cosine")]
+
+    monkeypatch.setattr(RetrievalScores, "measure", measure)
     folder = finished_run(tmp_path / "run", photos, "--keep=best_test")
     result = json.loads((folder / "result.json").read_text())
     assert (result["best_epoch"], result["keep"]) == (1, "best_test")

@@ -73,7 +73,7 @@ def test_values_of_a_recipe_within_the_bounds(tmp_path):
         ("learning_rate=0:1:log", "must have bounds above 0 for log"),
         ("learning_rate=0.1", "two different words or more"),
         ("learning_rate", "must be NAME=LOW:HIGH"),
-        ("ema=0:2", "ema must be a finite number .*of at most 1"),
+        ("ema=0:2", "ema must be a finite number .*1.0"),
         ("optimizer=adam,adam", "two different words"),
         ("optimizer=adam,addam", "optimizer must be one of "),
         ("train_classes=1:5", "not of the data or the evaluation"),
@@ -203,6 +203,11 @@ def test_models_of_the_folds_are_scored_separately_and_concatenated(tmp_path, mo
         assert found[name]["concatenated"] == pytest.approx(expected[key])
     monkeypatch.setattr(protocol, "run_module", pytest.fail)  # the evaluations are stored
     assert scores_on_test_classes(tmp_path, runs, FORWARDED) == found
+    file = runs[1] / "test" / "evaluation.npy"
+    for content in (file.read_bytes()[:200], b"", None):
+        file.unlink() if content is None else file.write_bytes(content)
+        with pytest.raises(UsageError, match=f"{file} is missing or damaged. Delete {file.parent}"):
+            scores_on_test_classes(tmp_path, runs, FORWARDED)
 
 
 def test_the_evaluation_of_a_trial_is_allowed_the_same_code_as_its_runs(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_dml import addons, losses, models, optimizers
+from keras_dml import addons, layers, losses, models, optimizers
 from keras_dml._common import checks
 from keras_dml._common.errors import ArgumentError
 from keras_dml.losses.rankmi import FixedStatistics
@@ -54,7 +54,7 @@ def numbers_of(make):
 
 EMBEDDING = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
 rankmi = functools.partial(models.RankMI, EMBEDDING)
-head = functools.partial(models.ProxyHead, num_classes=3)
+head = functools.partial(layers.ProxyHead, num_classes=3)
 chunks = functools.partial(models.CachedGradients, EMBEDDING)
 classifier = functools.partial(models.classifier_model, EMBEDDING, num_classes=3)
 backbone = functools.partial(models.build_backbone, "small_convnet", image_size=32)
@@ -62,14 +62,14 @@ warm_cosine = functools.partial(optimizers.WarmCosine, learning_rate=0.5, total_
 
 OPTIONAL = ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")
 OF_OPTIMIZERS = [
-    *(Number(optimizers.SGD, name, 0.25) for name in
+    *(Number(optimizers.CoupledSGD, name, 0.25) for name in
       ("learning_rate", "ema_momentum", "coupled_weight_decay", "momentum")),
-    *(Number(optimizers.SGD, name, 0.25, optional=True) for name in OPTIONAL),
-    *(Number(optimizers.SGD, name, 4, optional=True) for name in
+    *(Number(optimizers.CoupledSGD, name, 0.25, optional=True) for name in OPTIONAL),
+    *(Number(optimizers.CoupledSGD, name, 4, optional=True) for name in
       ("ema_overwrite_frequency", "gradient_accumulation_steps")),
-    *(Number(optimizers.Adam, name, 0.25) for name in ("beta_1", "beta_2", "epsilon")),
-    Number(optimizers.AdamW, "decoupled_weight_decay", 0.25),
-    *(Number(optimizers.RMSprop, name, 0.25) for name in ("rho", "momentum")),
+    *(Number(optimizers.CoupledAdam, name, 0.25) for name in ("beta_1", "beta_2", "epsilon")),
+    Number(optimizers.LayerwiseAdamW, "decoupled_weight_decay", 0.25),
+    *(Number(optimizers.CoupledRMSprop, name, 0.25) for name in ("rho", "momentum")),
 ]  # fmt: skip
 
 
@@ -121,13 +121,14 @@ INVALID = [
     (models.StatisticsNetwork, "zero_at", 0), (head, "num_classes", 1), (head, "centers", 0),
     (head, "pooling", "mean"), (head, "temperature", 0.0), (head, "dtype", "float16"),
     (head, "dtype", "mixed_bfloat16"), (chunks, "chunk_size", 0), (chunks, "chunk_size", 2.0),
-    (chunks, "chunk_size", True), (models.TokenLayout, "registers", -1),
-    (models.TokenLayout, "registers", 1.5), (models.GeneralizedMeanPooling, "p", 0),
-    (models.GeneralizedMeanPooling, "p", math.nan), (classifier, "num_classes", 1),
+    (chunks, "chunk_size", True), (layers.TokenLayout, "registers", -1),
+    (layers.TokenLayout, "registers", 1.5), (layers.GeneralizedMeanPooling, "p", 0),
+    (layers.GeneralizedMeanPooling, "p", math.nan), (classifier, "num_classes", 1),
     (classifier, "dropout", 1.0), (backbone, "image_size", 0), (backbone, "image_size", 2.5),
-    (backbone, "filters", (8, -1)), (optimizers.SGD, "coupled_weight_decay", -1e-4),
-    (optimizers.SGD, "weight_decay", 0.01),
-    (optimizers.SGD, "velocity", "pytorch"), (optimizers.Adam, "learning_rate_multipliers", 0.1),
+    (backbone, "filters", (8, -1)), (optimizers.CoupledSGD, "coupled_weight_decay", -1e-4),
+    (optimizers.CoupledSGD, "weight_decay", 0.01),
+    (optimizers.CoupledSGD, "velocity", "pytorch"),
+    (optimizers.CoupledAdam, "learning_rate_multipliers", 0.1),
     (warm_cosine, "learning_rate", 0.0), (warm_cosine, "total_steps", 0),
     (warm_cosine, "warmup_steps", 0),
 ]  # fmt: skip

@@ -11,6 +11,8 @@ ADDRESSES = [
     ("s3://KEY:SECRET@bucket/a@b.jpg", "s3://…@b.jpg"),
     ("postgresql://me:SECRET@/name?host=/run", "postgresql://…@/name?host=/run"),
     ("https://host/?api_key=SECRET&x=1&sslpassword=SECRET", "https://host/?api_key=…&x=1&sslpassword=…"),
+    ("s3://b?session_token=SECRET&region=x", "s3://b?session_token=…&region=x"),
+    ("https://host/?X-Amz-Signature=SECRET", "https://host/?X-Amz-Signature=…"),
     ("host=h password='SECRET \\' SECRET' user=me", "host=h password=… user=me"),
     ('"http://a:SECRET@b", "c@d"', '"http://…@b", "c@d"'),
     # Nothing to hide.

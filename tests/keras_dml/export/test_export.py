@@ -13,7 +13,7 @@ import tiers
 from batches import functional
 from image_files import encode, smooth
 from processes import run_python
-from retrieval_sets import needs_scann
+from retrieval_sets import OPERATIONS_LOAD, needs_operations
 
 from keras_dml.export import check_export, export_saved_model
 from keras_dml.metrics import verification
@@ -239,9 +239,9 @@ def test_the_check_draws_no_random_numbers():
     ("kind", "metric"),
     [
         ("exact", "l2"),
-        pytest.param("tree", "cosine", marks=needs_scann),
+        pytest.param("tree", "cosine", marks=needs_operations),
         pytest.param("exact", "cosine", marks=tiers.THOROUGH),
-        pytest.param("tree", "l2", marks=[needs_scann, *tiers.THOROUGH]),
+        pytest.param("tree", "l2", marks=[needs_operations, *tiers.THOROUGH]),
     ],
 )
 def test_search_in_a_saved_model_equals_the_index(kind, metric, tmp_path):
@@ -308,6 +308,7 @@ def test_moved_saved_models_work_in_a_process_without_this_package(tmp_path):
     indexes = {"exact": ExactIndex(z, "l2", [f"n{number}" for number in range(300)])}
     if scann_loads():
         indexes["brute"] = ScannIndex(z, "l2")  # needs no operation of ScaNN
+    if OPERATIONS_LOAD:
         indexes["tree"] = ScannIndex(z, tree=TreeAH(30, 3))
         assert indexes["tree"].parameters()["lift"]  # its embeddings have a long mean
     (tmp_path / "elsewhere").mkdir()

@@ -9,9 +9,10 @@ from keras import ops
 from loss_cases import CASES, each
 
 from keras_dml import losses
-from keras_dml._pairwise.pairs import normalize, safe_sqrt, squared_distances
+from keras_dml._pairwise.close_pairs import squared_distances
+from keras_dml._pairwise.pairs import normalize, safe_sqrt
+from keras_dml.layers import UnitLength
 from keras_dml.losses import Pairs
-from keras_dml.models import UnitLength
 
 pytestmark = pytest.mark.any_backend
 

@@ -14,7 +14,7 @@ from peers.goldens import (
     SMOOTH_AP,
 )
 
-from keras_dml import losses, models
+from keras_dml import layers, losses
 from keras_dml._pairwise.negatives import distance_weighted
 from keras_dml._pairwise.pairs import Pairs, normalize, safe_sqrt
 
@@ -65,7 +65,7 @@ def test_value_and_gradients_at_embeddings_and_proxies_match_the_peer(case, batc
     ids, z = GOLDENS[f"inputs/{batch}/ids"], GOLDENS[f"inputs/{batch}/z"]
     arguments, centers, pooling = PROXY_CASES[case]
     proxies = GOLDENS[f"inputs/{batch}/proxies/{centers}"]
-    head = models.ProxyHead(
+    head = layers.ProxyHead(
         len(proxies) // centers, centers=centers, pooling=pooling, dtype="float64"
     )
     head.build(z.shape)

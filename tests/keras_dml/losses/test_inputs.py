@@ -302,3 +302,48 @@ def test_an_eager_batch_without_positives_warns():
         # The positives are the other set.
         loss.between(np.arange(8), Z, np.arange(8), Z)
         losses.ArcFaceLoss()(np.arange(4), np.eye(4, dtype="float32"))
+    # Also after batches with positives: a loss has no state.
+    with pytest.warns(UserWarning, match="A batch had no two images of a class"):
+        loss(np.arange(8), Z)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "ce", "norm_softmax"])
+def test_a_call_checks_its_labels_once(name, monkeypatch):
+    loss, calls = losses.get(name), []
+    check = loss.checked_labels
+    monkeypatch.setattr(loss, "checked_labels", lambda labels: calls.append(1) or check(labels))
+    loss([0, 0, 1, 1], np.eye(4, dtype="float32"))
+    assert len(calls) == 1
+
+
+def test_losses_are_found_by_the_names_that_keras_users_type():
+    assert type(losses.get("TripletLoss", margin=0.3)) is losses.TripletLoss
+    assert losses.get({"class_name": "TripletLoss", "config": {"margin": 0.3}}).margin == 0.3
+    serialized = keras.losses.serialize(losses.TripletLoss(margin=0.3))
+    assert losses.get(serialized).margin == 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("InfoNCE", "NTXentLoss"),
+        ("SigLIPLoss", "PairwiseSigmoidLoss"),
+        ("CLIPLoss", "NTXentLoss"),
+        ("TripletMarginLoss", "TripletLoss"),
+        ("NCALoss", "SNCALoss"),
+        ("SoftmaxLoss", "CrossEntropyLoss"),
+    ],
+)
+def test_names_of_other_libraries_are_answered_with_ours(name, ours):
+    with pytest.raises(AttributeError, match=f"Did you mean {ours}"):
+        getattr(losses, name)
+
+
+def test_gamma_is_the_scale_of_the_circle_loss_as_in_keras():
+    random = np.random.default_rng(0)
+    ids, z = np.arange(16) // 4, random.normal(size=(16, 8)).astype("float32")
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    ours = losses.CircleLoss(margin=0.4, gamma=8.0)
+    theirs = keras.losses.Circle(gamma=8.0, margin=0.4)
+    np.testing.assert_allclose(float(ours(ids, z)), float(theirs(ids, z)), rtol=1e-5)
+    assert ours.get_config()["scale"] == 8.0 and "gamma" not in ours.get_config()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from backend import parts, value_and_gradient
 
-from keras_dml import losses, models
+from keras_dml import layers, losses
 
 pytestmark = pytest.mark.any_backend
 
@@ -53,7 +53,7 @@ CASES = [
 def test_parts_and_value(name, arguments, of_head, tightness, contrastive, value):
     given = Z
     if of_head is not None:
-        head = models.ProxyHead(3, dtype="float64", **of_head)
+        head = layers.ProxyHead(3, dtype="float64", **of_head)
         head.build((None, 3))
         head.set_weights([np.array(PROXIES if head.centers == 1 else TWO_CENTERS)])
         given = keras.ops.convert_to_numpy(head(Z))
@@ -64,7 +64,7 @@ def test_parts_and_value(name, arguments, of_head, tightness, contrastive, value
 
 
 def test_the_regularizer_of_centers():
-    regularizer = models.CenterRegularizer(2)
+    regularizer = layers.CenterRegularizer(2)
     proxies = keras.ops.convert_to_tensor(np.array(TWO_CENTERS))
     assert float(regularizer(proxies)) == pytest.approx(0.086188, abs=1e-6)
 

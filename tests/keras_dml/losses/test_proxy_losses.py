@@ -9,7 +9,7 @@ from backend import compiled, value_and_gradient
 from batches import batch
 from sklearn.metrics.pairwise import cosine_similarity
 
-from keras_dml import losses, models
+from keras_dml import losses
 
 pytestmark = pytest.mark.any_backend
 
@@ -98,9 +98,3 @@ def test_proxy_anchor_of_a_single_class_batch_only_pushes_from_the_other_proxy()
     push = np.asarray(losses.ProxyAnchorLoss(2.0, margin=0.1).parts(np.zeros(4, int), c)[1])
     expected = np.log(1 + 4 * math.exp(2.0 * (-0.3 + 0.1))) / 2  # from the other class's proxy
     np.testing.assert_allclose(push, expected, rtol=1e-5)
-
-
-def test_a_head_accepts_the_arguments_that_the_losses_name():
-    for name in OF_COSINES:
-        head = models.ProxyHead(3, **losses.LOSSES[name].head)
-        assert head(np.ones((2, 4), "float32")).shape == (2, 3)

@@ -8,10 +8,12 @@ import pytest
 import tiers
 from retrieval_sets import awkward_set, clusters, needs_scann
 
-from keras_dml import retrieval
+from keras_dml import relations, retrieval
 from keras_dml.callbacks import RetrievalEvaluation
 from keras_dml.metrics import evaluate
-from keras_dml.metrics.approximate import approximate_scores, takes_scann
+from keras_dml.metrics.neighbors import engine_of
+from keras_dml.metrics.retrieval_scores import approximate_scores
+from keras_dml.retrieval import METRICS
 
 
 @needs_scann
@@ -80,12 +82,52 @@ def test_wilsons_interval_of_a_certificate():
 
 
 @needs_scann
-def test_scann_is_the_default_from_200_000_images_on():
+def test_the_engine_is_scann_and_its_tree_from_200_000_images_on():
     many = np.zeros((200_000, 1), "float32")
-    assert takes_scann("auto", many) and not takes_scann("auto", many[1:])
-    assert not takes_scann("exact", many) and takes_scann("scann", many[:5])
+    assert engine_of("auto", many) == "scann_tree" and engine_of("auto", many[1:]) == "scann"
+    assert engine_of("exact", many) == "numpy" and engine_of("scann", many[:5]) == "scann_tree"
     # A few queries in a large gallery do not need a tree.
-    assert not takes_scann("auto", many[:1_000], many)
+    assert engine_of("auto", many[:1_000], many) == "scann"
+
+
+@needs_scann
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kind", ["own", "gallery", "grid", "tags", "far"])
+def test_scann_and_numpy_give_the_same_numbers(kind, metric):
+    generator = np.random.default_rng(1)
+    z, labels = awkward_set()
+    options = {"clustering": False, "metric": metric}
+    most = len(z) - 1
+    if kind == "gallery":
+        options |= {"gallery": z[30:], "gallery_labels": labels[30:]}
+        z, labels, most = z[:30], labels[:30], 50
+    elif kind == "grid":  # mostly ties
+        z = generator.integers(-1, 2, size=(80, 2))
+    elif kind == "tags":
+        labels = generator.integers(0, 2, size=(80, 3))
+        labels[~labels.any(axis=1), 0] = 1
+        options["relation"] = relations.SharesLabel()
+    elif kind == "far":  # float32 products cannot tell these rows apart
+        z = z * 1e-4 + 100
+    # R@K by a search and by counting
+    for ks in (range(1, min(most, 60)), [1, most]):
+        found, twin = (evaluate(z, labels, ks, neighbors=n, **options) for n in ("auto", "exact"))
+        assert found == twin
+
+
+def test_the_exact_search_is_without_scann(monkeypatch):
+    def fails(*args, **more):
+        raise AssertionError("ScaNN searches")
+
+    monkeypatch.setattr(retrieval.ScannIndex, "__init__", fails)
+    z, labels = awkward_set()
+    assert evaluate(z, labels, [1, 79], clustering=False, neighbors="exact")["map@r/l2"] > 0
+    tags = np.eye(12)[labels % 12]
+    found = evaluate(z, tags, [1], relation=relations.SharesLabel(), neighbors="exact")
+    assert found["ndcg@10/cosine"] > 0
+    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])
+    callback = RetrievalEvaluation((z, labels), embedding_model=model, neighbors="exact")
+    assert callback.evaluate()["val_map@r"] > 0
 
 
 def test_without_scann_the_search_is_exact_and_its_time_is_logged_first(monkeypatch, caplog):

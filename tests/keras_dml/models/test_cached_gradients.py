@@ -8,7 +8,7 @@ import tiers
 from batches import functional
 from processes import difference
 
-from keras_dml import losses, models, optimizers
+from keras_dml import layers, losses, models, optimizers
 from keras_dml.metrics import LossPart
 
 BATCH, STEPS, CLASSES = 12, 2, 4
@@ -60,7 +60,7 @@ def check_equal(plain, chunked, tolerance=1e-5):
 @pytest.mark.any_backend
 @tiers.parametrize("chunk_size", [1, 5, 16], [5])
 def test_weights_equal_the_whole_batch_even_with_dropout(chunk_size):
-    plain, chunked = (embedding(models.GlobalBatchDropout(0.4, seed=5)) for _ in range(2))
+    plain, chunked = (embedding(layers.GlobalBatchDropout(0.4, seed=5)) for _ in range(2))
     check_equal(fitted(plain), fitted(models.CachedGradients(chunked, chunk_size)))
 
 
@@ -87,18 +87,18 @@ def test_random_layers_draw_the_same_in_both_passes():
 
 
 def proxies():
-    merging = models.CenterRegularizer(2)
+    merging = layers.CenterRegularizer(2)
     return models.proxy_model(embedding(), CLASSES, 2, "soft", proxies_regularizer=merging)
 
 
 def with_faster_proxies(model):
     faster = optimizers.multipliers(model.get_layer("proxy_head"), 10)
-    return optimizers.SGD(0.01, learning_rate_multipliers=faster)
+    return optimizers.CoupledSGD(0.01, learning_rate_multipliers=faster)
 
 
 def two_outputs():
     base = embedding()
-    head = models.ProxyHead(CLASSES)
+    head = layers.ProxyHead(CLASSES)
     return keras.Model(base.input, {"embeddings": base.output, "cosines": head(base.output)})
 
 
@@ -119,7 +119,7 @@ TRAININGS = {
     "a smaller last batch": (embedding, {"number": 22}),  # batches of 12 and 10
     "proxies": (proxies, {"loss": losses.SoftTripleLoss(), "optimizer": with_faster_proxies}),
     "memory": (embedding, {"loss": losses.SupConLoss(), "around": remembering}),
-    "frozen statistics": (lambda: embedding(models.FrozenStatisticsBatchNormalization()), {}),
+    "frozen statistics": (lambda: embedding(layers.FrozenStatisticsBatchNormalization()), {}),
     "mixed precision": (lambda: embedding(policy="mixed_float16"), {"optimizer": scaled}),
     "two outputs": (two_outputs, {
         "loss": BOTH, "ids": dict.fromkeys(BOTH, IDS), "run_eagerly": True,

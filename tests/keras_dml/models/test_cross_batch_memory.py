@@ -7,7 +7,7 @@ from batches import batch, functional
 from loss_cases import CASES, each
 from peers.goldens import FILE, LEARNING_CASES, MEMORY, MEMORY_CASES
 
-from keras_dml import losses, models
+from keras_dml import layers, losses, models
 from keras_dml.metrics import LossPart
 
 # The six points of the worked examples, and a second batch.
@@ -147,7 +147,7 @@ def test_prefixes_are_compared_with_prefixes_in_the_memory():
 
 
 def test_learned_boundaries_come_from_the_anchors():
-    model = functional((3,), untouched().call, models.Boundary())
+    model = functional((3,), untouched().call, layers.Boundary())
     loss = losses.MarginLoss(boundaries=1, sampling="all")
     memory = remembering(model, loss, 6)
     assert memory.memory.shape == (6, 4)

@@ -69,6 +69,48 @@ def test_a_learned_scale_multiplies_the_similarities_and_stays_below_100():
     assert float(model.factor()) <= 100.001
 
 
+def sigmoid_loss(queries, candidates, t, b):
+    """Equation 1 of Zhai et al. 2023, as two loops, and its derivatives by log t and b."""
+    value = slope_of_t = slope_of_b = 0.0
+    for i, query in enumerate(unit(queries)):
+        for j, candidate in enumerate(unit(candidates)):
+            z = 1 if i == j else -1
+            cosine = float(query @ candidate)
+            error = 1 / (1 + np.exp(z * (t * cosine + b)))  # 1 − σ(z logit)
+            value -= np.log(1 - error) / len(queries)
+            slope_of_t -= z * error * t * cosine / len(queries)
+            slope_of_b -= z * error / len(queries)
+    return value, slope_of_t, slope_of_b
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_learned_scale_and_bias_give_the_loss_of_siglip_and_its_gradient(symmetric):
+    model, rate = dual(scale=10.0, bias=-10.0, symmetric=symmetric), 0.05
+    assert float(model.factor()) == pytest.approx(10.0, rel=1e-6)
+    assert float(model.offset()) == -10.0
+    value, slope_of_t, slope_of_b = sigmoid_loss(*encoded(model), 10.0, -10.0)
+    loss = losses.PairwiseSigmoidLoss(scale=1.0, bias=0.0)
+    assert fitted(model, steps=1, loss=loss) == pytest.approx(value, rel=1e-5)
+    moved = np.log(float(model.factor())) - np.log(10.0)
+    assert moved == pytest.approx(-rate * slope_of_t, rel=1e-3)
+    assert float(model.offset()) + 10.0 == pytest.approx(-rate * slope_of_b, rel=1e-3)
+
+
+def test_a_bias_without_a_scale_is_added_before_the_factor_of_the_loss():
+    model = dual(bias=-3.0)
+    value, *_ = sigmoid_loss(*encoded(model), 7.0, 7.0 * -3.0 + 18.0)
+    loss = losses.PairwiseSigmoidLoss(scale=7.0, bias=18.0)
+    assert fitted(model, steps=1, loss=loss) == pytest.approx(value, rel=1e-5)
+    assert model.factor() is None and dual().offset() is None
+
+
+def test_a_configuration_from_before_the_bias():
+    config = dual(scale=2.0).get_config()
+    assert config.pop("bias") is None
+    again = models.DualEncoder.from_config(keras.saving.serialize_keras_object(config))
+    assert again.offset() is None and float(again.factor()) == pytest.approx(2.0)
+
+
 def test_with_labels_another_photograph_of_the_product_is_no_negative():
     model = dual()
     queries, candidates = encoded(model)
@@ -94,7 +136,7 @@ def test_candidates_have_their_own_labels_and_number():
     ids=["rows", "ids"],
 )
 def test_chunks_give_the_weights_of_the_whole_batch(loss, labels):
-    whole, chunked = dual(scale=3.0), dual(scale=3.0)
+    whole, chunked = dual(scale=3.0, bias=-1.0), dual(scale=3.0, bias=-1.0)
     first = fitted(whole, labels, loss)
     second = fitted(models.CachedGradients(chunked, chunk_size=5), labels, loss)
     assert second == pytest.approx(first, rel=1e-5)
@@ -112,13 +154,16 @@ def test_regularizers_count_once():
 @pytest.mark.parametrize("same", [True, False])
 def test_saved_and_loaded(same, tmp_path):
     shared = encoder(6, 1)
-    model = models.DualEncoder(shared, shared if same else encoder(6, 2), scale=2.0)
+    other = shared if same else encoder(6, 2)
+    model = models.DualEncoder(shared, other, scale=2.0, bias=-2.0)
     fitted(model, x=(QUERIES, QUERIES + 0.1))
     model.save(tmp_path / "dual.keras")
     again = keras.saving.load_model(tmp_path / "dual.keras")
     assert (again.query_encoder is again.candidate_encoder) == same
     np.testing.assert_allclose(again.encode_queries(QUERIES), model.encode_queries(QUERIES))
     np.testing.assert_allclose(float(again.factor()), float(model.factor()))
+    np.testing.assert_allclose(float(again.offset()), float(model.offset()))
+    assert again.bias == -2.0
     assert again.optimizer is not None and again.loss.temperature == 0.2
 
 
@@ -129,6 +174,10 @@ MISTAKES = {
     ),
     "not a model": (lambda: models.DualEncoder(encoder(6, 1), "resnet50"), "candidate_encoder"),
     "scale": (lambda: dual(scale=200.0), "scale must be at most 100"),
+    "bias": (lambda: dual(bias=float("nan")), "bias must be"),
+    "bias of distances": (
+        lambda: fitted(dual(bias=1.0), loss=losses.TripletLoss()), "bias must be None for a loss",
+    ),
     "loss by name": (lambda: dual().compile("adam", "nt_xent"), "loss must be a loss object"),
     "loss of classes": (
         lambda: dual().compile("adam", losses.CrossEntropyLoss()), "anchors only with candidates",

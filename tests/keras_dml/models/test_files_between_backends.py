@@ -15,7 +15,6 @@ from keras_dml import losses, models
 BACKENDS = [
     name for name in ("tensorflow", "jax", "torch") if importlib.util.find_spec(name) is not None
 ]
-SAVED = [kind for kind in KINDS if kind != "similarity"]  # Keras' load_model does not load it
 TORCH = "keras.src.backend.torch.optimizers.torch_adam"
 
 
@@ -77,11 +76,11 @@ def check(folder, cases):
     reason="needs all backends, in the gate's environment with PyTorch",
 )
 def test_training_continues_between_every_pair_of_backends(tmp_path):
-    of_kinds = [f"{kind}:adam" for kind in SAVED]
+    of_kinds = [f"{kind}:adam" for kind in KINDS]
     check(tmp_path, [*of_kinds, "distributed:sgd", "distributed:scaled", "distributed:ours"])
 
 
 @tiers.thorough
 @pytest.mark.any_backend
 def test_every_kind_and_optimizer_continues_between_every_pair_of_backends(tmp_path):
-    check(tmp_path, [f"{kind}:{optimizer}" for kind in SAVED for optimizer in OPTIMIZERS])
+    check(tmp_path, [f"{kind}:{optimizer}" for kind in KINDS for optimizer in OPTIMIZERS])

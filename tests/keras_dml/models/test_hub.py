@@ -12,7 +12,7 @@ import tiers
 from batches import images
 from hub_presets import OFFSET, SCALE, SIZE, preset
 
-from keras_dml import models
+from keras_dml import layers, models
 from keras_dml._backend.cloning import all_layers
 from keras_dml.export.float32 import float32_copy
 
@@ -48,9 +48,8 @@ def test_images_in_0_to_255_are_scaled_for_the_backbone(kind, made):
     found = ours(images(SIZE), training=False).numpy()
     assert ours.input_shape == (None, SIZE, SIZE, 3) and expected.std() > 0.01
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    layers = all_layers(ours)
-    norms = {type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)}
-    assert norms == ({models.FrozenStatisticsBatchNormalization} if kind == "resnet" else set())
+    norms = {type(x) for x in all_layers(ours) if isinstance(x, keras.layers.BatchNormalization)}
+    assert norms == ({layers.FrozenStatisticsBatchNormalization} if kind == "resnet" else set())
 
 
 @pytest.mark.slow

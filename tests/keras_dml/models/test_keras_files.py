@@ -10,7 +10,7 @@ import pytest
 import tiers
 from batches import functional, images
 
-from keras_dml import models
+from keras_dml import layers, models
 from keras_dml._backend.cloning import all_layers
 from keras_dml._common.extras import MissingExtraError
 from keras_dml.export import check_export
@@ -130,11 +130,11 @@ def test_a_saved_model_becomes_a_backbone_that_can_be_saved_copied_and_exported(
 def test_statistics_are_frozen_by_default(tmp_path):
     path = saved(nested(), tmp_path)
     for asked, expected in (
-        (None, models.FrozenStatisticsBatchNormalization),
+        (None, layers.FrozenStatisticsBatchNormalization),
         (False, keras.layers.BatchNormalization),
     ):
-        layers = all_layers(models.build_backbone(path, 16, frozen_batch_norm=asked))
-        norms = [type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+        every = all_layers(models.build_backbone(path, 16, frozen_batch_norm=asked))
+        norms = [type(x) for x in every if isinstance(x, keras.layers.BatchNormalization)]
         assert norms == [expected] * 2
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from batches import functional, images
 
-from keras_dml import models
+from keras_dml import layers, models
 from keras_dml._common.errors import ArgumentError
 
 SIZE = 64  # image size for keras.applications models
@@ -127,7 +127,7 @@ def test_weights_of_a_backbone_are_restored_with_any_batch_norm(
     assert not [w for w in recwarn if "Skipping" in str(w.message)]
     for backbone, expected in ((saved, frozen_in_file is True), (loaded, frozen is not False)):
         are_frozen = {
-            isinstance(layer, models.FrozenStatisticsBatchNormalization)
+            isinstance(layer, layers.FrozenStatisticsBatchNormalization)
             for layer in batch_norms(backbone)
         }
         assert are_frozen == {expected}

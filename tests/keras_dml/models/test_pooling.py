@@ -6,7 +6,7 @@ import pytest
 import tiers
 from batches import functional
 
-from keras_dml import models
+from keras_dml import layers, models
 from keras_dml.export.float32 import float32_copy
 from tests.support.backend import compiled, value_and_gradient
 
@@ -23,7 +23,7 @@ def of_maps(values, pooling, **arguments):
 
 
 def of_tokens(values, pooling, *layout, **arguments):
-    backbone = functional(values.shape[1:], models.TokenLayout(*layout))
+    backbone = functional(values.shape[1:], layers.TokenLayout(*layout))
     return models.embedding_model(backbone, pooling=pooling, **arguments)
 
 
@@ -75,7 +75,7 @@ def test_tokens_without_a_layout():
 
 
 def test_the_layout_is_found_in_nested_and_loaded_models(tmp_path):
-    inner = functional((8, C), models.TokenLayout(True, 2), name="inner")
+    inner = functional((8, C), layers.TokenLayout(True, 2), name="inner")
     functional((8, C), inner).save(tmp_path / "tokens.keras")
     backbone = keras.saving.load_model(tmp_path / "tokens.keras")
     values = maps((2, 8, C))
@@ -83,7 +83,7 @@ def test_the_layout_is_found_in_nested_and_loaded_models(tmp_path):
     np.testing.assert_allclose(found, values[:, 3:].mean(axis=1), rtol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", list(models.POOLINGS))
+@pytest.mark.parametrize("pooling", list(layers.POOLINGS))
 def test_every_pooling_is_saved_and_copied(pooling, tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     values = maps((2, 9, C))
@@ -124,7 +124,7 @@ def test_gem_of_sparse_maps_and_dead_channels_matches_a_float64_oracle(p, dtype)
     x[2, :, :, 2] *= 1e10
     if p < 1:
         x[2, 0, 0, 3] = 1e-6
-    layer = models.GeneralizedMeanPooling(p=p, dtype=dtype)
+    layer = layers.GeneralizedMeanPooling(p=p, dtype=dtype)
     layer.build(x.shape)
     scales = np.asarray([1, 1e10, 1e-10, 1, 1], dtype)
 
@@ -154,7 +154,7 @@ def test_a_dead_channel_does_not_destroy_a_model_with_gem():
     model = functional(
         (4, 4, 3),
         keras.layers.Conv2D(C, 1, activation="relu", bias_initializer="ones"),
-        models.GeneralizedMeanPooling(p=8.0),
+        layers.GeneralizedMeanPooling(p=8.0),
         keras.layers.Dense(2, dtype="float32"),
     )
     model.layers[1].bias[0].assign(-100.0)
@@ -165,7 +165,7 @@ def test_a_dead_channel_does_not_destroy_a_model_with_gem():
 
 @pytest.mark.any_backend
 def test_an_exponent_that_training_makes_negative_leaves_gem_finite():
-    layer = models.GeneralizedMeanPooling()
+    layer = layers.GeneralizedMeanPooling()
     layer.build((2, 3, 4, C))
     layer.p.assign(-0.5)
     assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.stop_gradient(layer(maps())))).all()

@@ -6,7 +6,7 @@ import pytest
 from batches import batch, functional
 from scipy import special
 
-from keras_dml import losses, models
+from keras_dml import layers, losses, models
 
 
 def embedding():
@@ -22,7 +22,7 @@ def unit(x):
 @pytest.mark.parametrize("centers", [1, 3])
 @pytest.mark.parametrize("pooling", ["max", "soft"])
 def test_cosines_match_the_formula(centers, pooling):
-    head = models.ProxyHead(5, centers=centers, pooling=pooling, temperature=0.3, dtype="float64")
+    head = layers.ProxyHead(5, centers=centers, pooling=pooling, temperature=0.3, dtype="float64")
     z = np.random.default_rng(0).normal(size=(7, 6)) * 3
     cosines = np.asarray(head(z))
     assert head.proxies.shape == (5 * centers, 6)
@@ -33,7 +33,7 @@ def test_cosines_match_the_formula(centers, pooling):
 
 
 def test_zero_and_huge_embeddings():
-    head = models.ProxyHead(3)
+    head = layers.ProxyHead(3)
     z = np.zeros((3, 4), "float32")
     z[1], z[2] = 1e30, 1e-30
     cosines = np.asarray(head(z))
@@ -44,7 +44,7 @@ def test_zero_and_huge_embeddings():
 
 def test_proxies_start_at_a_length_of_about_one():
     keras.utils.set_random_seed(0)
-    head = models.ProxyHead(500, centers=2)
+    head = layers.ProxyHead(500, centers=2)
     head.build((None, 64))
     lengths = np.linalg.norm(np.asarray(head.proxies), axis=1)
     assert np.mean(lengths) == pytest.approx(1.0, abs=0.02)
@@ -52,7 +52,7 @@ def test_proxies_start_at_a_length_of_about_one():
 
 def test_the_regularizer_is_part_of_the_loss_and_merges_centers():
     ids, x = batch(seed=5, sizes=(20, 10, 15, 19), dimensions=8)
-    regularizer = models.CenterRegularizer(3, weight=0.5)
+    regularizer = layers.CenterRegularizer(3, weight=0.5)
     model = models.proxy_model(embedding(), 4, 3, "soft", proxies_regularizer=regularizer)
     model.compile(keras.optimizers.SGD(0.0), losses.SoftTripleLoss())
     logged = model.train_on_batch(x, ids)
@@ -65,11 +65,11 @@ def test_the_regularizer_is_part_of_the_loss_and_merges_centers():
     assert float(regularizer(keras.ops.convert_to_tensor(together))) == pytest.approx(
         0.5 * np.sqrt(1e-5) / 2, rel=0.03
     )
-    assert float(models.CenterRegularizer(1)(keras.ops.ones((3, 4)))) == 0.0
+    assert float(layers.CenterRegularizer(1)(keras.ops.ones((3, 4)))) == 0.0
 
 
 def test_dominant_centers_and_the_images_near_them():
-    head = models.ProxyHead(3, centers=2)
+    head = layers.ProxyHead(3, centers=2)
     head.build((None, 2))
     head.set_weights([np.array([(1, 0), (0, 1), (-1, 0), (0, -1), (1, 1), (1, -1)], "float32")])
     z = np.array([(1, 0.1), (1, -0.1), (0.1, 1), (-0.1, -1), (-0.5, -1)])
@@ -84,6 +84,6 @@ def test_dominant_centers_and_the_images_near_them():
 
 def test_bad_shapes_of_a_head():
     with pytest.raises(ValueError, match=r"inputs must be embeddings \[n, d\].*\(2, 3, 4\)"):
-        models.ProxyHead(3)(np.ones((2, 3, 4)))
+        layers.ProxyHead(3)(np.ones((2, 3, 4)))
     with pytest.raises(ValueError, match="centers must divide.* but got 4 for 6 proxies"):
-        models.CenterRegularizer(4)(keras.ops.ones((6, 2)))
+        layers.CenterRegularizer(4)(keras.ops.ones((6, 2)))

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import pathlib
 import pickle
 import tracemalloc
@@ -163,6 +164,15 @@ def test_an_invalid_file(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="not a PyTorch file of tensors that can be read"):
         read_tensors(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+def test_a_pipe_and_a_folder_are_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe.pth")
+    with pytest.raises(OSError, match="not a regular file.*pipe.pth"):
+        read_tensors(tmp_path / "pipe.pth")
+    with pytest.raises(IsADirectoryError):
+        read_tensors(tmp_path)
 
 
 @BOTH

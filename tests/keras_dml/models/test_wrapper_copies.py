@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from batches import functional
 
-from keras_dml import losses, models
+from keras_dml import layers, losses, models
 from keras_dml.export import export_saved_model
 from keras_dml.metrics import LossPart
 
@@ -21,13 +21,13 @@ def small_net():
 
 
 def proxies():
-    merging = models.CenterRegularizer(2)
+    merging = layers.CenterRegularizer(2)
     return models.proxy_model(small_net(), 4, 2, "soft", proxies_regularizer=merging)
 
 
 def with_boundaries(num_classes):
     net = small_net()
-    return keras.Model(net.input, models.Boundary(num_classes, initial=1.1)(net.output))
+    return keras.Model(net.input, layers.Boundary(num_classes, initial=1.1)(net.output))
 
 
 def distributed():

@@ -14,7 +14,7 @@ from trials import Tally, seeds
 pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
-from experiments.evaluation.pictures import thumbnail
+from experiments.pages.pictures import thumbnail
 from experiments.searching.serve import create_app
 from experiments.searching.visual_search import VisualSearch
 from pipelines import EvaluationTransform, ImageTable, TrainTransform, find_bad_images

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from image_files import animated, encode, png, readable_files, smooth
 
-from experiments.evaluation.pictures import checked_picture, thumbnail
+from experiments.pages.pictures import checked_picture, thumbnail
 from pipelines import (
     BatchSource,
     EvaluationTransform,

@@ -14,8 +14,8 @@ from mutations import OF_BYTES, mutated
 from PIL import Image
 
 import pipelines
-from experiments.evaluation.pictures import thumbnail
 from experiments.evaluation.saved_model import ImageEmbedder
+from experiments.pages.pictures import thumbnail
 from keras_dml.export import export_saved_model
 from pipelines import EvaluationTransform
 from pipelines.images import decode

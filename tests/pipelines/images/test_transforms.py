@@ -233,6 +233,14 @@ def test_jitter_follows_the_definition(jitter):
         np.testing.assert_allclose(adjust(image, uniform), expected, atol=0.01)
 
 
+def test_pillow_shifts_the_hue_by_whole_levels_toward_0():
+    # As in torchvision: a shift of 0.9 of a level is no shift.
+    transform = TrainTransform(8, crop="none", flip=False, jitter=(0, 0, 0, 0.9 / 255))
+    red = np.broadcast_to(np.array([255, 0, 0], "uint8"), [8, 8, 3])
+    for seed in range(20):
+        np.testing.assert_array_equal(transform.with_pillow(red, [seed, 0]), red)
+
+
 @pytest.mark.slow
 def test_factors_are_uniform_and_all_orders_are_equally_likely():
     """Test the random numbers of a transform. The tests above check their effects."""

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from experiments.evaluation.evaluators import ClassifierAccuracy, ClassMeanAccuracy
+from experiments.training.objectives.proxies import HEADS
 from experiments.training.optimizer import backbone_optimizer
-from keras_dml import losses
+from keras_dml import layers, losses
 
 OVER_PROXIES = [name for name, loss in losses.LOSSES.items() if issubclass(loss, losses.ProxyLoss)]
 
@@ -15,6 +16,13 @@ def test_every_loss_has_an_objective(name, objective):
     kinds = {type(each) for each in objective(f"--loss={name}").evaluators()}
     assert (ClassifierAccuracy in kinds) == (name in ("ce", "center", *OVER_PROXIES))
     assert (ClassMeanAccuracy in kinds) != (ClassifierAccuracy in kinds)
+
+
+def test_the_heads_of_the_losses_have_their_settings():
+    assert set(HEADS) <= set(OVER_PROXIES)
+    for given in HEADS.values():
+        head = layers.ProxyHead(3, **given)
+        assert {name: getattr(head, name) for name in given} == given
 
 
 REFUSED = [

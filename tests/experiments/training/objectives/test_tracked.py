@@ -7,8 +7,8 @@ import pytest
 import tiers
 from tiny_run import assert_same_weights, finished_run, history
 
-from experiments.evaluation.figures import Curves
-from experiments.evaluation.tracked import accuracy_difference, tracked_figures
+from experiments.evaluation.figures import Curves, accuracy_difference, tracked_figures
+from experiments.evaluation.measurement import log_row
 from experiments.training.objectives.tracked import TrackedLosses, proposition_1
 from keras_dml import losses
 
@@ -39,7 +39,7 @@ def test_tracked_values_equal_the_losses_on_the_first_batches():
     run = SimpleNamespace(data=data, sampler=rows.__getitem__)
     z = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
     evaluator = TrackedLosses(["ce", "contrastive"], ["contrastive/margin=0.5"], False)
-    found = dict(evaluator.measure(run, None, {"training": z}))
+    found = log_row(evaluator.measure(run, None, {"training": z}))
     assert found.keys() == {
         "track/contrastive", "track/contrastive_tightness", "track/contrastive_contrastive",
     }  # fmt: skip
