@@ -173,10 +173,12 @@ def _differences(
     from experiments.evaluation.conclusions import paired_difference
     from experiments.evaluation.embedded_sets import embeddings_from_file
     from experiments.evaluation.scores import RECALL, SCORES, ScoredSet
-    from experiments.training.run_files import EMBEDDINGS, measured_on_others
+    from experiments.training.run_files import embeddings_of_run, measured_on_others
 
     first, *others = folders
-    sets = {name: embeddings_from_file(folder / EMBEDDINGS) for name, folder in folders.items()}
+    sets = {
+        name: embeddings_from_file(embeddings_of_run(folder)) for name, folder in folders.items()
+    }
     of_classes = {
         name: ScoredSet(each.queries, (1,), each.gallery).of_classes()
         for name, each in sets.items()

@@ -37,11 +37,11 @@ def main(argv: list[str]) -> None:
     from experiments.evaluation.evaluated import check_loss_parts, result_of
     from experiments.evaluation.evaluators import related_classes
     from experiments.evaluation.held_folder import held
-    from experiments.evaluation.result import REPORT
+    from experiments.evaluation.result import EVALUATION, REPORT
     from experiments.options.data import recall_at
     from experiments.pages.page import add_link
     from experiments.pages.report import write_report
-    from keras_dml._files.atomic import replacing
+    from keras_dml._files.manifest import Manifest
 
     title, trained, chosen = f"{kind} {source}", 0, ""
     if kind == "embeddings":
@@ -73,13 +73,14 @@ def main(argv: list[str]) -> None:
         title, trained = f"untrained backbone {options.backbone}", 0
         facts["weights"] = options.weights
     page, report = output / "evaluation.html", source / REPORT
+    manifest = Manifest(output)
     with held(output, "output_dir"):
+        manifest.recover()
         if kind != "embeddings":
             embedded = embed(model, tables, output, candidate_model)
             prefixes = _prefixes(options, embedded)
         result = result_of(options, title, embedded, ks, prefixes, facts, trained, classes)
-        with replacing(output / "evaluation.json") as unfinished:
-            unfinished.write_text(json.dumps(result.as_json(), indent=1) + "\n")
+        manifest.write_text(EVALUATION, json.dumps(result.as_json(), indent=1) + "\n")
         write_report(page, result, {report: "The run's report"} if kind == "run" else {})
     if kind == "run":
         add_link(report, page, " ".join(["Evaluation", *output.name.split("-")[1:]]))

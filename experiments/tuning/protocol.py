@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.evaluation.held_folder import waiting_for
-from experiments.evaluation.result import measurements_of
+from experiments.evaluation.result import EVALUATION, measurements_of
 from experiments.evaluation.scores import SCORES, compared
 from experiments.options import (
     RunError,
@@ -50,6 +50,7 @@ from keras_dml._common.regular_files import check_regular
 from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
 from keras_dml._files.json_files import read_json
+from keras_dml._files.manifest import Manifest
 from pipelines.split import Split
 
 if TYPE_CHECKING:
@@ -335,7 +336,8 @@ def scores_on_test_classes(
         unfinished.write_text(resolved(options))
     given = [f"--flagfile={flags}", *command_line_only_words(options)]
     outputs = [_evaluated(run, given) for run in runs]
-    of_models = [read_json(output / "evaluation.json", _EVALUATION)["scores"] for output in outputs]
+    files = [_checked(output, EVALUATION) for output in outputs]
+    of_models = [read_json(file, _EVALUATION)["scores"] for file in files]
     together = _concatenated(outputs, given)
     found: Scores = {}
     for score in compared():
@@ -351,7 +353,7 @@ def scores_on_test_classes(
 def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
     """Evaluate a fold's model on the test classes, and return the folder of the results."""
     output = run / "test"
-    if not (output / "evaluation.json").is_file():
+    if not (output / EVALUATION).is_file():
         words = [f"--model={run / BEST}", *flags, "--noclustering", f"--output_dir={output}"]
         # An evaluation uses the devices of its process.
         run_module("experiments.evaluate", *words, name=f"the evaluation of {run}")
@@ -362,7 +364,7 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict
     """Compute the scores of the concatenated normalized embeddings."""
 
     def concatenated(name: str) -> np.ndarray:
-        return np.concatenate([_rows(output / f"{name}.npy") for output in outputs], axis=1)
+        return np.concatenate([_rows(output, f"{name}.npy") for output in outputs], axis=1)
 
     embeddings = concatenated("evaluation")
     tested, _ = data.data(parse(RunOptions, ["study", *flags]))
@@ -379,13 +381,20 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict
     )
 
 
-def _rows(path: pathlib.Path) -> np.ndarray:
+def _rows(folder: pathlib.Path, name: str) -> np.ndarray:
     """Read the embeddings of an evaluation, and normalize them."""
+    path = _checked(folder, name)
     try:
         check_regular(path, sys.maxsize)
         return normalized(np.load(path))
     except (EOFError, OSError, ValueError) as error:
-        raise UsageError(
-            f"{path} is missing or damaged. Delete {path.parent}, and the same command evaluates "
-            "again"
-        ) from error
+        raise UsageError(f"{path} is damaged. {_advice(folder)}") from error
+
+
+def _checked(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Return the path of a file of an evaluation."""
+    return Manifest(folder).check(name, _advice(folder), earlier=True)
+
+
+def _advice(folder: pathlib.Path) -> str:
+    return f"Delete {folder}, and the same command evaluates again"

@@ -14,7 +14,7 @@ import keras_dml
 from experiments import compare
 from experiments.evaluation.held_folder import held
 from experiments.options import child_process
-from experiments.training.run_files import Manifest
+from keras_dml._files.manifest import Manifest
 
 command = command_of("compare")
 

@@ -56,7 +56,7 @@ def test_rows_are_reused_if_the_key_is_the_same(tmp_path):
     assert computed == list(range(10)) and isinstance(array, np.memmap)
     np.testing.assert_array_equal(array, ROWS)
     assert fill(path)[0] == []
-    assert names(tmp_path) == ["e.npy", "e.npy.json"]
+    assert names(tmp_path) == ["e.npy", "e.npy.json", "manifest.json"]
     for other in ({"key": "b"}, {"rows": ROWS[:7]}, {}):
         computed, array = fill(path, **other)
         np.testing.assert_array_equal(array, other.get("rows", ROWS))
