@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
         recipes = flag_files(options.recipes)
         folders = {recipe.stem: output / recipe.stem for recipe in recipes}
 
-    from experiments.evaluation.held_folder import held
+    from experiments.options.held_folder import held
 
     with held(output, "output_dir"):
         for number, recipe in enumerate(recipes, start=1):

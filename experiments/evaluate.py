@@ -8,9 +8,9 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.options import UsageError, check_together, parse, run_command
 from experiments.options.conversions import whole_numbers
+from experiments.options.evaluate_options import EvaluateOptions
 
 if TYPE_CHECKING:
     from experiments.evaluation.embed import IdentifiedEmbedder
@@ -36,9 +36,9 @@ def main(argv: list[str]) -> None:
     from experiments.evaluation.embedded_sets import check_matches, embeddings_from_file
     from experiments.evaluation.evaluated import check_loss_parts, result_of
     from experiments.evaluation.evaluators import related_classes
-    from experiments.evaluation.held_folder import held
     from experiments.evaluation.result import EVALUATION, REPORT
     from experiments.options.data import recall_at
+    from experiments.options.held_folder import held
     from experiments.pages.page import add_link
     from experiments.pages.report import write_report
     from keras_dml._files.manifest import Manifest
@@ -110,8 +110,8 @@ def _models(
 ) -> tuple[IdentifiedEmbedder, IdentifiedEmbedder | None]:
     """Return the embedder, and the embedder of the gallery and the catalog if it is another."""
     from experiments.evaluation.embed import backbone_model, keras_model, saved_model, text_model
-    from experiments.evaluation.texts import text_transform
     from experiments.options import data as described
+    from experiments.options.texts import text_transform
     from experiments.training.encoders import pooled_backbone
     from experiments.training.run_files import kept_candidate_model, kept_model
     from experiments.training.run_images import options_of_run

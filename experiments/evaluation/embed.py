@@ -17,12 +17,12 @@ import pipelines
 from experiments.evaluation.embedded_sets import PICTURES, EmbeddedSet, EmbeddedSets
 from experiments.evaluation.embedding_file import EmbeddingFile
 from experiments.evaluation.saved_model import ImageEmbedder, file_sha256, fingerprint
-from experiments.evaluation.texts import text_picture
 from experiments.options import RunOptions
 from experiments.options import data as options_data
 from experiments.options.conversions import import_modules
 from experiments.options.errors import RunError, UsageError
 from experiments.options.run_options import EvaluationOptions
+from experiments.options.texts import text_picture
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._backend.steps import compiled
 from keras_dml._common.progress import Bar

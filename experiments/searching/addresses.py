@@ -8,8 +8,8 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
+from experiments.options.held_folder import held_beside
 
 PARQUET = "parquet"
 # The default table.

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from experiments import typed
-from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
+from experiments.options.held_folder import held
 from keras_dml._common.errors import ArgumentError, without_passwords
 from keras_dml._files.atomic import replacing
 from keras_dml._files.checksums import read_sealed_json

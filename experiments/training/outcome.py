@@ -25,9 +25,9 @@ from experiments.evaluation.result import (
 )
 from experiments.evaluation.score_table import score_text
 from experiments.evaluation.scores import percent
-from experiments.evaluation.texts import text_picture
 from experiments.options import RunOptions, resolved
 from experiments.options import data as described
+from experiments.options.texts import text_picture
 from experiments.training.encoders import candidate_weights, exported
 from experiments.training.features import remove_own_features
 from experiments.training.fit import Training

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from experiments.evaluation.held_folder import held
 from experiments.options.command_words import differences
 from experiments.options.errors import UsageError
+from experiments.options.held_folder import held
 from experiments.training.run_files import (
     BAD_IMAGES,
     BEST,

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.held_folder import waiting_for
 from experiments.evaluation.result import EVALUATION, measurements_of
 from experiments.evaluation.scores import SCORES, compared
 from experiments.options import (
@@ -33,6 +32,7 @@ from experiments.options import (
     resolved,
 )
 from experiments.options.child_process import run_module
+from experiments.options.held_folder import waiting_for
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
 from experiments.training.run_files import (

@@ -12,8 +12,8 @@ from tiny_run import TINY, command_of
 
 import keras_dml
 from experiments import compare
-from experiments.evaluation.held_folder import held
 from experiments.options import child_process
+from experiments.options.held_folder import held
 from keras_dml._files.manifest import Manifest
 
 command = command_of("compare")

@@ -16,9 +16,9 @@ from photo_search import write_photos
 
 from experiments.evaluation.embed import IdentifiedEmbedder, embed_table
 from experiments.evaluation.embedding_file import EmbeddingFile, UnreadableError, read_npz
-from experiments.evaluation.held_folder import held, held_beside, try_lock
 from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import RunError, UsageError
+from experiments.options.held_folder import held, held_beside, try_lock
 from pipelines import ImageTable
 
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
