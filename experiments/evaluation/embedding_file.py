@@ -113,6 +113,7 @@ class EmbeddingFile:
 
     def _resume(self) -> None:
         """Take the valid rows of an earlier process with the same key."""
+        self._manifest.checksums()  # A damaged manifest is an error before hours of work.
         try:
             state = read_json(self._state_file, {"dimensions": int, "done": int})
         except (OSError, ArgumentError):  # missing or damaged

@@ -70,16 +70,20 @@ class Manifest:
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[pathlib.Path]:
-        """Yield a temporary path, which replaces a file if the block succeeds."""
+        """Yield a temporary path, which replaces a file if the block succeeds.
+
+        Threads and processes that replace the same file take turns, and the last one wins.
+        """
         path = self.staged(name)
-        path.unlink(missing_ok=True)
-        try:
-            with naming(self._folder / name):
-                yield path
-        except BaseException:
+        with turn(path):
             path.unlink(missing_ok=True)
-            raise
-        self.commit([name])
+            try:
+                with naming(self._folder / name):
+                    yield path
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+            self.commit([name])
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file by a text."""

@@ -155,6 +155,17 @@ def test_crafted_columns_of_an_index_are_named(columns, index, tmp_path):
         FolderGallery(copy)
 
 
+def test_the_settings_of_version_0_2_have_their_checksum_inside(index, tmp_path):
+    copy = shutil.copytree(index, tmp_path / "index")
+    (copy / "manifest.json").unlink()
+    text = sealed_json(json.loads((copy / "settings.json").read_text()))
+    (copy / "settings.json").write_text(text)
+    assert FolderGallery(copy).paths == FolderGallery(index).paths
+    (copy / "settings.json").write_text(text.replace("exact search", "exact seach"))
+    with pytest.raises(UsageError, match="settings.json is damaged: its SHA-256 differs"):
+        FolderGallery(copy)
+
+
 def test_an_index_of_whole_numbers_is_refused(index, tmp_path):
     copy = shutil.copytree(index, tmp_path / "index")
     ExactIndex(np.eye(3, 48, dtype="float32"), ids=[4, 5, 6]).save(copy / "index")

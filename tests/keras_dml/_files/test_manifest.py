@@ -99,6 +99,14 @@ def test_threads_that_write_other_files_lose_no_checksum(manifest, tmp_path):
     assert [manifest.check(name).read_text() for name in names] == names
 
 
+def test_threads_that_write_the_same_file_take_turns(manifest, tmp_path):
+    texts = [f"{number}" * 10_000 for number in range(9)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: Manifest(tmp_path).write_text("a.json", text), texts))
+    assert manifest.check("a.json").read_text() in texts
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json", MANIFEST]
+
+
 @pytest.mark.parametrize("name", ["../a", "/a", "b/../../a"])
 def test_a_manifest_that_names_files_of_other_folders_is_refused(manifest, tmp_path, name):
     (tmp_path / MANIFEST).write_text(json.dumps({name: "0" * 64}))
