@@ -1,7 +1,10 @@
 """Each benchmark prints its table."""
 
+import importlib.machinery
 import importlib.util
 import signal
+import sys
+import types
 
 import keras
 import numpy as np
@@ -9,8 +12,8 @@ import pytest
 import tiers
 
 from experiments import benchmark
-from experiments.benchmarks import end_to_end, measuring, retrieval
 from experiments.benchmarks import losses as benchmark_losses
+from experiments.benchmarks import measuring, retrieval
 from experiments.options.command_line import RunError, run_command
 
 
@@ -83,8 +86,9 @@ def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, cap
     np.testing.assert_array_equal(scores[4], scores[8])  # a small set has no tree
 
 
-def end_to_end_row(program, words, steps, rates):
+def end_to_end_row(program, words, steps, rates, backend):
     assert len(rates) == steps
+    assert backend == ("torch" if program.__module__.endswith("torch_training") else None)
     row = {"images": 120, "step": 50.0, "data": 4.0, "MB": 900.0, "R@1": 0.85}
     if "--loss=rankmi" not in words:
         row |= {"f+b": 40.0, "with loss": 42.0, "whole": 45.0}
@@ -93,11 +97,14 @@ def end_to_end_row(program, words, steps, rates):
 
 def test_the_table_of_whole_trainings(monkeypatch, capsys):
     monkeypatch.setattr(measuring, "child_rows", end_to_end_row)
-    monkeypatch.setattr(end_to_end, "_PEERS", ())
+    installed = types.ModuleType("pytorch_metric_learning")
+    installed.__spec__ = importlib.machinery.ModuleSpec(installed.__name__, None)
+    monkeypatch.setitem(sys.modules, installed.__name__, installed)
     columns, *rows = table(capsys, "end_to_end", "--steps=4", "--losses=ce,rankmi", "--rounds=1")
     assert columns.split()[:2] == ["network", "loss"]
     assert [row.split()[3:] for row in rows] == [
         ["keras_dml", "2,400", "4.0", "40.0", "2.0", "3.0", "5.0", "1.19", "900", "85.0"],
+        ["torch", "2,400", "4.0", "40.0", "2.0", "3.0", "5.0", "1.19", "900", "85.0"],
         ["keras_dml", "2,400", "4.0", "–", "–", "–", "–", "–", "900", "85.0"],
     ]
 
