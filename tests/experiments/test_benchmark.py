@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import math
 import signal
 import sys
 import types
@@ -13,8 +14,10 @@ import tiers
 
 from experiments import benchmark
 from experiments.benchmarks import losses as benchmark_losses
-from experiments.benchmarks import measuring, retrieval
+from experiments.benchmarks import measuring, retrieval, torch_training
+from experiments.options import RunOptions, parse
 from experiments.options.command_line import RunError, run_command
+from keras_dml import models
 
 
 def table(capsys, *words):
@@ -114,3 +117,26 @@ def test_a_whole_training_of_the_glyphs_net(capsys):
     _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")
     assert row.split()[:4] == ["small_convnet", "32", "multi_similarity", "keras_dml"]
     assert float(row.split()[4].replace(",", "")) > 0
+
+
+@pytest.mark.parametrize("flag", ["--weights=imagenet", "--loss=snca", "--backbone=resnet50"])
+def test_torch_trains_only_what_it_has(flag):
+    words = ["experiments.run", "--flagfile=glyphs.flags", "--weights=none"]
+    assert torch_training.can_train(parse(RunOptions, words))
+    assert not torch_training.can_train(parse(RunOptions, [*words, flag]))
+
+
+@pytest.mark.any_backend
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="needs torch without TensorFlow")
+@pytest.mark.parametrize("name", torch_training.NETWORKS)
+def test_networks_in_torch_are_the_networks_of_keras(name):
+    from experiments.benchmarks import torch_networks
+
+    ours = models.build_backbone(name, 64, "none")
+    theirs = getattr(torch_networks, name)()
+    sizes = sum(each.numel() for each in theirs.parameters())
+    assert sizes == sum(math.prod(each.shape) for each in ours.trainable_variables)
+    images = np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)).astype("float32")
+    found = theirs(keras.ops.convert_to_tensor(images.transpose(0, 3, 1, 2)))
+    assert tuple(found.shape) == (2, ours.output_shape[3], *ours.output_shape[1:3])
