@@ -257,13 +257,14 @@ def measured_on_others(
 ) -> tuple[str, list[str]]:
     """Return the names of the first run and of the runs that were evaluated on other images.
 
-    Runs without a list of images, of an earlier version, are left out.
+    Runs without a list of images are left out: runs of an earlier version, and runs whose list is
+    lost, because their scores do not depend on it.
 
     Args:
         runs: Folders of the runs by name.
         trained: Compare the images of the training instead.
     """
-    kept = {name: kept_images(path) for name, path in runs.items()}
+    kept = {name: _images_if_whole(path) for name, path in runs.items()}
     images = {
         name: {side: found[side] for side in found if side.startswith("training") is trained}
         for name, found in kept.items()
@@ -273,8 +274,25 @@ def measured_on_others(
     return first, [name for name in images if images[name] != images[first]]
 
 
+def _images_if_whole(path: pathlib.Path) -> dict[str, Any] | None:
+    try:
+        return kept_images(path)
+    except DamagedError:
+        return None
+
+
+def note_lost_images(runs: Iterable[pathlib.Path]) -> None:
+    """Warn about runs whose list of images is lost or damaged."""
+    for path in runs:
+        try:
+            kept_images(path)
+        except DamagedError as error:
+            _LOGGER.warning("its images are not compared with other runs: %s", error)
+
+
 def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
-    """Warn about the runs of `measured_on_others`."""
+    """Warn about the runs of `note_lost_images` and `measured_on_others`."""
+    note_lost_images(runs.values())
     for done, trained in (("measured", False), ("trained", True)):
         first, others = measured_on_others(runs, trained)
         if others:
