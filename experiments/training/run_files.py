@@ -301,7 +301,7 @@ def note_lost_images(runs: Iterable[pathlib.Path]) -> None:
         try:
             kept_images(path)
         except DamagedError as error:
-            _LOGGER.warning("its images are not compared with other runs: %s", error)
+            _LOGGER.warning("the images of %s are not compared with other runs: %s", path, error)
 
 
 def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
