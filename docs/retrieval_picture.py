@@ -1,4 +1,4 @@
-"""Draw the README's picture: photographs with their nearest catalog pictures, before and after.
+"""Draw the README's picture: photographs with their nearest catalog picture, before and after.
 
     python docs/retrieval_picture.py runs/UNTRAINED runs/TRAINED docs/pages/pictures/retrieval.png
 
@@ -13,12 +13,12 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SIDE, GAP, TITLE, ROWS, NEIGHBORS = 96, 8, 26, 4, 3
+SIDE, GAP, COLUMNS, MARGIN = 72, 8, 10, 96
 MATCH, OTHER = "#1b7f4b", "#c62828"
 
 
 def main(untrained: str, trained: str, output: str) -> None:
-    """Draw queries of different classes, chosen by a seed, and print the scores."""
+    """Draw a photograph of each class, chosen by a seed, and print the scores."""
     runs = [np.load(f"{run}/test_embeddings.npz") for run in (untrained, trained)]
     labels, paths = runs[0]["labels"], runs[0]["paths"]
     catalog_labels, catalog_paths = runs[0]["catalog_labels"], runs[0]["catalog_paths"]
@@ -26,23 +26,24 @@ def main(untrained: str, trained: str, output: str) -> None:
     print(_gain(labels, *(catalog_labels[rows[:, 0]] == labels for rows in nearest)))
 
     generator = np.random.default_rng(0)
-    classes = generator.choice(np.unique(labels), ROWS, replace=False)
+    classes = np.unique(labels)
     queries = [generator.choice(np.flatnonzero(labels == label)) for label in classes]
-    half = NEIGHBORS * (SIDE + GAP) + 3 * GAP
-    picture = Image.new("RGB", (SIDE + GAP + 2 * half, TITLE + ROWS * (SIDE + GAP)), "white")
+    bands = -(-len(queries) // COLUMNS)
+    height = 3 * (SIDE + GAP) + 2 * GAP
+    picture = Image.new("RGB", (MARGIN + COLUMNS * (SIDE + GAP), bands * height), "white")
     draw = ImageDraw.Draw(picture)
-    font = ImageFont.load_default(16)
-    starts = [SIDE + 4 * GAP + side * half for side in range(2)]
-    for left, title in zip([GAP, *starts], ["photograph", "untrained", "trained"]):
-        draw.text((left, 4), title, "black", font)
+    font = ImageFont.load_default(15)
     for place, query in enumerate(queries):
-        top = TITLE + place * (SIDE + GAP)
-        picture.paste(thumbnail(paths[query]), (GAP, top))
-        for start, rows in zip(starts, nearest):
-            for rank, row in enumerate(rows[query, :NEIGHBORS]):
-                left = start + rank * (SIDE + GAP)
-                picture.paste(thumbnail(catalog_paths[row]), (left, top))
-                frame(draw, left, top, catalog_labels[row] == labels[query])
+        band, column = divmod(place, COLUMNS)
+        left, top = MARGIN + column * (SIDE + GAP), band * height + GAP
+        picture.paste(thumbnail(paths[query]), (left, top))
+        for line, title in enumerate(["photograph", "untrained", "trained"]):
+            below = top + line * (SIDE + GAP)
+            draw.text((GAP, below + SIDE // 2 - 8), title, "black", font)
+            if line:
+                row = nearest[line - 1][query, 0]
+                picture.paste(thumbnail(catalog_paths[row]), (left, below))
+                frame(draw, left, below, catalog_labels[row] == labels[query])
     picture.quantize(192).save(output, optimize=True)
 
 
@@ -51,8 +52,8 @@ def frame(draw: ImageDraw.ImageDraw, left: int, top: int, match: bool) -> None:
     box = (left - 3, top - 3, left + SIDE + 2, top + SIDE + 2)
     draw.rectangle(box, outline=MATCH if match else OTHER, width=3)
     if not match:
-        draw.line((left, top, left + 24, top + 24), fill=OTHER, width=4)
-        draw.line((left + 24, top, left, top + 24), fill=OTHER, width=4)
+        draw.line((left, top, left + 18, top + 18), fill=OTHER, width=4)
+        draw.line((left + 18, top, left, top + 18), fill=OTHER, width=4)
 
 
 def thumbnail(path: str) -> Image.Image:

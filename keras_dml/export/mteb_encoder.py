@@ -172,7 +172,7 @@ def _loaded(
     decode = decoding_function(model, preprocessing)
     digest = hashlib.sha256(repr(preprocessing).encode() + model.to_json().encode())
     for weight in model.get_weights():
-        digest.update(np.ascontiguousarray(weight))
+        digest.update(np.asarray(weight).tobytes())
 
     def embed(strings: Sequence[bytes]) -> Float32Array:
         found = model.predict_on_batch(decode(tf.constant(strings)).numpy())
