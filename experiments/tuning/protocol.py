@@ -46,6 +46,7 @@ from experiments.training.run_images import record_of
 from experiments.training.selection import check_selection, epochs_of_all_classes
 from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial
 from keras_dml import losses, metrics
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.regular_files import check_regular
 from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
@@ -336,13 +337,13 @@ def scores_on_test_classes(
         unfinished.write_text(resolved(options))
     given = [f"--flagfile={flags}", *command_line_only_words(options)]
     outputs = [_evaluated(run, given) for run in runs]
-    files = [_checked(output, EVALUATION) for output in outputs]
-    of_models = [read_json(file, _EVALUATION)["scores"] for file in files]
+    of_models = [_scores_of(output) for output in outputs]
     together = _concatenated(outputs, given)
     found: Scores = {}
     for score in compared():
-        each = [scores.get(score.key) for scores in of_models if score.of_distance]
-        if each and None not in each:
+        values = [scores.get(score.key) for scores in of_models if score.of_distance]
+        each = [value for value in values if value is not None]
+        if each and len(each) == len(of_models):
             found[score.label_at_1] = {
                 "separate": float(np.mean(each)),
                 "concatenated": float(together[score.key]),
@@ -358,6 +359,25 @@ def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
         # An evaluation uses the devices of its process.
         run_module("experiments.evaluate", *words, name=f"the evaluation of {run}")
     return output
+
+
+def _scores_of(folder: pathlib.Path) -> dict[str, float | None]:
+    """Read the scores of an evaluation."""
+    path = _checked(folder, EVALUATION)
+    try:
+        scores: dict[str, float | None] = read_json(path, _EVALUATION)["scores"]
+    except ArgumentError as error:
+        raise UsageError(f"{error}. {_evaluates_again(folder)}") from error
+    return scores
+
+
+def _checked(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Return the path of a file of an evaluation."""
+    return Manifest(folder).check(name, _evaluates_again(folder), earlier=True)
+
+
+def _evaluates_again(folder: pathlib.Path) -> str:
+    return f"Delete {folder}, and the same command evaluates again"
 
 
 def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict[str, float]:
@@ -388,13 +408,4 @@ def _rows(folder: pathlib.Path, name: str) -> np.ndarray:
         check_regular(path, sys.maxsize)
         return normalized(np.load(path))
     except (EOFError, OSError, ValueError) as error:
-        raise UsageError(f"{path} is damaged. {_advice(folder)}") from error
-
-
-def _checked(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Return the path of a file of an evaluation."""
-    return Manifest(folder).check(name, _advice(folder), earlier=True)
-
-
-def _advice(folder: pathlib.Path) -> str:
-    return f"Delete {folder}, and the same command evaluates again"
+        raise UsageError(f"{path} is damaged. {_evaluates_again(folder)}") from error
