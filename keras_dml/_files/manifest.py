@@ -173,7 +173,7 @@ def sha256(path: StrPath) -> str:
 
 def _sha256_on_disk(path: pathlib.Path) -> str:
     """Return the SHA-256 of a file after it is on the disk."""
-    with path.open("rb") as stream:
+    with path.open("r+b") as stream:  # Windows does not sync a file that is open for reading
         os.fsync(stream.fileno())
     return sha256(path)
 
