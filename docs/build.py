@@ -13,8 +13,6 @@ import re
 import shutil
 import sys
 
-from notebooks import has_notebook, notebook
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCE, SITE = ROOT / "build" / "pages", ROOT / "site"
 REPOSITORY = {
@@ -95,6 +93,8 @@ def main() -> int:
 
 def _write_notebooks() -> None:
     """Write the notebooks next to their pages, which get a link below the title."""
+    from notebooks import has_notebook, notebook
+
     for path in sorted(SOURCE.rglob("*.md")):
         if has_notebook(path.relative_to(SOURCE).with_suffix("").as_posix()):
             text = path.read_text("utf-8")
