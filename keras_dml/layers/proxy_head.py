@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_dml._backend.configured import Configured
-from keras_dml._backend.replicas import gather_candidates, place_among_replicas
+from keras_dml._backend.replicas import gather_candidates
 from keras_dml._common.checks import (
     check_choice,
     check_number,
@@ -20,7 +21,12 @@ from keras_dml._common.checks import (
 from keras_dml._common.errors import argument_error
 from keras_dml._common.types import Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import matmul
-from keras_dml._pairwise.arrays import as_labels, check_class_range, checked_class_ids
+from keras_dml._pairwise.arrays import (
+    as_labels,
+    check_class_range,
+    checked_class_ids,
+    known_numbers,
+)
 from keras_dml._pairwise.pairs import normalize
 from keras_dml.layers.checks import check_full_precision, embedding_size
 
@@ -40,9 +46,9 @@ class ProxyHead(Configured, keras.Layer):
     With `sampled` below 1, a training step computes the cosines to only `s = ⌈sampled · K⌉`
     classes: the classes of the batch, and random others without repetition. The loss is then a
     cross-entropy over s classes. The sample is a pure function of the seed, the step, and the class
-    ids of the global batch. If the batch has more than s images, s is the number of images. Only
-    `keras_dml.models.proxy_model` trains such a head, because the sample needs the class ids.
-    Outside of training, the head computes the cosines to all classes.
+    ids of the global batch, which must have at most s classes. Only `keras_dml.models.proxy_model`
+    trains such a head, because the sample needs the class ids. Outside of training, the head
+    computes the cosines to all classes.
 
     The cosines are float32 under any precision policy. Memory is `[n, K C]`, never `[n, K, d]`. Set
     the learning rate of the proxies in the optimizer,
@@ -180,26 +186,42 @@ class ProxyHead(Configured, keras.Layer):
 
         Returns:
             `(ids, cosines)`: the place of each image's class in the sample, int32 `[n]`, and the
-            cosines `[n, s]`. The classes of the sample are in increasing order. An image without a
-            place has the id −1, for which a loss is NaN: its class id is not in 0 … K − 1, or the
-            batch, whose size a graph does not know, has more than s classes.
+            cosines `[n, s]`. The classes of the sample are in increasing order.
 
         Raises:
-            ValueError: A class id, if known, is outside 0 … K − 1. Or `sampled` is 1.
+            ValueError: A class id is outside 0 … K − 1, or the batch has more than s classes. A
+                compiled graph cannot raise, and there the id is −1, for which a loss is NaN. Or
+                `sampled` is 1.
         """
         if self.sampled == 1:
             raise argument_error("sampled", "below 1 for sampled cosines", self.sampled)
         labels = checked_class_ids(as_labels(class_ids))
         check_class_range(labels, self.num_classes, "num_classes of the ProxyHead")
-        classes = self._next_classes(labels)
+        every, _ = gather_candidates(self._valid(labels))
+        self.check_room(every)
+        classes = self._next_classes(every)
         own = self._valid(labels)
         places = ops.scatter_update(
             ops.full((self.num_classes,), -1, dtype="int32"),
             classes[:, None],
-            ops.arange(classes.shape[0], dtype="int32"),
+            ops.arange(self.sample_size, dtype="int32"),
         )
         ids = ops.where(own < 0, -1, ops.take(places, ops.maximum(own, 0), axis=0))
         return ids, self._pooled(self.center_cosines(embeddings, classes))
+
+    @property
+    def sample_size(self) -> int:
+        """s, the number of classes in a sample."""
+        return max(math.ceil(self.sampled * self.num_classes), 2)
+
+    def check_room(self, class_ids: TensorLike) -> None:
+        """Raise `ValueError` if the class ids of a global batch, if known, exceed a sample."""
+        known = known_numbers(class_ids)
+        used = 0 if known is None else len(np.unique(known))
+        if used > self.sample_size:
+            wanted = f"at least {used / self.num_classes:.3g}, because a batch has {used} classes"
+            advice = "Or put several images of each class into a batch (BalancedSampler)."
+            raise argument_error("sampled", wanted, self.sampled, advice=advice)
 
     def _valid(self, labels: Tensor) -> Tensor:
         """Return the labels as int32, and −1 for a label that is no class."""
@@ -208,17 +230,17 @@ class ProxyHead(Configured, keras.Layer):
         inside = ops.logical_and(labels >= 0, labels < self.num_classes)
         return ops.where(ops.logical_and(whole, inside), ids, -1)
 
-    def _next_classes(self, labels: Tensor) -> Tensor:
-        """Return the next sample, int32 `[s]` in increasing order."""
-        rows = labels.shape[0]
-        of_batch = 0 if rows is None else rows * place_among_replicas()[1]
-        size = max(math.ceil(self.sampled * self.num_classes), 2, of_batch)
-        every, _ = gather_candidates(labels)
-        own = ops.maximum(self._valid(every), 0)
+    def _next_classes(self, own: Tensor) -> Tensor:
+        """Return the next sample, int32 `[s]` in increasing order.
+
+        Args:
+            own: Class ids of the global batch, int32. -1 counts as class 0.
+        """
+        own = ops.maximum(own, 0)
         # As in the authors' code: the classes of the batch have the largest numbers.
         drawn = keras.random.uniform((self.num_classes,), seed=self.seed_generator)
         drawn = ops.scatter_update(drawn, own[:, None], ops.full_like(own, 2, dtype=drawn.dtype))
-        _, classes = ops.top_k(drawn, min(size, self.num_classes), sorted=False)
+        _, classes = ops.top_k(drawn, self.sample_size, sorted=False)
         return ops.sort(ops.cast(classes, "int32"))
 
     def _pooled(self, cosines: Tensor) -> Tensor:

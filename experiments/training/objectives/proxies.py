@@ -29,9 +29,12 @@ class OverProxies(Objective):
                 given["proxies_regularizer"] = layers.CenterRegularizer(
                     given.get("centers", 1), options.proxies_merging
                 )
-            cosines = models.proxy_model(embedding, num_classes, **given)
-        fitted = models.DistributedModel(embedding.input, cosines.output, name="training")
-        return self.in_chunks(fitted)
+            cosines = models.proxy_model(
+                embedding, num_classes, name="training", seed=options.seed, **given
+            )
+        if not isinstance(cosines, models.DistributedModel):  # without a sample of the classes
+            cosines = models.DistributedModel(embedding.input, cosines.output, name="training")
+        return self.in_chunks(cosines)
 
     def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
         """Return the factor of the proxies."""
