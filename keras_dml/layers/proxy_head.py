@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Literal
 
 import keras
@@ -29,6 +29,9 @@ from keras_dml._pairwise.arrays import (
 )
 from keras_dml._pairwise.pairs import normalize
 from keras_dml.layers.checks import check_full_precision, embedding_size
+
+# Name of the state of the seed generator in files.
+_STEP = "step_of_samples"
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -134,6 +137,19 @@ class ProxyHead(Configured, keras.Layer):
             initializer=self.proxies_initializer,
             regularizer=self.proxies_regularizer,
         )
+
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Save the proxies, and the step of the samples, which Keras leaves out of files."""
+        super().save_own_variables(store)
+        if self.sampled < 1:
+            store[_STEP] = ops.convert_to_numpy(self.seed_generator.state)
+
+    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Load the variables that `save_own_variables` saved."""
+        names = list(store.keys())  # a store in a file is not a dictionary
+        super().load_own_variables({name: store[name] for name in names if name != _STEP})
+        if self.sampled < 1 and _STEP in names:
+            self.seed_generator.state.assign(store[_STEP])
 
     def center_cosines(self, embeddings: Tensor, classes: Tensor | None = None) -> Tensor:
         """Compute the cosines of embeddings `[n, d]` to all centers of classes.
