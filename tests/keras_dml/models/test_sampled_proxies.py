@@ -85,7 +85,7 @@ def test_a_sample_has_the_classes_of_the_batch_and_others_once():
     assert set(np.ravel(samples(0, steps=40))) == set(range(CLASSES))
 
 
-@pytest.mark.parametrize("centers", [1, 2])
+@pytest.mark.parametrize("centers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_step_equals_the_step_of_a_head_of_the_sampled_classes_only(centers):
     head = {"centers": centers, "pooling": "soft"}
     model = compiled(sampled_model(**head), metrics=["accuracy"])
@@ -105,6 +105,7 @@ def test_a_step_equals_the_step_of_a_head_of_the_sampled_classes_only(centers):
     np.testing.assert_array_equal(trained[others], proxies[others])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled", [1.0, 0.99])
 def test_a_sample_of_all_classes_equals_the_full_head(sampled):
     full = fitted(compiled(models.proxy_model(embedding(), CLASSES)))
@@ -112,6 +113,7 @@ def test_a_sample_of_all_classes_equals_the_full_head(sampled):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_predict_and_evaluate_use_all_proxies():
     loss = losses.ArcFaceLoss(8)
     model = fitted(compiled(sampled_model(), loss, metrics=[metrics.LossPart(loss, "tightness")]))
@@ -122,6 +124,7 @@ def test_predict_and_evaluate_use_all_proxies():
     assert part == pytest.approx(float(np.mean(numpy(loss.parts(Y, cosines)[0]))), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_loaded_model_resumes_with_the_same_samples(tmp_path):
     whole = fitted(compiled(sampled_model()))
     fitted(compiled(sampled_model()), 0, 2).save(tmp_path / "half.keras")
@@ -131,6 +134,7 @@ def test_a_loaded_model_resumes_with_the_same_samples(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_chunks_train_on_the_same_sample():
     loss = losses.NormSoftmaxLoss()
     whole = fitted(compiled(sampled_model(), loss, metrics=["accuracy"]))
@@ -141,6 +145,7 @@ def test_chunks_train_on_the_same_sample():
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_embeddings_in_half_precision_have_cosines_in_float32():
     keras.utils.set_random_seed(2)
     net = functional((8,), keras.layers.Dense(4, dtype="mixed_bfloat16"))
@@ -180,6 +185,7 @@ def test_bad_values():
         layers.ProxyHead(CLASSES).sampled_cosines(z, np.arange(4))
 
 
+@pytest.mark.slow
 def test_too_many_classes_of_a_batch_in_fit_have_a_cause():
     model = compiled(sampled_model(sampled=0.1))
     stop = callbacks.StopAtNaN((X, Y), batch_size=12)
