@@ -82,9 +82,9 @@ class ProxyHead(Configured, keras.Layer):
             inputs are not `[n, d]`, or a model other than `keras_dml.models.proxy_model` trains a
             head with `sampled` below 1.
 
-    References: Movshovitz-Attias et al. 2017; Deng et al. 2020, Eq. 3; Qian et al. 2019, Eq. 5; the
-    sample: An et al., "Killing Two Birds with One Stone: Efficient and Robust Training of Face
-    Recognition CNNs by Partial FC", CVPR 2022, section 3.2.
+    References: Movshovitz-Attias et al. 2017; Deng et al. 2020, Eq. 3; Qian et al. 2019, Eq. 5. The
+    sample is from An et al., "Killing Two Birds with One Stone: Efficient and Robust Training of
+    Face Recognition CNNs by Partial FC", CVPR 2022, section 3.2.
     """
 
     # Whether the model samples the classes, after this layer.
@@ -240,7 +240,7 @@ class ProxyHead(Configured, keras.Layer):
             raise argument_error("sampled", wanted, self.sampled, advice=advice)
 
     def _valid(self, labels: Tensor) -> Tensor:
-        """Return the labels as int32, and −1 for a label that is no class."""
+        """Return the labels as int32, and −1 for a label outside 0 … K − 1."""
         ids = ops.cast(labels, "int32")
         whole = ops.equal(ops.cast(ids, labels.dtype), labels)
         inside = ops.logical_and(labels >= 0, labels < self.num_classes)

@@ -42,14 +42,14 @@ class SampledClasses:
     def compute_metrics(
         self, x: Any, y: Any, y_pred: Any, sample_weight: TensorLike | None = None
     ) -> Logs:
-        """Update the metrics, and return them. `compute_loss` updates those of a sample."""
+        """Update the metrics, and return them. `compute_loss` updates the metrics of a sample."""
         parent: Any = super()
         if self._sampling(y_pred) is not None:
             return parent.get_metrics_result()
         return parent.compute_metrics(x, y, y_pred, sample_weight)
 
     def _sampling(self, y_pred: Any) -> ProxyHead | None:
-        """Return the head if the outputs are those of training."""
+        """Return the head if the outputs are from a training step."""
         return self.sampling_head if isinstance(y_pred, dict) else None
 
 

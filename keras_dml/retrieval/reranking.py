@@ -103,7 +103,7 @@ def k_reciprocal_distances(
 ) -> Float32Array:
     """Compare queries with items by the overlap of their neighborhoods: k-reciprocal encoding.
 
-    The rows are those of the queries and of the gallery together. N(p, k) is the row p and its k
+    The queries and the gallery together are the rows. N(p, k) is the row p and its k
     nearest other rows, by the distance d(p, g) = 1 − cos(p, g), half the squared Euclidean
     distance of unit rows. Then:
 
