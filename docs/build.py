@@ -58,7 +58,7 @@ SECTIONS = {
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
         "results/information", "results/papers", "results/relations", "results/serving",
-        "results/benchmarks", "results/faults",
+        "results/reranking", "results/sampled_proxies", "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip

@@ -125,6 +125,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     objective = objective_of(options)
     objective.check_steps(options.epochs * steps_per_epoch)
     objective.check_data(data)
+    objective.check_batches(data, sampler)
     return RunPlan(
         options=options,
         folder=folder,
