@@ -1,4 +1,4 @@
-"""Callbacks for `model.fit`: retrieval on a validation set, and the cause of a NaN loss."""
+"""Callbacks for `model.fit`: retrieval scores, the cause of a NaN loss, and nearest classes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import itertools
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
+from keras_dml._backend.replicas import from_first_worker
 from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole, check_wholes
 from keras_dml._common.collapse import mean_unit_distance, nearly_equal, nearly_equal_sentence
@@ -26,7 +27,7 @@ from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.types import METRICS, NEIGHBORS, Metric, Neighbors
 from keras_dml.losses.base import EmbeddingLoss
 
-__all__ = ["RetrievalEvaluation", "StopAtNaN"]
+__all__ = ["RefreshHardClasses", "RetrievalEvaluation", "StopAtNaN"]
 
 # `(images, labels)`, or batches of them.
 _Dataset: TypeAlias = (
@@ -212,15 +213,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             raise argument_error("embedding_model", wanted, None)
         rows, labels = [], []
         for images, classes in itertools.islice(batches, limit):
-            found = _predict(model, images)
-            if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < len(classes):
-                shape = keras.tree.map_structure(np.shape, found)
-                raise ArgumentError(
-                    "The model must map a batch of images to embeddings [n, d], but got shape "
-                    f"{shape} for {len(classes)} images. If a part of it does, set embedding_model."
-                )
-            # Each replica of a strategy embeds the whole batch.
-            rows.append(found[: len(classes)].astype("float32"))
+            rows.append(_embeddings_of(model, images, len(classes)))
             labels.append(classes)
         if not rows:
             raise ArgumentError(f"{batches.name} must have images, but got no batch.")
@@ -286,6 +279,200 @@ class _Batches:
                 f"{labels.shape}."
             )
         return labels
+
+
+class _HardClasses(Protocol):
+    """The sampler of `RefreshHardClasses`: `pipelines.HardClassSampler`."""
+
+    @property
+    def nearest_per_batch(self) -> int:
+        """Number of classes of a batch that the table selects."""
+
+    @property
+    def num_neighbors(self) -> int | None:
+        """Number of columns of the tables, or None before the first table."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of classes."""
+
+    def some_rows(self, images_per_class: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return row numbers, and the number of the class of each."""
+
+    def refresh(self, neighbors: npt.ArrayLike, first_step: int) -> None:
+        """Use a table from a step on."""
+
+    def has_begun(self, first_step: int) -> bool:
+        """Return whether the first batch of a table was drawn with this table."""
+
+
+class RefreshHardClasses(keras.callbacks.Callback):
+    """A callback that finds the nearest classes of each class for `pipelines.HardClassSampler`.
+
+    At the beginning of the training, if the sampler has no table yet, and then at the end of every
+    few epochs, the callback embeds some training images of each class by the current weights, finds
+    the classes with the nearest mean embeddings (`metrics.nearest_classes`), and gives the table to
+    the sampler. The next step uses it, or with `ahead` a later step:
+
+    - Batches of one epoch at a time need no `ahead`: `pipelines.BalancedDataset`, and
+      `pipelines.training_batches` with `steps_per_epoch`.
+    - A pipeline that prefetches across the end of an epoch has drawn some batches of the next epoch
+      already. With `ahead`, the table before stays valid for so many steps. The same batches then
+      train in every run, on fast and slow machines.
+
+    Processes that load batches do not receive the tables, so load with threads. Under
+    `tf.distribute` with several workers, all workers receive the first worker's table.
+
+    To resume a training, call `sampler.restore` with the `sampler.state()` of its checkpoint, and
+    set `start_step`.
+
+    Examples:
+        >>> images, labels = np.random.default_rng(0).normal(size=(12, 4)), np.arange(12) // 2
+        >>> table = pipelines.ImageTable.from_arrays(images.astype("float32"), labels)
+        >>> sampler = pipelines.HardClassSampler(labels, 3, 2)
+        >>> model = keras.Sequential([keras.layers.Dense(2)])
+        >>> model.compile("adam", keras_dml.losses.SupConLoss())
+        >>> refresh = RefreshHardClasses(sampler, table.arrays)
+        >>> batches = pipelines.BalancedDataset(table, sampler)
+        >>> history = model.fit(batches, epochs=2, callbacks=[refresh], verbose=0)
+        >>> sampler.state()["first_steps"]
+        array([ 0,  6, 12])
+
+    Args:
+        sampler: The `pipelines.HardClassSampler` of the batches.
+        images: The training images in the order of the sampler's labels: an array `[n, ...]`, or a
+            function from row numbers to their images. For a head on cached features, the features.
+        every: Number of epochs between two tables.
+        neighbors: k, the number of nearest classes from which the sampler draws. None: twice as
+            many as a batch has, or as many as the sampler's first table has.
+        images_per_class: Most images of each class to embed. None: all.
+        ahead: Number of batches that the input pipeline prefetches across the end of an epoch.
+        start_step: Number of finished steps when the training resumes.
+        metric: "cosine" or "l2".
+        embedding_model: Model that maps the images to embeddings `[n, d]`. The default is the
+            trained model, as in `RetrievalEvaluation`.
+        batch_size: Number of images to embed at once.
+
+    Raises:
+        ValueError, TypeError: An argument is out of range. During `fit`: the model does not return
+            embeddings `[n, d]`, or a batch was drawn before its table was ready.
+    """
+
+    def __init__(
+        self,
+        sampler: _HardClasses,
+        images: Any,
+        *,
+        every: int = 1,
+        neighbors: int | None = None,
+        images_per_class: int | None = 8,
+        ahead: int = 0,
+        start_step: int = 0,
+        metric: Metric = "cosine",
+        embedding_model: keras.Model | None = None,
+        batch_size: int = 128,
+    ) -> None:
+        super().__init__()
+        if not callable(getattr(sampler, "refresh", None)):
+            wanted = "a pipelines.HardClassSampler"
+            raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
+        self.sampler, self.images = sampler, images
+        self.every = check_whole("every", every, least=1)
+        self.neighbors = neighbors
+        if neighbors is not None:
+            most = sampler.steps_per_epoch - 1
+            least = max(sampler.nearest_per_batch, 1)
+            self.neighbors = check_whole("neighbors", neighbors, least=least, most=most)
+        self.images_per_class = images_per_class
+        if images_per_class is not None:
+            self.images_per_class = check_whole("images_per_class", images_per_class, least=1)
+        self.ahead = check_whole("ahead", ahead, least=0)
+        check_choice("metric", metric, METRICS)
+        self.metric: Metric = metric
+        self.embedding_model = embedding_model
+        self.batch_size = check_whole("batch_size", batch_size, least=1)
+        self._step = check_whole("start_step", start_step, least=0)
+        self._in_epoch = 0
+        self._first_step: int | None = None  # of the last table
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Compute the first table, if the sampler has none."""
+        if self.sampler.num_neighbors is None:
+            self.refresh()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Count the steps of the epoch from 0."""
+        self._in_epoch = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Check that the first batch of the last table was drawn after the table was ready."""
+        self._in_epoch += self.model.steps_per_execution
+        first = self._first_step
+        if first is None or self._step + self._in_epoch <= first:
+            return
+        self._first_step = None
+        if not self.sampler.has_begun(first):
+            wanted = "at least the number of batches that the pipeline prefetches"
+            raise argument_error(
+                "ahead",
+                wanted,
+                self.ahead,
+                advice=f"The batch of step {first} was drawn before its table was ready, or in "
+                "another process. Use batches of one epoch, such as pipelines.BalancedDataset, and "
+                "threads instead of processes.",
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Replace the table if it is due."""
+        # An execution of several steps can be longer than the rest of an epoch.
+        self._step += (self.params or {}).get("steps") or self._in_epoch
+        self._in_epoch = 0
+        if (epoch + 1) % self.every == 0:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Compute the table of the nearest classes, and give it to the sampler.
+
+        If embeddings are not finite, the sampler keeps the table before, and a warning says so.
+        """
+        sampler = self.sampler
+        if not sampler.nearest_per_batch:
+            return  # no class of a batch depends on the table
+        from keras_dml.metrics import nearest_classes
+
+        rows, classes = sampler.some_rows(self.images_per_class)
+        embeddings = self.embed(rows)
+        if not np.isfinite(embeddings).all():
+            warnings.warn(
+                "The nearest classes stay, because embeddings are not finite.", stacklevel=2
+            )
+            return
+        k = sampler.num_neighbors or self.neighbors or 2 * sampler.nearest_per_batch
+        k = min(k, sampler.steps_per_epoch - 1)
+        table = nearest_classes(embeddings, classes, k, self.metric).astype(np.int32)
+        self._first_step = self._step + self.ahead
+        sampler.refresh(self.share(table), self._first_step)
+
+    def embed(self, rows: np.ndarray) -> np.ndarray:
+        """Compute the embeddings of training images by the current weights.
+
+        Args:
+            rows: Row numbers `[r]`, ascending.
+
+        Returns:
+            float32 `[r, d]`.
+        """
+        model, parts = self.embedding_model or self.model, []
+        for block in slices(len(rows), self.batch_size):
+            wanted = rows[block]
+            images = self.images(wanted) if callable(self.images) else self.images[wanted]
+            parts.append(_embeddings_of(model, images, len(wanted)))
+        return np.concatenate(parts)
+
+    def share(self, table: np.ndarray) -> np.ndarray:
+        """Return the first worker's table."""
+        strategy = getattr(self.model, "distribute_strategy", None)
+        return from_first_worker(strategy, table)
 
 
 class StopAtNaN(keras.callbacks.Callback):
@@ -444,6 +631,19 @@ def _rows(column: Any, part: slice) -> Any:
     if isinstance(column, dict):
         return {name: _rows(each, part) for name, each in column.items()}
     return column[part]
+
+
+def _embeddings_of(model: keras.Model, images: Any, number: int) -> np.ndarray:
+    """Return the embeddings of a batch, float32 `[number, d]`, or raise `ValueError`."""
+    found = _predict(model, images)
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < number:
+        shape = keras.tree.map_structure(np.shape, found)
+        raise ArgumentError(
+            "The model must map a batch of images to embeddings [n, d], but got shape "
+            f"{shape} for {number} images. If a part of it does, set embedding_model."
+        )
+    # Each replica of a strategy embeds the whole batch.
+    return found[:number].astype("float32")
 
 
 def _predict(model: keras.Model, images: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from keras_dml._common.extras import needing
 from pipelines.datasets.registry import DATASETS, load_dataset
+from pipelines.hard_classes import HardClassSampler
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.random_access import BatchSource
 from pipelines.read_table import read_table
@@ -32,6 +33,7 @@ __all__ = [
     "BatchSource",
     "CatalogSampler",
     "EvaluationTransform",
+    "HardClassSampler",
     "HierarchySampler",
     "ImageTable",
     "RandomSampler",

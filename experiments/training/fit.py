@@ -29,6 +29,7 @@ from experiments.training.encoders import (
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import Phase, RunPlan
+from experiments.training.refresh import RefreshOfRun
 from experiments.training.run_files import CANDIDATE, QUERY, TENSORBOARD
 from experiments.training.run_folder import State
 from experiments.training.selection import is_over, kept, stopped, waited
@@ -158,6 +159,8 @@ class Training:
 
         folder = self.run.folder
         self.state = folder.restore_checkpoint(model_at, self.workers)
+        if (sampler := self.run.refreshed_sampler) is not None and self.state.step:
+            sampler.restore(folder.restored_tables(sampler.state(), self.workers))
         note_other_threads(self.run.options, folder.threads)
 
     def open_feed(self) -> None:
@@ -252,24 +255,28 @@ class Training:
 
     def _fit_phase(self, phase: Phase, feed: ImageFeed | FeatureFeed) -> None:
         run, first = self.run, self.state
+        options, steps, refreshed = run.options, run.steps_per_epoch, run.refreshed_sampler
+        # Batches of one epoch, so that no batch is prefetched before its nearest classes are known.
+        part = (first.step, None) if refreshed is None else (lambda: self.state.step, steps)
 
         def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return run.objective.targets(feed.batches(first.step, context), run.data.train)
+            drawn = feed.batches(part[0], context, part[1])
+            return run.objective.targets(drawn, run.data.train)
 
-        options, steps = run.options, run.steps_per_epoch
         callbacks = [
             *run.objective.callbacks(
                 lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
             ),
             StopAtNaN(first.step, steps),
             Progress(options.batch_size, options.epochs * steps, options.epochs, first.step),
+            *([] if refreshed is None else [RefreshOfRun(self, feed, refreshed)]),
             EvaluateAndSave(self, phase, feed),
         ]
         self.model.fit(
             self.workers.strategy.distribute_datasets_from_function(batches),
             epochs=phase.last_epoch,
             initial_epoch=first.epoch,
-            steps_per_epoch=steps,
+            steps_per_epoch=steps if part[1] is None else None,
             callbacks=callbacks,
             shuffle=False,
             verbose=0,
@@ -315,7 +322,9 @@ class EvaluateAndSave(keras.callbacks.Callback):
         if (epoch + 1) % options.eval_every == 0 or epoch + 1 == options.epochs:
             with averaged_weights(self.model):
                 self._evaluate(logs or {})
-        folder.save_checkpoint(self.model, training.state, threads())
+        sampler = self.run.refreshed_sampler
+        tables = {} if sampler is None else sampler.state()
+        folder.save_checkpoint(self.model, training.state, threads(), tables)
         if options.patience and training.workers.first_says(is_over(folder.history, options)):
             self.model.stop_training = True
 
