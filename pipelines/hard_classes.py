@@ -1,6 +1,5 @@
 """Batches of classes that look alike, by a table of the nearest classes of each class."""
 
-import bisect
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,6 @@ from keras_dml._common.checks import argument_error, check_number, check_whole
 from keras_dml._common.errors import ArgumentError
 from pipelines.checks import (
     MOST_IMAGES,
-    MOST_SLOTS,
     as_integers,
     as_labels,
     checked_seed,
@@ -19,6 +17,7 @@ from pipelines.checks import (
 )
 from pipelines.even_draws import choose
 from pipelines.permutation import derive_keys, permuted, seed_key
+from pipelines.step_tables import StepTables
 
 # Streams of random numbers: the leaders, the classes of a batch, and then the images of class k.
 _LEADERS, _HARD, _OTHERS, _IMAGES = range(4)
@@ -105,9 +104,7 @@ class HardClassSampler:
         self.nearest_per_batch = round(hardness * (self._classes_per_batch - 1))
         key = seed_key(checked_seed(seed))
         self._keys = derive_keys(key, np.arange(_IMAGES + len(self.classes)))
-        # Replaced by a longer tuple, so that threads read a complete one.
-        self._tables: tuple[tuple[int, np.ndarray], ...] = ()
-        self._begun: set[int] = set()
+        self._tables = StepTables()
         if neighbors is not None:
             self.refresh(neighbors, first_step=0)
 
@@ -121,12 +118,12 @@ class HardClassSampler:
 
     def _classes_of(self, step: int) -> np.ndarray:
         """Return the numbers of the classes of a batch, the leader first."""
-        count, table = len(self.classes), self._table_at(step)
+        count, table = len(self.classes), self._tables.at(step)
         epoch, position = divmod(step, count)
         leader = _drawn(self._keys[_LEADERS], epoch, count, np.array([position]))
         near = leader[:0]
         if table is not None:
-            candidates = table[leader[0]]
+            candidates = table[1][leader[0]]
             places = np.arange(self.nearest_per_batch)
             near = candidates[_drawn(self._keys[_HARD], step, len(candidates), places)]
         taken = np.concatenate([leader, near])
@@ -135,16 +132,6 @@ class HardClassSampler:
         for number in np.sort(taken):  # number i of the classes that are not taken
             others += others >= number
         return np.concatenate([taken, others])
-
-    def _table_at(self, step: int) -> np.ndarray | None:
-        tables = self._tables
-        place = bisect.bisect_right(tables, step, key=lambda table: table[0]) - 1
-        if place < 0:
-            return None
-        first_step, table = tables[place]
-        if step == first_step:
-            self._begun.add(step)
-        return table
 
     def refresh(self, neighbors: ArrayLike, first_step: int) -> None:
         """Use a new table from a step on. Earlier steps keep their tables.
@@ -158,21 +145,16 @@ class HardClassSampler:
             ValueError, TypeError: The table is wrong, or another table begins at this step or
                 later.
         """
-        table = self._checked_table(neighbors)
-        first_step = check_whole("first_step", first_step, least=0, most=MOST_SLOTS)
-        if self._tables and first_step <= self._tables[-1][0]:
-            wanted = f"above {self._tables[-1][0]}, the first step of the table before"
-            raise argument_error("first_step", wanted, first_step)
-        self._tables = (*self._tables, (first_step, table))
+        self._tables.add(self._checked_table(neighbors, self._tables.shape), first_step)
 
     def has_begun(self, first_step: int) -> bool:
         """Return whether the batch of a table's first step was drawn with this table."""
-        return first_step in self._begun
+        return self._tables.has_begun(first_step)
 
     @property
     def num_neighbors(self) -> int | None:
         """k, the number of nearest classes in the tables, or None before the first table."""
-        return self._tables[0][1].shape[1] if self._tables else None
+        return None if self._tables.shape is None else self._tables.shape[1]
 
     def some_rows(self, images_per_class: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Return rows from which to compute the mean embeddings of the classes.
@@ -197,12 +179,8 @@ class HardClassSampler:
         Returns:
             `neighbors` int32 `[tables, classes, k]`, and `first_steps` int64 `[tables]`.
         """
-        tables = [table for _, table in self._tables]
-        empty = np.zeros((0, len(self.classes), 0), np.int32)
-        return {
-            "neighbors": np.stack(tables) if tables else empty,
-            "first_steps": np.array([first for first, _ in self._tables], np.int64),
-        }
+        neighbors, first_steps = self._tables.arrays(len(self.classes))
+        return {"neighbors": neighbors, "first_steps": first_steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Replace all tables by those of `state()`.
@@ -210,22 +188,19 @@ class HardClassSampler:
         Raises:
             ValueError, TypeError: The tables are not for these classes, or are wrong.
         """
-        before, self._tables = self._tables, ()
-        try:
-            for table, first in zip(state["neighbors"], state["first_steps"], strict=True):
-                self.refresh(table, int(first))
-        except ValueError:
-            self._tables = before
-            raise
+        tables = [self._checked_table(table) for table in state["neighbors"]]
+        self._tables = StepTables.of_arrays(tables, state["first_steps"])
 
-    def _checked_table(self, neighbors: ArrayLike) -> np.ndarray:
+    def _checked_table(
+        self, neighbors: ArrayLike, shape: tuple[int, ...] | None = None
+    ) -> np.ndarray:
         count = len(self.classes)
         table = as_integers("neighbors", neighbors, count, None, bounds=(0, count - 1))
         if table.shape[1] < self.nearest_per_batch:
             wanted = f"at least {self.nearest_per_batch} nearest classes of each class"
             raise argument_error("neighbors", wanted, table.shape[1])
-        if self._tables and table.shape != self._tables[0][1].shape:
-            wanted = f"of shape {list(self._tables[0][1].shape)}, like the tables before"
+        if shape is not None and table.shape != shape:
+            wanted = f"of shape {list(shape)}, like the tables before"
             raise argument_error("neighbors", wanted, list(table.shape))
         ordered = np.sort(table, axis=1)
         wrong = (table == np.arange(count)[:, None]).any(axis=1)

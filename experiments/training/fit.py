@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -257,10 +257,14 @@ class Training:
         run, first = self.run, self.state
         options, steps, refreshed = run.options, run.steps_per_epoch, run.refreshed_sampler
         # Batches of one epoch, so that no batch is prefetched before its nearest classes are known.
-        part = (first.step, None) if refreshed is None else (lambda: self.state.step, steps)
+        start: int | Callable[[], int] = first.step
+        until, refresh = None, []
+        if refreshed is not None:
+            start, until = lambda: self.state.step, steps
+            refresh = [RefreshOfRun(run, self.workers, feed, refreshed, first.step)]
 
         def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            drawn = feed.batches(part[0], context, part[1])
+            drawn = feed.batches(start, context, until)
             return run.objective.targets(drawn, run.data.train)
 
         callbacks = [
@@ -269,14 +273,14 @@ class Training:
             ),
             StopAtNaN(first.step, steps),
             Progress(options.batch_size, options.epochs * steps, options.epochs, first.step),
-            *([] if refreshed is None else [RefreshOfRun(self, feed, refreshed)]),
+            *refresh,
             EvaluateAndSave(self, phase, feed),
         ]
         self.model.fit(
             self.workers.strategy.distribute_datasets_from_function(batches),
             epochs=phase.last_epoch,
             initial_epoch=first.epoch,
-            steps_per_epoch=steps if part[1] is None else None,
+            steps_per_epoch=steps if until is None else None,
             callbacks=callbacks,
             shuffle=False,
             verbose=0,
