@@ -36,6 +36,7 @@ from experiments.training.selection import is_over, kept, stopped, waited
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
+from keras_dml._backend.private import OfSteps
 from keras_dml.export.float32 import float32_copy
 from pipelines import EvaluationTransform
 
@@ -258,14 +259,16 @@ class Training:
         options, steps, refreshed = run.options, run.steps_per_epoch, run.refreshed_sampler
         # Batches of one epoch, so that no batch is prefetched before its nearest classes are known.
         start: int | Callable[[], int] = first.step
-        until, refresh = None, []
+        until: int | None = None
+        refresh: list[keras.callbacks.Callback] = []
         if refreshed is not None:
             start, until = lambda: self.state.step, steps
             refresh = [RefreshOfRun(run, self.workers, feed, refreshed, first.step)]
 
         def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            drawn = feed.batches(start, context, until)
-            return run.objective.targets(drawn, run.data.train)
+            return run.objective.targets(feed.batches(start, context, until), run.data.train)
+
+        drawn = self.workers.strategy.distribute_datasets_from_function(batches)
 
         callbacks = [
             *run.objective.callbacks(
@@ -277,7 +280,7 @@ class Training:
             EvaluateAndSave(self, phase, feed),
         ]
         self.model.fit(
-            self.workers.strategy.distribute_datasets_from_function(batches),
+            drawn if until is None else OfSteps(drawn, until),
             epochs=phase.last_epoch,
             initial_epoch=first.epoch,
             steps_per_epoch=steps if until is None else None,
