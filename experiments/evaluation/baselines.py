@@ -24,7 +24,12 @@ from experiments.evaluation.evaluators import (
     labels_of,
     scored_set,
 )
-from experiments.evaluation.figures import Similarities, similarities_of_some, similarity_histograms
+from experiments.evaluation.figures import (
+    BINS,
+    Similarities,
+    similarities_of_some,
+    similarity_histograms,
+)
 from experiments.evaluation.measurement import (
     RAW_PIXELS,
     UNTRAINED,
@@ -44,8 +49,18 @@ from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
 
 # Keys in the file of a baseline: the histograms of `Similarities`, and the scores of each class.
 _PAIRS, _CLASSES = "pairs", "classes"
-# Rows of scores, the scores of each class, and the histograms of `_PAIRS` with their means.
-_BASELINE = dict[str, dict[str, float] | dict[str, list[list[float]]] | list[list[float] | float]]
+
+
+def _stored(run: EvaluatedRun, file: str) -> dict[str, Any]:
+    """Read the file of a baseline: rows of scores by name, `_PAIRS`, and `_CLASSES`."""
+    of_classes = [[float] * len(np.unique(labels_of(run)["test"]))] * 2
+    form = {
+        _PAIRS: ([[float] * BINS, [float] * BINS, float, float], None),
+        _CLASSES: ({scores.RECALL.at_1: of_classes, "map@r": of_classes}, None),
+        ...: dict[str, float],
+    }
+    found: dict[str, Any] = run.folder.read_json(file, form) or {}
+    return found
 
 
 class Baseline(Evaluator):
@@ -89,7 +104,7 @@ class Baseline(Evaluator):
         self._read(run)
 
     def _read(self, run: EvaluatedRun) -> None:
-        stored = run.folder.read_json(self.file, _BASELINE) or {}
+        stored = _stored(run, self.file)
         rows = {name: row for name, row in stored.items() if name not in (_PAIRS, _CLASSES)}
         self._found = rows_of(rows, self.name)
         # A file of an earlier version lacks the classes.
@@ -232,7 +247,7 @@ class PairSimilarities(Evaluator):
     def _before(self, run: EvaluatedRun) -> tuple[str, Similarities | None]:
         """Return the name of the baseline and its pairs."""
         for name, file in ((UNTRAINED, UNTRAINED_FILE), (RAW_PIXELS, RAW_PIXELS_FILE)):
-            stored = (run.folder.read_json(file, _BASELINE) or {}).get(_PAIRS)
+            stored = _stored(run, file).get(_PAIRS)
             if stored is not None:
                 matching, other, *means = stored
                 return name, Similarities(np.array(matching), np.array(other), *means)
