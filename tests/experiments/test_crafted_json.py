@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import tensorflow as tf
 from photo_search import picture
 from tiny_run import command_of
 
+from experiments.evaluation.baselines import RawPixels
 from experiments.evaluation.calibration import calibration_path, read_calibration
+from experiments.evaluation.result import RAW_PIXELS_FILE
 from experiments.options.errors import UsageError
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.index_folder import (
@@ -30,6 +33,7 @@ from experiments.training.run_images import settle_images
 from keras_dml._files.checksums import sealed_json
 from keras_dml._files.manifest import MANIFEST, DamagedError, Manifest
 from keras_dml.retrieval import ExactIndex
+from pipelines import ImageTable
 
 RESULT_OF_RUN = {
     "table": "t", "rows": {"embedding, cosine": {"recall@1": 0.5}}, "scores": {"nmi": None},
@@ -87,6 +91,34 @@ def test_crafted_images_are_named(run, images):
         DamagedError, match=f"{run.path / IMAGES} is damaged.* or delete {run.path} "
     ):
         settle_images(run, {"test": {"images": 1, "classes": {"a": ["x.png"]}}})
+
+
+@pytest.mark.parametrize(
+    ("crafted", "place"),
+    [
+        ({"cosine": {"recall@1": "high"}}, "cosine.recall@1"),
+        ({"cosine": [[0.5]]}, "cosine"),
+        ({"classes": [[0.5]]}, "classes"),
+        ({"classes": {"recall@1": [[0.5], [1]], "map@r": [[0.5, 1, 1], [1, 1, 1]]}}, "recall@1"),
+        ({"pairs": [[1, 2], [3, 4], 0.5, 0.5]}, "pairs"),
+        ({"pairs": [0.5]}, "pairs"),
+    ],
+)
+def test_a_crafted_file_of_a_baseline_is_named(run, crafted, place):
+    images = ImageTable.from_arrays(np.zeros((6, 2), "float32"), [0, 0, 1, 1, 2, 2])
+    options = types.SimpleNamespace(raw_pixels=True)
+    data = types.SimpleNamespace(tables={"test": images}, test=images)
+    of_run = types.SimpleNamespace(folder=run, options=options, data=data)
+    of_classes = dict.fromkeys(("recall@1", "map@r"), [[1] * 3] * 2)
+    good = {"cosine": {"recall@1": 0.5}, "classes": of_classes}
+    run.write_json(RAW_PIXELS_FILE, good)
+    baseline = RawPixels()
+    baseline.before(of_run, None)
+    assert baseline.finish(of_run, None).classes
+    run.write_json(RAW_PIXELS_FILE, good | crafted)
+    path = run.file(RAW_PIXELS_FILE)
+    with pytest.raises(DamagedError, match=rf"{path} is damaged: .*{place}.* Delete it, and"):
+        RawPixels().before(of_run, None)
 
 
 def test_a_manifest_that_is_no_file_of_checksums(run):
