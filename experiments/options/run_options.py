@@ -268,8 +268,10 @@ class AugmentationOptions(ImageSizeOptions):
     group = IMAGES
 
     training_size: int | None = option(None, lower_bound=8, not_with=("cache_features",))
-    crop: str = option("area", choices=words("pipelines.images.transforms.CROPS"))
-    crop_from: str = option("original", choices=words("pipelines.images.transforms.CROP_SOURCES"))
+    crop: str = option("area", choices=words("pipelines.images.transform_settings.CROPS"))
+    crop_from: str = option(
+        "original", choices=words("pipelines.images.transform_settings.CROP_SOURCES")
+    )
     crop_area: tuple[str, ...] = option(("0.16", "1"))
     crop_aspect: tuple[str, ...] = option(("0.75", "1.3333"))
     flip: bool = option(True)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
 from experiments.options.command_words import differences
+from experiments.options.held_folder import waiting_for
 from experiments.tuning.space import Parameter, Trial, Value
 from keras_dml._common.errors import without_passwords
 from keras_dml._common.extras import needing
@@ -74,34 +74,42 @@ class Search:
         self._argument = "storage" if storage else "output_dir"
         folder.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-        with waiting_for(folder / ".search.lock"):
+        with waiting_for(folder / ".search.lock"), self._opens(storage is None):
             self._study = self._opened(folder, storage, name)
             self._check({key: list(lines) for key, lines in identity.items()})
             if not self._trials():
                 self._study.enqueue_trial(dict(own or {}))
+
+    @contextlib.contextmanager
+    def _opens(self, is_file: bool) -> Iterator[None]:
+        """Raise `UsageError` if the storage is not one, or has a trial that cannot be read."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except Exception as error:  # database drivers and damaged values raise any exception
+            why = one_line(error).partition(" (Background on this error")[0]
+            again = "If it is damaged, delete it: the same command repeats the search with its runs"
+            raise UsageError(
+                f"{self._argument} must be the storage of a study that can be opened, but got "
+                f"{self._shown} ({why[:300]}). {again if is_file else 'Set another --storage'}."
+            ) from error
 
     def _opened(self, folder: pathlib.Path, storage: str | None, name: str) -> optuna.Study:
         file = sqlalchemy.URL.create("sqlite", database=str(folder / FILE))
         # Optuna formats the URL, so braces are doubled.
         url = storage or str(file).replace("{", "{{").replace("}", "}}")
         waits = {"connect_args": {"timeout": _SQLITE_PATIENCE}} if url.startswith("sqlite") else {}
-        try:
-            opened = optuna.storages.RDBStorage(
-                url,
-                engine_kwargs=waits,
-                heartbeat_interval=max(1, GRACE // 3),
-                grace_period=GRACE,
-                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
-            )
-            return optuna.create_study(
-                storage=opened, study_name=name, direction="maximize", load_if_exists=True
-            )
-        except Exception as error:  # database drivers raise any exception
-            why = one_line(error).partition(" (Background on this error")[0]
-            raise UsageError(
-                f"{self._argument} must be the storage of a study that can be opened, but got "
-                f"{self._shown} ({why[:300]})."
-            ) from error
+        opened = optuna.storages.RDBStorage(
+            url,
+            engine_kwargs=waits,
+            heartbeat_interval=max(1, GRACE // 3),
+            grace_period=GRACE,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+        )
+        return optuna.create_study(
+            storage=opened, study_name=name, direction="maximize", load_if_exists=True
+        )
 
     def _check(self, identity: dict[str, list[str]]) -> None:
         stored = self._study.user_attrs.get(_IDENTITY)
