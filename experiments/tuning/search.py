@@ -77,7 +77,10 @@ class Search:
         with waiting_for(folder / ".search.lock"), self._opens(storage is None):
             self._study = self._opened(folder, storage, name)
             self._check({key: list(lines) for key, lines in identity.items()})
-            if not self._trials():
+            trials = self._trials()
+            if sorted(trial.number for trial in trials) != [*range(len(trials))]:
+                raise ValueError("the numbers of its trials are damaged")
+            if not trials:
                 self._study.enqueue_trial(dict(own or {}))
 
     @contextlib.contextmanager
@@ -175,10 +178,11 @@ class Search:
         names = {parameter.name for parameter in self._space}
         for each in done:
             if set(each.params) != names:
+                found = ", ".join(map(str, each.params))
                 raise UsageError(
                     f"{self._argument} must have trials of the parameters {', '.join(names)}, but "
-                    f"got trial {each.number} of {', '.join(each.params)} in {self._shown}. Set "
-                    "another --output_dir or --storage."
+                    f"got trial {each.number} of {found} in {self._shown}. Set another "
+                    "--output_dir or --storage."
                 )
         return [_trial(each, each.params, each.value) for each in done]
 

@@ -150,6 +150,7 @@ def test_an_invalid_storage_file(tmp_path):
         "UPDATE trial_params SET distribution_json = '{'",
         "UPDATE study_user_attributes SET value_json = '{'",
         "UPDATE trials SET state = 'DONE'",
+        "UPDATE trials SET number = 'x'",
     ],
 )
 def test_a_damaged_storage_is_one_line_with_the_next_step(damage, tmp_path):
