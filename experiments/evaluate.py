@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
         options = dataclasses.replace(options, dataset=dataset)
     from experiments.evaluation.embed import embed
     from experiments.evaluation.embedded_sets import check_matches, embeddings_from_file
-    from experiments.evaluation.evaluated import check_loss_parts, result_of
+    from experiments.evaluation.evaluated import check_loss_parts, check_rerankings, result_of
     from experiments.evaluation.evaluators import related_classes
     from experiments.evaluation.result import EVALUATION, REPORT
     from experiments.options.data import recall_at
@@ -57,6 +57,7 @@ def main(argv: list[str]) -> None:
     ks = recall_at(options, len(labels["queries"]), None if gallery is None else len(gallery))
     check_matches(labels["queries"], gallery)
     check_loss_parts(options.loss_parts, len(labels["queries"]))
+    check_rerankings(options.rerankings, len(labels["queries"] if gallery is None else gallery))
     classes = related_classes(options, images)
     if kind == "embeddings":
         prefixes = _prefixes(options, embedded)

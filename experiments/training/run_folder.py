@@ -86,6 +86,7 @@ class RunFolder:
         self.threads: int | None = None
         self.watch: Callable[[Mapping[str, float]], None] | None = None
         self._manifest = Manifest(self.path)
+        self._tables: dict[str, np.ndarray] = {}
         self._lock = contextlib.ExitStack()
         if writes:
             self._check()
@@ -216,7 +217,13 @@ class RunFolder:
         """Return the path of a new best model, which the next checkpoint moves to `best.keras`."""
         return self._manifest.staged(f"{encoder}{BEST}")
 
-    def save_checkpoint(self, model: keras.Model, state: State, threads: int | None = None) -> None:
+    def save_checkpoint(
+        self,
+        model: keras.Model,
+        state: State,
+        threads: int | None = None,
+        tables: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Write the variables of `model` and its optimizers, with the log and the best model.
 
         The weight files of Keras leave out the seeds of dropout layers, without which a resumed run
@@ -226,11 +233,13 @@ class RunFolder:
             model: The fitted model.
             state: Progress of the run.
             threads: Number of threads that compute the model.
+            tables: The state of the sampler, if it has one.
         """
         if self.writes:
             variables = enumerate(_variables(model))
             arrays: dict[str, Any] = {f"variable_{i}": each.numpy() for i, each in variables}
             arrays |= {f"state_{name}": value for name, value in dataclasses.asdict(state).items()}
+            arrays |= {f"sampler_{name}": array for name, array in (tables or {}).items()}
             with self._manifest.staged(CHECKPOINT).open("wb") as stream:
                 np.savez(stream, **arrays, threads=threads or 0)
             self._manifest.commit([LOG, *_BEST_MODELS, CHECKPOINT])
@@ -269,6 +278,22 @@ class RunFolder:
             finalize(model)
         return state
 
+    def restored_tables(
+        self, like: Mapping[str, np.ndarray], workers: Workers
+    ) -> dict[str, np.ndarray]:
+        """Return the state of the sampler from the checkpoint, on every worker.
+
+        Args:
+            like: A state with arrays of the same names, ranks, and dtypes.
+            workers: All workers. Each calls this method, after `restore_checkpoint`.
+        """
+        found = {}
+        for name, array in like.items():
+            shape = workers.from_first(np.array(self._tables.get(name, array).shape))
+            empty = np.zeros(shape, array.dtype)
+            found[name] = workers.from_first(self._tables.get(name, empty))
+        return found
+
     def _read_checkpoint(self) -> tuple[State, list[np.ndarray]]:
         """Return the state and the variables. Without a checkpoint, delete an earlier best model.
 
@@ -292,6 +317,11 @@ class RunFolder:
                 self.threads = int(saved["threads"]) or None
                 fields = [field.name for field in dataclasses.fields(State)]
                 state = State(**{name: saved[f"state_{name}"].item() for name in fields})
+                self._tables = {
+                    name.removeprefix("sampler_"): saved[name]
+                    for name in saved.files
+                    if name.startswith("sampler_")
+                }
                 count = sum(name.startswith("variable_") for name in saved.files)
                 return state, [saved[f"variable_{i}"] for i in range(count)]
         except PermissionError:

@@ -101,8 +101,8 @@ def stopping_after_a_checkpoint():
     """Within the block, a run stops after its first checkpoint."""
     save = RunFolder.save_checkpoint
 
-    def save_and_stop(self, model, state, threads):
-        save(self, model, state, threads)
+    def save_and_stop(self, *given):
+        save(self, *given)
         self.close()
         raise KeyboardInterrupt
 

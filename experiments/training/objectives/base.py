@@ -70,6 +70,10 @@ class Objective(abc.ABC):
         if self.options.relation is not None:
             described.paths_of_classes(data.train)
 
+    def check_batches(self, data: Split, sampler: Sampler) -> None:
+        """Raise `UsageError` if the training cannot use the batches of a sampler."""
+        return None
+
     def batches(
         self, data: Split, sampler: Sampler, batches_of: Callable[..., tf.data.Dataset]
     ) -> tf.data.Dataset:

@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 from photo_search import write_photos
 
+from experiments.evaluation import saved_model
 from experiments.evaluation.embed import IdentifiedEmbedder, embed_table
 from experiments.evaluation.embedding_file import EmbeddingFile, UnreadableError, read_npz
-from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import RunError, UsageError
 from experiments.options.held_folder import held, held_beside, try_lock
 from pipelines import ImageTable
@@ -150,16 +150,19 @@ def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder
 
 
 @pytest.mark.parametrize("error", [tf.errors.InvalidArgumentError, tf.errors.CancelledError])
-def test_other_images_are_embedded_despite_a_bad_image(error):
+def test_other_images_are_embedded_despite_a_bad_image(error, monkeypatch):
     """Under load, TensorFlow may raise an error that does not name the bad image."""
 
-    def signature(images):
-        if b"bad" in images.numpy():
-            raise error(None, None, "Function was cancelled before it was started")
-        return {"embeddings": tf.ones([len(images), 2])}
+    class Loaded:
+        dimensions, takes_text = 2, False
 
-    embedder = ImageEmbedder.__new__(ImageEmbedder)
-    embedder._function, embedder._input, embedder.dimensions = signature, "images", 2
+        def __call__(self, images):
+            if b"bad" in images:
+                raise error(None, None, "Function was cancelled before it was started")
+            return np.ones([len(images), 2], "float32")
+
+    monkeypatch.setattr(saved_model, "load_saved_model", lambda path: Loaded())
+    embedder = saved_model.ImageEmbedder("served")
     embeddings, bad = embedder([b"1", b"2", b"bad", b"4", b"5"])
     np.testing.assert_array_equal(embeddings[:, 0], [1, 1, 0, 1, 1])
     assert bad == {2: "not a JPEG, PNG, WebP, BMP or GIF image"}
