@@ -57,8 +57,9 @@ SECTIONS = {
     ]),
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
-        "results/information", "results/papers", "results/relations", "results/serving",
-        "results/benchmarks", "results/faults",
+        "results/information", "results/papers", "results/relations", "results/hard_classes",
+        "results/serving", "results/reranking", "results/sampled_proxies", "results/benchmarks",
+        "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip

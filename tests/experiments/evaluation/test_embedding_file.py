@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import resource
 import shutil
@@ -17,8 +18,8 @@ from photo_search import write_photos
 from experiments.evaluation import saved_model
 from experiments.evaluation.embed import IdentifiedEmbedder, embed_table
 from experiments.evaluation.embedding_file import EmbeddingFile, UnreadableError, read_npz
-from experiments.evaluation.held_folder import held, held_beside, try_lock
 from experiments.options.errors import RunError, UsageError
+from experiments.options.held_folder import held, held_beside, try_lock
 from pipelines import ImageTable
 
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
@@ -56,13 +57,31 @@ def test_rows_are_reused_if_the_key_is_the_same(tmp_path):
     assert computed == list(range(10)) and isinstance(array, np.memmap)
     np.testing.assert_array_equal(array, ROWS)
     assert fill(path)[0] == []
-    assert names(tmp_path) == ["e.npy", "e.npy.json"]
+    assert names(tmp_path) == ["e.npy", "e.npy.json", "manifest.json"]
     for other in ({"key": "b"}, {"rows": ROWS[:7]}, {}):
         computed, array = fill(path, **other)
         np.testing.assert_array_equal(array, other.get("rows", ROWS))
         assert len(computed) == len(array)
     path.write_bytes(path.read_bytes()[:-1] + b"x")  # a damaged file
     assert len(fill(path)[0]) == 10
+
+
+def test_a_damaged_manifest_is_named_before_any_row_is_computed(tmp_path):
+    (tmp_path / "manifest.json").write_text("of another program")
+    with pytest.raises(ValueError, match="manifest.json is damaged.*Put it back, or delete"):
+        fill(tmp_path / "e.npy")
+
+
+def test_a_file_of_version_0_2_resumes(tmp_path):
+    """Its state has a CRC-32, and it is in no manifest."""
+    path = tmp_path / "e.npy"
+    fill(path)
+    (tmp_path / "manifest.json").unlink()
+    for done, computed in ((10, []), (6, [6, 7, 8, 9])):
+        state = {"key": "a", "rows": 10, "dtype": "float32", "dimensions": 3, "done": done}
+        (tmp_path / "e.npy.json").write_text(json.dumps(state | {"crc32": 1}))
+        assert fill(path)[0] == computed
+    np.testing.assert_array_equal(np.load(path), ROWS)
 
 
 def test_an_error_loses_no_written_row(tmp_path):
