@@ -145,6 +145,7 @@ def ahead_of(sampler, steps):
         yield IMAGES[rows], LABELS[rows]
 
 
+@pytest.mark.slow
 def test_prefetched_batches_need_steps_ahead():
     def fit(ahead):
         sampler = hard_classes()
