@@ -26,6 +26,7 @@ from keras_dml._common.errors import (
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.types import METRICS, NEIGHBORS, Metric, Neighbors
 from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.models.sampled_classes import SampledClasses
 
 __all__ = ["RefreshHardCandidates", "RefreshHardClasses", "RetrievalEvaluation", "StopAtNaN"]
 
@@ -622,7 +623,8 @@ class StopAtNaN(keras.callbacks.Callback):
 
     1. `y_pred` is outside [−1, 1], but the loss takes cosines to proxies. A `Dense` layer is in the
        place of a `keras_dml.layers.ProxyHead`.
-    2. A class id is out of range, or another error that the loss raises outside of `fit`.
+    2. A class id is out of range, a batch has more classes than the sample of a
+       `keras_dml.layers.ProxyHead`, or another error that the loss raises outside of `fit`.
     3. The batch contains NaN or infinity.
     4. The weights contain NaN or infinity: before the epoch, or because the training diverged.
 
@@ -708,6 +710,8 @@ class StopAtNaN(keras.callbacks.Callback):
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # some rows are left out
                         loss(labels[finite], rows[finite])
+                    if isinstance(self.model, SampledClasses) and self.model.sampling_head:
+                        self.model.sampling_head.check_room(labels)
                 except ArgumentError as error:
                     return str(error)
         numbers = [as_array("dataset", each) for each in keras.tree.flatten(batch)]

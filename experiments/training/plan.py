@@ -11,9 +11,9 @@ import numpy as np
 from experiments import recipes
 from experiments.evaluation.evaluators import Evaluator, RetrievalScores
 from experiments.evaluation.figures import pair_rows
-from experiments.evaluation.texts import with_texts
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
+from experiments.options.texts import with_texts
 from experiments.training.objectives import objective_of
 from experiments.training.objectives.base import Objective
 from experiments.training.run_files import BAD_IMAGES, CANDIDATE
@@ -131,6 +131,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     objective = objective_of(options)
     objective.check_steps(options.epochs * steps_per_epoch)
     objective.check_data(data)
+    objective.check_batches(data, sampler)
     return RunPlan(
         options=options,
         folder=folder,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from experiments.evaluation.held_folder import held
 from experiments.options.command_words import differences
 from experiments.options.errors import UsageError
+from experiments.options.held_folder import held
 from experiments.training.run_files import (
     BAD_IMAGES,
     BEST,
@@ -22,16 +22,14 @@ from experiments.training.run_files import (
     CHECKPOINT,
     FLAGS_FILE,
     LOG,
-    MANIFEST,
     QUERY,
     RESULT,
-    DamagedError,
-    Manifest,
     has_checkpoint,
     read_json,
     read_log,
     read_result,
 )
+from keras_dml._files.manifest import MANIFEST, DamagedError, Manifest
 
 # keras_dml imports Keras, which takes seconds. A finished run is reported without it.
 
@@ -187,8 +185,11 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Replace a file of the run."""
         if self.writes:
-            self._manifest.staged(name).write_text(text)
-            self._manifest.commit([name])
+            self._manifest.write_text(name, text)
+
+    def replacing(self, name: str) -> contextlib.AbstractContextManager[pathlib.Path]:
+        """Return a context with a temporary path, which then replaces a file of the run."""
+        return self._manifest.replacing(name)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Replace a file of the run by a JSON object."""

@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from experiments.options import RunOptions, parse, run_command
-from experiments.training.run_files import Manifest
 from experiments.training.run_folder import RunFolder
+from keras_dml._files.manifest import Manifest
 
 TINY = [
     "--dataset=folder",
