@@ -11,12 +11,12 @@ from keras import ops
 
 from experiments.evaluation import embedded_sets, evaluators
 from experiments.evaluation.embedded_sets import EmbeddedSet
-from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.evaluation.figures import similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings, Result, scores_json
 from experiments.evaluation.score_table import score_text
 from experiments.evaluation.scores import ScoredSet
 from experiments.options.errors import UsageError
+from experiments.options.evaluate_options import EvaluateOptions
 from experiments.options.loss_flags import naming_flags
 from keras_dml import losses
 from keras_dml._common.types import Neighbors

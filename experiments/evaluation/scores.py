@@ -188,7 +188,7 @@ class ScoredSet:
             {name: nats} and the number of rows as `ROWS`. Empty if fewer than two classes have
             images, or no class has two.
         """
-        key = (*names, every_row)
+        key: tuple[str | bool, ...] = (*names, every_row)
         if key not in self._information:
             self._information[key] = self._compute_information(names, every_row)
         return self._information[key]

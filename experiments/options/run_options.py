@@ -268,8 +268,10 @@ class AugmentationOptions(ImageSizeOptions):
     group = IMAGES
 
     training_size: int | None = option(None, lower_bound=8, not_with=("cache_features",))
-    crop: str = option("area", choices=words("pipelines.images.transforms.CROPS"))
-    crop_from: str = option("original", choices=words("pipelines.images.transforms.CROP_SOURCES"))
+    crop: str = option("area", choices=words("pipelines.images.transform_settings.CROPS"))
+    crop_from: str = option(
+        "original", choices=words("pipelines.images.transform_settings.CROP_SOURCES")
+    )
     crop_area: tuple[str, ...] = option(("0.16", "1"))
     crop_aspect: tuple[str, ...] = option(("0.75", "1.3333"))
     flip: bool = option(True)
@@ -284,6 +286,8 @@ class SamplingOptions(Options):
         sampler: Sampler of the training batches.
         batch_size: Images of a batch, over all devices.
         of_samplers: Arguments of all samplers, with their defaults.
+        refresh_every: hard_classes: number of epochs between two searches for the nearest classes,
+            by the current embeddings of up to 8 training images of each class.
     """
 
     group = SAMPLING
@@ -291,6 +295,7 @@ class SamplingOptions(Options):
     sampler: str = option("random", choices=words(SAMPLERS), common=True)
     batch_size: int = option(128, lower_bound=1, common=True)
     of_samplers: Mapping[str, Any] = flags_of_registry(SAMPLERS, SAMPLING, common=True, light=True)
+    refresh_every: int = option(1, lower_bound=1, needs="sampler=hard_classes")
 
     @property
     def sampler_arguments(self) -> dict[str, Any]:
@@ -300,6 +305,11 @@ class SamplingOptions(Options):
             UsageError: The sampler does not take an argument.
         """
         return _for_the_choice(self, "sampler", SAMPLERS, self.of_samplers)
+
+    @property
+    def batches_by_class(self) -> bool:
+        """Whether a batch has `images_per_class` images of each of its classes."""
+        return "images_per_class" in arguments(import_attribute(SAMPLERS)[self.sampler])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

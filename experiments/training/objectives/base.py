@@ -21,12 +21,12 @@ from experiments.evaluation.evaluators import (
     MeanDistance,
     RetrievalScores,
 )
-from experiments.evaluation.texts import text_transform
 from experiments.options import RunOptions
 from experiments.options import data as described
 from experiments.options.conversions import whole_numbers
 from experiments.options.errors import UsageError
-from experiments.training.objectives.tracked import TrackedLosses
+from experiments.options.texts import text_transform
+from experiments.training.objectives.tracked_losses import TrackedLosses
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
 from keras_dml._common.errors import ArgumentError
