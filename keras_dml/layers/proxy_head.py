@@ -213,10 +213,10 @@ class ProxyHead(Configured, keras.Layer):
             raise argument_error("sampled", "below 1 for sampled cosines", self.sampled)
         labels = checked_class_ids(as_labels(class_ids))
         check_class_range(labels, self.num_classes, "num_classes of the ProxyHead")
-        every, _ = gather_candidates(self._valid(labels))
+        own = self._valid(labels)
+        every, _ = gather_candidates(own)
         self.check_room(every)
         classes = self._next_classes(every)
-        own = self._valid(labels)
         places = ops.scatter_update(
             ops.full((self.num_classes,), -1, dtype="int32"),
             classes[:, None],
@@ -254,7 +254,7 @@ class ProxyHead(Configured, keras.Layer):
         """
         own = ops.maximum(own, 0)
         # As in the authors' code: the classes of the batch have the largest numbers.
-        drawn = keras.random.uniform((self.num_classes,), seed=self.seed_generator)
+        drawn = keras.random.uniform((self.num_classes,), dtype="float32", seed=self.seed_generator)
         drawn = ops.scatter_update(drawn, own[:, None], ops.full_like(own, 2, dtype=drawn.dtype))
         _, classes = ops.top_k(drawn, self.sample_size, sorted=False)
         return ops.sort(ops.cast(classes, "int32"))

@@ -26,7 +26,7 @@ class SampledClasses:
     def compute_loss(
         self,
         x: Any = None,
-        y: TensorLike | None = None,
+        y: Any = None,
         y_pred: Any = None,
         sample_weight: TensorLike | None = None,
         training: bool = True,

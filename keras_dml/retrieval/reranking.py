@@ -271,7 +271,8 @@ class KReciprocal:
         columns, values = self._rows.of(row)
         entries, owners = self._columns.entries(columns)
         least = np.minimum(self._columns.values[entries], values[owners])
-        return np.bincount(self._columns.indices[entries], least, len(self._items))
+        indices = self._columns.indices[entries]
+        return np.bincount(indices, least, len(self._items)).astype(np.float64, copy=False)
 
 
 def check_reciprocal_rows(count: int, name: str) -> None:
@@ -395,7 +396,7 @@ class _SparseRows:
     def sums(self) -> Float64Array:
         """Return the sum of each row."""
         rows = np.repeat(np.arange(len(self)), np.diff(self.starts))
-        return np.bincount(rows, self.values, len(self))
+        return np.bincount(rows, self.values, len(self)).astype(np.float64, copy=False)
 
     def transposed(self, first: int) -> _SparseRows:
         """Return the transposed rows from row `first` on, which becomes 0."""
