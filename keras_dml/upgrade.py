@@ -203,7 +203,7 @@ def _checked_map(path: StrPath, found: dict[str, np.ndarray]) -> EmbeddingMap:
     if found["kind"] not in KINDS:
         raise _damaged(path, f"its kind is {str(found['kind'])!r}")
     scalars = {name: array.item() for name, array in found.items() if array.ndim == 0}
-    return EmbeddingMap(**{**found, **scalars})  # type: ignore[arg-type]
+    return EmbeddingMap(**{**found, **scalars})
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
@@ -386,13 +386,12 @@ def _residual(x: Float64Array, y: Float64Array, codes: Int64Array, seed: int) ->
     held_out = _folds(codes, seed) == 0
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(~held_out))
     linear = _ridge(x[rows], y[rows], np.unique(codes[rows], return_inverse=True)[1], seed)
-    first, second = np.random.SeedSequence(seed).generate_state(2)
     dense = keras.layers.Dense
     inputs = keras.Input((x.shape[1],))
     hidden = dense(
         _HIDDEN,
         "relu",
-        kernel_initializer=keras.initializers.GlorotUniform(int(first) >> 1),
+        kernel_initializer=keras.initializers.GlorotUniform(seed),
         dtype="float32",
     )
     output = dense(y.shape[1], use_bias=False, kernel_initializer="zeros", dtype="float32")
@@ -451,8 +450,8 @@ class _Pair(NamedTuple):
 
     gallery_name: str
     queries_name: str
-    gallery: npt.ArrayLike
-    queries: npt.ArrayLike
+    gallery: Float32Array
+    queries: Float32Array
 
 
 def cross_scores(
@@ -570,8 +569,7 @@ def _retrieval_scores(
     if not relevance.counts.any():
         raise ArgumentError("labels must contain a class of at least two rows, but got none.")
     for pair in pairs:
-        queries, gallery = (finite_rows(rows, "rows") for rows in (pair.queries, pair.gallery))
-        task = RetrievalTask(queries, gallery, relevance, metric, paired=True)
+        task = RetrievalTask(pair.queries, pair.gallery, relevance, metric, paired=True)
         found = scores_of_queries(task, (1,))
         for score, of_pairs in values.items():
             of_pairs.append(found[score])
