@@ -88,9 +88,9 @@ class BackwardCompatible(Wrapper):
         **kwargs: Any,
     ) -> None:
         super().__init__(model, name, **kwargs)
-        if isinstance(model, Wrapper) and model.is_outermost:
-            wanted = f"a model other than {type(model).__name__}"
-            raise argument_error("model", wanted, model)
+        is_outermost = isinstance(model, Wrapper) and model.is_outermost
+        if is_outermost or self.two_sets is not None:
+            raise argument_error("model", "a model of one set of embeddings, not a memory", model)
         dimensions = check_embedding_model("model", model)
         self.old_dimensions = check_whole("old_dimensions", old_dimensions, least=1)
         self.weight = check_number("weight", weight, least=0)
