@@ -276,7 +276,7 @@ def fit_map(
         raise shape_error("source", f"at least {_FEWEST_ROWS} rows", x, advice=advice)
     codes = np.arange(len(x)) if classes is None else _class_numbers("classes", classes, len(x))
     if not codes.any():
-        raise argument_error("classes", "of at least two classes, or None", as_array("", classes))
+        raise argument_error("classes", "of at least two classes, or None", classes)
     enough = 2 * max(x.shape[1], y.shape[1])
     if len(x) < enough:
         warnings.warn(
@@ -385,9 +385,10 @@ def _residual(x: Float64Array, y: Float64Array, codes: Int64Array, seed: int) ->
 
     held_out = _folds(codes, seed) == 0
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(~held_out))
-    linear = _ridge(x[rows], y[rows], np.unique(codes[rows], return_inverse=True)[1], seed)
+    classes = np.unique(codes[rows], return_inverse=True)[1]
+    linear = _ridge(x[rows], y[rows], classes if classes.any() else np.arange(len(rows)), seed)
     dense = keras.layers.Dense
-    inputs = keras.Input((x.shape[1],))
+    inputs = keras.Input((x.shape[1],), dtype="float32")
     hidden = dense(
         _HIDDEN,
         "relu",
@@ -396,10 +397,11 @@ def _residual(x: Float64Array, y: Float64Array, codes: Int64Array, seed: int) ->
     )
     output = dense(y.shape[1], use_bias=False, kernel_initializer="zeros", dtype="float32")
     affine = dense(y.shape[1], trainable=False, dtype="float32")
-    outputs = keras.layers.add([affine(inputs), output(hidden(inputs))])
+    outputs = keras.layers.Add(dtype="float32")([affine(inputs), output(hidden(inputs))])
     affine.set_weights([linear.matrix, linear.intercept])
     model = keras.Model(inputs, outputs)
-    model.compile(keras.optimizers.Adam(_RATE), keras.losses.CosineSimilarity(dtype="float32"))
+    loss = keras.losses.CosineSimilarity(dtype="float32")
+    model.compile(keras.optimizers.Adam(_RATE), loss, auto_scale_loss=False)
     x, y = x.astype(np.float32), y.astype(np.float32)
     test = x[held_out], y[held_out]
     before = model.evaluate(*test, batch_size=_BATCH, verbose=0)

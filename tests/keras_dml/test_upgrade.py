@@ -102,6 +102,19 @@ def test_residual_learns_what_a_line_cannot():
 
 
 @pytest.mark.slow
+def test_residual_of_two_classes_in_half_precision():
+    import keras
+
+    x = rows(100, 4)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        found = upgrade.fit_map(x, np.abs(x), "residual", classes=np.arange(100) % 2)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert found.matrix.dtype == np.float32 and np.isfinite(found(x)).all()
+
+
+@pytest.mark.slow
 def test_residual_without_a_gain_is_affine():
     x = rows(200, 4)
     found = upgrade.fit_map(x, x @ orthogonal(4), "residual")
