@@ -122,7 +122,7 @@ def _saved_model_of(folder: pathlib.Path) -> pathlib.Path:
     """Return the SavedModel of a run or of an index.
 
     Raises:
-        UsageError: The folder has none, or the model of the index has changed.
+        UsageError: The folder has no SavedModel, or the model of the index has changed.
     """
     if (folder / SERVED).is_dir():
         return folder / SERVED
@@ -138,7 +138,7 @@ def _saved_model_of(folder: pathlib.Path) -> pathlib.Path:
     if settings["map"] is not None:
         raise UsageError(
             f"compatible_with must be an index whose rows one model embedded, but got {folder}, "
-            "which has a map. Give the index from before the upgrade, or the run of the model."
+            "which has a map. Set the index that was upgraded, or the run of its model."
         )
     path = folder / settings["saved_model"]
     if fingerprint(path) != settings["fingerprint"]:
@@ -186,7 +186,7 @@ def _measurements(table: Iterable[upgrade.CrossScore]) -> list[Measurement]:
 
 
 def _lines(table: Iterable[upgrade.CrossScore]) -> list[tuple[str, str]]:
-    """Return the update gains, and the difference of the models if there is no gain."""
+    """Return the update gains. Without a gain, return the difference of the models."""
     rows = {(row.gallery, row.queries, row.score): row for row in table}
     lines = []
     for score, place in _MEASURED.items():

@@ -92,7 +92,7 @@ def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp
         (["--compatible_with=nowhere"], "compatible_with must be the folder of a finished run"),
         (["--embedding_size=4"], "embedding_size=8"),
         (["--loss=ce"], "compatible_with"),
-        (["--loss=smooth_ap"], "compatible_with"),
+        (["--loss=lifted_structure"], "compatible_with"),
         (["--memory_size=20"], "memory_size must be unset"),
         (["--matryoshka=4,12"], "matryoshka"),
         (["--compatible_weight=-1"], "compatible_weight"),
