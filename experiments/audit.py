@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from experiments.evaluation.audit_options import AuditOptions
 from experiments.evaluation.tables import text_table
 from experiments.options import FindingsError, UsageError, parse, run_command
+from experiments.options.audit_options import AuditOptions
 
 if TYPE_CHECKING:
     from experiments.evaluation.embed import IdentifiedEmbedder
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     )
     from experiments.evaluation.embed import embed_table
     from experiments.evaluation.embedded_sets import EmbeddedSet
-    from experiments.evaluation.held_folder import held
+    from experiments.options.held_folder import held
     from experiments.pages.audit_page import write_audit_page
 
     if options.run:

@@ -99,6 +99,7 @@ def _source(options: CalibrateOptions) -> _Source:
         return _Source(gallery.index.embeddings_of(gallery.paths), labels, path, model)
     from experiments.evaluation.embedded_sets import embeddings_from_file
     from experiments.evaluation.result import FLAGS_FILE
+    from experiments.training.run_files import embeddings_of_run
 
     saved_model = options.saved_model and options.saved_model.expanduser()
     if name == "run":
@@ -114,6 +115,7 @@ def _source(options: CalibrateOptions) -> _Source:
                 f"run must have unseen test images, but got {run} with class_split=every_class. "
                 "Use the embeddings of other classes: --embeddings=FILE."
             )
+        embeddings_of_run(run)
     queries = embeddings_from_file(path).queries
     return _Source(queries.embeddings, queries.labels, path, saved_model)
 
@@ -155,12 +157,12 @@ def main(argv: list[str]) -> None:
     source = _source(options)
     from experiments.evaluation import calibration as calibrations
     from experiments.evaluation.result import REPORT
-    from experiments.evaluation.saved_model import fingerprint
     from experiments.evaluation.tables import text_table
     from experiments.pages.calibration_page import notes_of, rows_of, write_calibration_page
     from experiments.pages.model_card import MODEL_CARD, update_threshold
     from experiments.pages.page import add_link
     from keras_dml import metrics
+    from keras_dml.export.load import fingerprint
 
     file, saved_model = source.path, source.saved_model
     of_model = None if saved_model is None else fingerprint(saved_model)

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from experiments.evaluation import scores
+from experiments.evaluation.conclusions import reranking_gain
 from experiments.evaluation.embed import TableEmbedder
 from experiments.evaluation.embedded_sets import EmbeddedSet
 from experiments.evaluation.measurement import (
@@ -34,6 +35,7 @@ from keras_dml._common.types import Neighbors
 from keras_dml.metrics import class_mean_accuracy
 from keras_dml.metrics.pairwise_information import within_class_entropy
 from keras_dml.relations import Relation
+from keras_dml.retrieval.reranking import Reranking
 from pipelines import ImageTable, Split
 
 #: Name of a table of `Split.tables` -> embeddings `[n, d]`.
@@ -195,17 +197,23 @@ class InformationScores(Evaluator):
 
     def __init__(self, fitted: bool = False) -> None:
         self.fitted = fitted
+        # Of the last epoch, whose scores are often the scores of the kept model.
+        self._last: scores.ScoredSet | None = None
 
     def measure(
         self, run: EvaluatedRun, model: keras.Model, embeddings: Arrays
     ) -> list[Measurement]:
         """Return the scores of each epoch that are finite, because JSON has no infinity."""
-        found = scores.information_scores(scored_set(run, embeddings), at_end=False)
+        self._last = scored_set(run, embeddings)
+        found = scores.information_scores(self._last, at_end=False)
         return [each for each in found if math.isfinite(each.value)]
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
-        return information_findings(scored_set(run, end.embeddings), self.fitted)
+        scored = scored_set(run, end.embeddings)
+        if self._last is not None and self._last.has_embeddings_of(scored):
+            scored = self._last
+        return information_findings(scored, self.fitted)
 
 
 class MeanDistance(Evaluator):
@@ -278,6 +286,7 @@ def retrieval_findings(
     prefixes: Sequence[int] = (),
     clustering: bool = True,
     classes: RelatedClasses | None = None,
+    rerankings: Mapping[str, Reranking] | None = None,
 ) -> Findings:
     """Return every score.
 
@@ -287,6 +296,7 @@ def retrieval_findings(
         prefixes: Lengths of prefixes of the embeddings to score too.
         clustering: Whether to compute the scores that need k-means.
         classes: The relation on these classes, whose search has separate rows.
+        rerankings: Name -> a re-ranking, whose search has a separate row.
     """
     found = scores.evaluate(scored, clustering=clustering)
     lines = score_lines(found)
@@ -295,6 +305,10 @@ def retrieval_findings(
     if classes is not None:
         found += scores.of_distances(_under_relation(scored, classes))
     of_classes = {scored.part: scored.of_classes()}
+    for name, (measured, reranked) in scores.of_rerankings(scored, rerankings or {}).items():
+        found += measured
+        of_classes[name] = reranked
+        lines.append((f"Gain of {name}", reranking_gain(of_classes[scored.part], reranked)))
     certificates = scores.as_json(named(scores.certificates(scored), lambda each: each.key))
     result: dict[str, Any] = {"engine": scored.engine}
     if certificates:

@@ -19,9 +19,11 @@ from experiments.searching.index_folder import EMBEDDINGS
 from experiments.searching.index_options import IndexOptions
 from keras_dml._common.progress import Bar
 from keras_dml._files.atomic import replacing
+from keras_dml._files.manifest import DamagedError, Manifest
 
 UNFINISHED = ".unfinished"
 _READERS = 8
+_ADVICE = "Delete it, and the same command embeds the images again"
 # Embeddings by image file.
 Rows: TypeAlias = dict[ImageFile, np.ndarray]
 
@@ -84,14 +86,15 @@ def embed_folder(
     from experiments.evaluation.saved_model import ImageEmbedder
 
     path, unfinished = options.output_dir / EMBEDDINGS, options.output_dir / UNFINISHED
-    try:
-        known = _read(path) if path.is_file() else {}
-    except PermissionError:  # another user's file is not damaged
-        raise
-    except (OSError, KeyError, UnreadableError) as error:
-        raise UsageError(
-            f"{path} is damaged ({error}). Delete it, and the same command embeds the images again"
-        ) from error
+    manifest = Manifest(options.output_dir)
+    known: Rows = {}
+    if path.is_file():
+        try:
+            known = _read(manifest.check(EMBEDDINGS, _ADVICE, earlier=True))
+        except (DamagedError, PermissionError):  # another user's file is not damaged
+            raise
+        except (OSError, KeyError, UnreadableError) as error:
+            raise UsageError(f"{path} is damaged ({error}). {_ADVICE}") from error
     saved = list(known)
     for part in unfinished.glob("*.npz"):
         with contextlib.suppress(OSError, KeyError, UnreadableError):
@@ -115,14 +118,16 @@ def embed_folder(
                 bad |= {batch[row].path: reason for row, reason in reasons.items()}
                 good = {file: rows[row] for row, file in enumerate(batch) if row not in reasons}
                 if good:
-                    _write(unfinished / f"{time.time_ns()}.npz", good)
+                    with replacing(unfinished / f"{time.time_ns()}.npz") as temporary:
+                        _write(temporary, good)
                 known |= good
                 bar.update(len(batch))
         # While a folder is deleted, its images disappear one by one.
         images.check_not_gone()
     embedded = embedded_images(files, known, bad)
     if embedded.files != saved:
-        _write(path, {file: known[file] for file in embedded.files})
+        with manifest.replacing(EMBEDDINGS) as temporary:
+            _write(temporary, {file: known[file] for file in embedded.files})
     shutil.rmtree(unfinished, ignore_errors=True)
     return embedded
 
@@ -136,5 +141,5 @@ def _read(path: pathlib.Path) -> Rows:
 def _write(path: pathlib.Path, rows: Rows) -> None:
     paths, sizes, times = zip(*rows)
     embeddings = np.stack(list(rows.values()))
-    with replacing(path) as temporary, open(temporary, "wb") as stream:
+    with open(path, "wb") as stream:  # NumPy would add an ending to a path
         np.savez(stream, embeddings=embeddings, paths=paths, sizes=sizes, times=times)

@@ -7,7 +7,7 @@ import hashlib
 import pathlib
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -92,21 +92,27 @@ class OldModel:
         batches: tf.data.Dataset,
         table: ImageTable,
         sampler: Sampler,
-        start_step: int,
+        start_step: int | Callable[[], int],
+        num_steps: int | None,
         context: tf.distribute.InputContext,
     ) -> tf.data.Dataset:
         """Return batches (images, (labels, old embeddings)).
 
         Args:
-            batches: The batches (images, labels) of one input pipeline, from `start_step` on.
+            batches: The batches (images, labels) of one input pipeline.
             table: The training images.
             sampler: Function from batch number to row numbers of the training images.
-            start_step: Number of the first batch.
+            start_step, num_steps: As in `training_batches`.
             context: The context of the input pipeline.
         """
         rows = self.embeddings("training", table)
         old = feature_batches(
-            [rows], table.labels, sampler, start_step=start_step, input_context=context
+            [rows],
+            table.labels,
+            sampler,
+            start_step=start_step,
+            num_steps=num_steps,
+            input_context=context,
         )
         return tf.data.Dataset.zip(batches, old).map(
             lambda batch, of_old: (batch[0], (batch[1], of_old[0]))

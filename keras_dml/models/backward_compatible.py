@@ -186,7 +186,7 @@ class BackwardCompatible(Wrapper):
     def _targets(self, y: Any) -> tuple[Any, Any]:
         """Return labels and old embeddings."""
         if isinstance(y, (tuple, list)) and len(y) == 2:
-            return tuple(y)  # type: ignore[return-value]
+            return tuple(y)
         if self.old_head is not None:
             return y, None
         wanted = "a tuple (labels, old embeddings)"
