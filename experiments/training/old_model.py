@@ -141,7 +141,7 @@ def _saved_model_of(folder: pathlib.Path) -> pathlib.Path:
         settings = read_json(folder / _SETTINGS, _FORM)
     except ArgumentError as error:
         raise UsageError(f"compatible_with must be an undamaged index. {error}") from error
-    if settings["map"] is not None:
+    if settings.get("map") is not None:
         raise UsageError(
             f"compatible_with must be an index whose rows one model embedded, but got {folder}, "
             "which has a map. Set the index that was upgraded, or the run of its model."

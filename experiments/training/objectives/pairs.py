@@ -27,6 +27,15 @@ class OverPairs(Objective):
     With levels, the loss is summed over the levels, as in Wang et al. 2019a.
     """
 
+    def check(self) -> None:
+        """Raise `UsageError` if the batch would be compared with a memory and with old rows."""
+        options = self.options
+        if options.compatible_with is not None and options.memory:
+            raise UsageError(
+                f"{MEMORY}size must be unset with compatible_with, but got "
+                f"{options.memory.get('size')}."
+            )
+
     def outputs(self) -> Sequence[str]:
         """Return the names of the levels, if any."""
         return self.options.levels or ()
@@ -56,11 +65,6 @@ class OverPairs(Objective):
     ) -> models.DistributedModel:
         """Return the model that is also compared with the old embeddings."""
         options = self.options
-        if options.memory:
-            raise UsageError(
-                f"{MEMORY}size must be unset with compatible_with, but got "
-                f"{options.memory.get('size')}."
-            )
         dimensions = fitted.output_shape[1]
         if dimensions < old_dimensions:
             raise UsageError(
