@@ -32,6 +32,7 @@ MODULES = {
     "keras_dml.callbacks": "Callbacks",
     "keras_dml.optimizers": "Optimizers",
     "keras_dml.retrieval": "Retrieval",
+    "keras_dml.upgrade": "Upgrades",
     "keras_dml.export": "Export",
     "pipelines": "Pipelines",
 }
@@ -58,8 +59,8 @@ SECTIONS = {
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
         "results/information", "results/papers", "results/relations", "results/hard_classes",
-        "results/serving", "results/reranking", "results/sampled_proxies", "results/benchmarks",
-        "results/faults",
+        "results/serving", "results/upgrade", "results/reranking", "results/sampled_proxies",
+        "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip
