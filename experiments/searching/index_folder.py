@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from experiments import typed
@@ -20,6 +20,18 @@ MODEL = "model"
 EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
+# What the map of an upgraded index changes: its rows, or the queries.
+ROWS, QUERIES = "rows", "queries"
+SHA256 = "sha256"
+MAP_FORM = {
+    "kind": str,
+    "of": str,
+    "old_model": str,
+    "new_model": str,
+    "fingerprint": str,
+    "bad": dict[str, str],
+    SHA256: str,
+}
 _FORM = {
     "saved_model": str,
     "fingerprint": str,
@@ -27,6 +39,7 @@ _FORM = {
     "built": (dict[str, Any], None),
     "search": str,
     "store": str | None,
+    "map": (MAP_FORM, None),
 }
 
 
@@ -41,13 +54,20 @@ class Changes(NamedTuple):
         return "added {:,}, changed {:,}, removed {:,}".format(*self)
 
 
-def locked_folder(folder: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-    """Return a context that locks the folder of an index, and creates the folder if it is missing.
+@contextlib.contextmanager
+def locked_folder(folder: pathlib.Path, argument: str = "output_dir") -> Iterator[None]:
+    """Lock the folder of an index within a with statement. Create the folder if it is missing.
+
+    Args:
+        folder: The folder.
+        argument: Name of the argument, for the message.
 
     Raises:
         UsageError: The folder is not an index, or new, or only has the model of an index. On
             entering, another process uses it.
     """
+    from keras_dml._files.atomic import make_folder  # imports Keras
+
     if folder.is_dir():
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
         is_free = SETTINGS in names or names <= {MODEL}
@@ -55,10 +75,12 @@ def locked_folder(folder: pathlib.Path) -> contextlib.AbstractContextManager[Non
         is_free = not folder.exists()
     if not is_free:
         raise UsageError(
-            "output_dir must be a new or empty folder, or an index of the same images, but got "
+            f"{argument} must be a new or empty folder, or an index of the same images, but got "
             f"{folder}."
         )
-    return held(folder, "output_dir")
+    make_folder(folder)
+    with held(folder, argument):
+        yield
 
 
 def stored_place(images: str) -> str:
@@ -96,6 +118,11 @@ def opened_settings(
         raise UsageError(
             f"images must be {before}, because the index in {folder} has these images, "
             f"but got {images}. Use another --output_dir."
+        )
+    if saved.get("map") and saved["map"]["of"] == ROWS:
+        raise UsageError(
+            f"output_dir must be an index without mapped rows, but got {folder}. Embed them first: "
+            f"keras-dml upgrade --index={folder} --stage=1/1"
         )
     if saved["fingerprint"] != fingerprint:
         raise UsageError(

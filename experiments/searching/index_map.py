@@ -1,0 +1,141 @@
+"""The map of an upgraded index folder: of its rows to the new model, or of queries to the old one.
+
+`settings.json` describes the map. Of a map of rows, `mapped.npy` states which rows it gives. A map
+of queries is in `query.map`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.options.errors import UsageError
+from experiments.options.visible import visible
+from experiments.searching.index_folder import MAP_FORM, QUERIES, ROWS, SHA256
+from keras_dml._common.errors import ArgumentError
+from keras_dml.upgrade import EmbeddingMap, load_map
+
+MAPPED, QUERY_MAP = "mapped.npy", "query.map"
+
+@dataclasses.dataclass(frozen=True)
+class IndexMap:
+    """The map between the two models of an upgraded index.
+
+    Attributes:
+        kind: The kind of the map, such as "affine".
+        of: "rows" (from the old model to the new one) or "queries" (from the new model to the old
+            one).
+        old_model, new_model: Folders of the SavedModels.
+        fingerprint: Fingerprint of the new model.
+        bad: Reasons why images were left out while rows were embedded again, by path.
+        mapped: Which rows are mapped, bool `[n]`. The others are of the new model. None for a map
+            of queries.
+        of_queries: The map, if it maps queries.
+    """
+
+    kind: str
+    of: str
+    old_model: str
+    new_model: str
+    fingerprint: str
+    bad: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mapped: npt.NDArray[np.bool_] | None = None
+    of_queries: EmbeddingMap | None = None
+
+    def space(self, row: int) -> str:
+        """Return the origin of a row: "new", "mapped" (to the new model), or "old"."""
+        if self.mapped is None:
+            return "old"
+        return "mapped" if self.mapped[row] else "new"
+
+    @property
+    def in_words(self) -> str:
+        """The map, for a terminal and a page."""
+        old, new = _short(self.old_model), _short(self.new_model)
+        if self.mapped is None:
+            return f"{self.kind} map of the queries from {new} to {old}"
+        counts = f"{np.count_nonzero(self.mapped):,} of {len(self.mapped):,} images"
+        return f"{self.kind} map of {counts} from {old} to {new}"
+
+    def no_threshold(self, place: object) -> str:
+        """Return a line that says why no threshold is applied, and what to do."""
+        again = "--saved_model=NEW --to=again" if self.mapped is None else "--stage=1/1"
+        return (
+            "a threshold of one model does not fit an index with a map, and is not applied. Embed "
+            f"the images again (keras-dml upgrade --index={place} {again}), then find its "
+            "threshold: keras-dml calibrate"
+        )
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The map as JSON values, for the answers of a search."""
+        found = {
+            "kind": self.kind,
+            "of": self.of,
+            "old_model": self.old_model,
+            "new_model": self.new_model,
+        }
+        if self.mapped is None:
+            return found
+        counts = {"mapped": int(np.count_nonzero(self.mapped)), "images": len(self.mapped)}
+        return {**found, **counts}
+
+    def write(self, folder: pathlib.Path) -> dict[str, Any]:
+        """Write the file of the map into a folder, and return the value for the settings."""
+        if self.of_queries is not None:
+            path = folder / QUERY_MAP
+            self.of_queries.save(path)
+        else:
+            path = folder / MAPPED
+            np.save(path, self.mapped)
+        value = {name: getattr(self, name) for name in MAP_FORM if name != SHA256}
+        return {**value, SHA256: _sha256(path)}
+
+
+def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> IndexMap | None:
+    """Read the map of an index folder. None if the index has no map.
+
+    Args:
+        folder: The folder.
+        settings: Its settings.
+        rows: The number of rows of its index.
+
+    Raises:
+        UsageError: The map is missing or damaged.
+    """
+    if settings.get("map") is None:
+        return None
+    try:
+        found = {name: settings["map"][name] for name in MAP_FORM}
+        digest = found.pop(SHA256)
+        path = folder / (MAPPED if found["of"] == ROWS else QUERY_MAP)
+        if not path.is_file():
+            raise ArgumentError(f"{path} is missing")
+        if _sha256(path) != digest:
+            raise ArgumentError(f"{path} has changed since it was written (its SHA-256 differs)")
+        if found["of"] == QUERIES:
+            return IndexMap(**found, of_queries=load_map(path))
+        mapped = np.load(path)
+        if mapped.shape != (rows,) or mapped.dtype != bool:
+            raise ArgumentError(f"{path} must have {rows:,} values, but got {mapped.shape}")
+        return IndexMap(**found, mapped=mapped)
+    except (ArgumentError, TypeError) as error:
+        raise UsageError(
+            f"The map of the index in {folder} is damaged: {error}. Delete the folder, and write "
+            "it again with keras-dml upgrade"
+        ) from error
+
+
+def _sha256(path: pathlib.Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _short(model: str) -> str:
+    return visible("/".join(pathlib.PurePath(model).parts[-2:]))
