@@ -150,6 +150,7 @@ class RetrievalTask:
         relevance: The relevance of the items.
         metric: "cosine" or "l2".
         engine: "numpy" for an exact index by NumPy. Otherwise it is by ScaNN, if ScaNN loads.
+        paired: Whether query i and item i are the same image in two embeddings.
     """
 
     queries: Float32Array
@@ -157,11 +158,12 @@ class RetrievalTask:
     relevance: Relevance
     metric: Metric
     engine: Engine = "scann"
+    paired: bool = False
 
     @property
     def own_rows(self) -> bool:
         """Whether query i is item i, and is not among its neighbors."""
-        return self.items is self.queries
+        return self.paired or self.items is self.queries
 
     @property
     def matched(self) -> Int64Array:
