@@ -432,8 +432,8 @@ class CrossScore(NamedTuple):
     Attributes:
         gallery: "old", "new", or "old to new, KIND" for rows that a map changed.
         queries: "old", "new", or "new to old, KIND".
-        score: "recall@1", "map@r", or "neighbors@10". Or "difference in SCORE" of the new model
-            (`gallery` and `queries` are "new") and the old one, and "gain in SCORE".
+        score: "recall@1", "map@r", or "neighbors@10". Or "difference in SCORE" to the old
+            model's search, and "gain in SCORE".
         value: The score, a fraction.
         low, high: The interval, or NaN.
     """
@@ -501,7 +501,7 @@ def cross_scores(
         seed: Seed of the resamplings.
 
     Returns:
-        The rows of the table, `CrossScore`. "difference in SCORE" is n/n − o/o.
+        The rows of the table, `CrossScore`. "difference in SCORE" is M − M(o/o).
 
     Raises:
         ValueError: The numbers of rows differ, rows are not finite, no image has another image of
@@ -612,8 +612,10 @@ def _compared(
 
     table = [row(pair, score, *each) for pair, *each in zip(pairs, means, samples)]
     step, steps = means[1] - means[0], samples[1] - samples[0]
-    difference = row(pairs[1], f"difference in {score}", step, steps)
-    table.append(difference)
+    for place in range(1, len(pairs)):
+        change = means[place] - means[0], samples[place] - samples[0]
+        table.append(row(pairs[place], f"difference in {score}", *change))
+    difference = table[len(pairs)]  # of the models
     if difference.low <= 0:
         warnings.warn(
             f"The new model is not better than the old one in {score}: the difference is "

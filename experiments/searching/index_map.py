@@ -23,6 +23,7 @@ from keras_dml.upgrade import EmbeddingMap, load_map
 
 MAPPED, QUERY_MAP = "mapped.npy", "query.map"
 
+
 @dataclasses.dataclass(frozen=True)
 class IndexMap:
     """The map between the two models of an upgraded index.
@@ -63,13 +64,18 @@ class IndexMap:
         counts = f"{np.count_nonzero(self.mapped):,} of {len(self.mapped):,} images"
         return f"{self.kind} map of {counts} from {old} to {new}"
 
+    def how_to_finish(self, place: object) -> str:
+        """Return the command that embeds all images of the index by the new model."""
+        if self.mapped is None:
+            return f"keras-dml upgrade --index=OLD --saved_model={self.new_model} --to=again"
+        return f"keras-dml upgrade --index={place} --stage=1/1"
+
     def no_threshold(self, place: object) -> str:
         """Return a line that says why no threshold is applied, and what to do."""
-        again = "--saved_model=NEW --to=again" if self.mapped is None else "--stage=1/1"
         return (
-            "a threshold of one model does not fit an index with a map, and is not applied. Embed "
-            f"the images again (keras-dml upgrade --index={place} {again}), then find its "
-            "threshold: keras-dml calibrate"
+            "the threshold of a model is not applied to an index with a map, whose similarities "
+            f"differ. Embed all images again ({self.how_to_finish(place)}), and then find the "
+            "threshold with keras-dml calibrate"
         )
 
     @property

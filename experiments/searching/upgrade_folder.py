@@ -44,7 +44,7 @@ from experiments.searching.index_folder import (
 from experiments.searching.index_map import MAPPED, QUERY_MAP, IndexMap
 from experiments.searching.upgrade_options import Stage
 from keras_dml import retrieval
-from keras_dml._files.atomic import replacing_folder
+from keras_dml._files.atomic import replace_folder, replacing_folder
 from keras_dml.upgrade import EmbeddingMap
 
 _WORK = ".upgrade"

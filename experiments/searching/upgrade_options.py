@@ -69,9 +69,7 @@ interrupted command leaves an index that answers. A search names the map.
     saved_model: pathlib.Path | None = option(None)
     images: str | None = option(None)
     sample: int = option(4000, _MEASURE, lower_bound=50)
-    kind: str = option(
-        "affine", _MEASURE, choices=registry_flags.words("keras_dml.upgrade.KINDS")
-    )
+    kind: str = option("affine", _MEASURE, choices=registry_flags.words("keras_dml.upgrade.KINDS"))
     seed: int = option(0, _MEASURE, lower_bound=0)
     batch_size: int = option(64, lower_bound=1)
     to: str | None = option(None, _WRITE, choices=(MAP, QUERIES, AGAIN))
@@ -117,5 +115,6 @@ def check_upgrade(options: UpgradeOptions) -> None:
             f"--images=IMAGES --output_dir=INDEX-upgraded --to={options.index}"
         )
     options.stages  # noqa: B018, checked before the work
-    if options.saved_model is None and not (options.stage or options.replace and not options.to):
+    only_replaces = options.replace and not options.to
+    if options.saved_model is None and not (options.stage or only_replaces):
         raise UsageError("Set --saved_model=FOLDER, the SavedModel of the new model.")
