@@ -31,10 +31,11 @@ def main(argv: list[str]) -> None:
     from experiments.searching import upgrade_folder
     from experiments.searching.gallery import FolderGallery
     from experiments.searching.images import ImageFolder
-    from experiments.searching.index_folder import how_to_search, locked_folder
+    from experiments.searching.index_folder import how_to_search, locked_folder, read_settings
+    from keras_dml._files.atomic import read_folder
 
     folder, upgraded = options.folder, options.upgraded
-    FolderGallery(folder)  # refuse another folder before locking it
+    read_folder(folder, read_settings)  # refuse another folder before locking it
     with locked_folder(folder, "index"):
         gallery = FolderGallery(folder)
         old_model = gallery.description.saved_model
@@ -44,17 +45,7 @@ def main(argv: list[str]) -> None:
             path = options.saved_model or pathlib.Path(old_model)
             model = upgrade_folder.NewModel(path, options.batch_size, options.max_pixels)
         if options.stages:
-            if gallery.map is None or gallery.map.mapped is None:
-                raise UsageError(
-                    f"index must have mapped rows for --stage, but got {folder}. --to=map writes "
-                    f"such an index to {upgraded}."
-                )
-            if model.fingerprint != gallery.map.fingerprint:
-                raise UsageError(
-                    f"saved_model must be the model {gallery.map.new_model} of the mapped index, "
-                    f"but got {path}."
-                )
-            print(upgrade_folder.write_stage(folder, model, gallery.map, images, options.stages))
+            print(upgrade_folder.write_stage(gallery, folder, model, images, options.stages))
         elif options.saved_model:
             written = upgraded
             _check_new(options, gallery, model.fingerprint)
@@ -64,7 +55,7 @@ def main(argv: list[str]) -> None:
             written = folder
     if options.to or options.stage:
         print(how_to_search(written))
-        if calibration_path(old_model).is_file():
+        if options.to and calibration_path(old_model).is_file():
             print(
                 f"the threshold in {calibration_path(old_model)} belongs to the old model, and is "
                 "not applied. Once all images are embedded again: "
@@ -122,9 +113,9 @@ def _measure_and_write(
     if options.to:
         to_new, to_old = sample.maps(options.kind, options.seed, every_row=True)
         if options.to == MAP:
-            print(upgrade_folder.write_mapped(folder, upgraded, model, to_new))
+            print(upgrade_folder.write_mapped(gallery, folder, upgraded, model, to_new))
         if options.to == QUERIES:
-            print(upgrade_folder.write_query_map(folder, upgraded, model, to_old))
+            print(upgrade_folder.write_query_map(gallery, folder, upgraded, model, to_old))
 
 
 if __name__ == "__main__":

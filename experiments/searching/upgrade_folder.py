@@ -26,7 +26,7 @@ from experiments.searching.folder_embeddings import (
     read_rows,
     write_rows,
 )
-from experiments.searching.gallery import open_gallery
+from experiments.searching.gallery import FolderGallery
 from experiments.searching.images import ImageFile, ImageFolder
 from experiments.searching.index_building import new_index, search_line
 from experiments.searching.index_folder import (
@@ -99,27 +99,34 @@ def work_folder(folder: pathlib.Path, model: NewModel, step: str) -> pathlib.Pat
 
 
 def write_mapped(
-    folder: pathlib.Path, target: pathlib.Path, model: NewModel, to_new: EmbeddingMap
+    gallery: FolderGallery,
+    folder: pathlib.Path,
+    target: pathlib.Path,
+    model: NewModel,
+    to_new: EmbeddingMap,
 ) -> str:
     """Write the index with its rows mapped to the new model. Return a line for the terminal."""
     settings = read_settings(folder)
-    old = retrieval.load_index(folder / INDEX)
-    ids = old.ids.tolist()
-    index = new_index(ids, to_new(old.embeddings_of(ids)), settings["built"])
+    paths, rows = gallery.paths, gallery.index.embeddings_of(gallery.paths)
+    index = new_index(paths, to_new(rows), settings["built"])
     found = IndexMap(
         to_new.kind,
         ROWS,
         str(folder / settings["saved_model"]),
         str(model.path),
         model.fingerprint,
-        mapped=np.ones(len(ids), bool),
+        mapped=np.ones(len(paths), bool),
     )
     _write(folder, target, _of_model(settings, model), index, [COLUMNS, SKIPPED], found)
     return f"{target}: {found.in_words}"
 
 
 def write_query_map(
-    folder: pathlib.Path, target: pathlib.Path, model: NewModel, to_old: EmbeddingMap
+    gallery: FolderGallery,
+    folder: pathlib.Path,
+    target: pathlib.Path,
+    model: NewModel,
+    to_old: EmbeddingMap,
 ) -> str:
     """Write the index with a map of the queries of the new model. Return a line."""
     settings = read_settings(folder)
@@ -127,9 +134,8 @@ def write_query_map(
     found = IndexMap(
         to_old.kind, QUERIES, old, str(model.path), model.fingerprint, of_queries=to_old
     )
-    index = retrieval.load_index(folder / INDEX)
     kept = [EMBEDDINGS, SKIPPED, *_other_names(folder)]
-    _write(folder, target, settings, index, kept, found)
+    _write(folder, target, settings, gallery.index, kept, found)
     return f"{target}: {found.in_words}"
 
 
@@ -149,7 +155,7 @@ def write_again(
 
 
 def write_stage(
-    folder: pathlib.Path, model: NewModel, found: IndexMap, images: ImageFolder, stage: Stage
+    gallery: FolderGallery, folder: pathlib.Path, model: NewModel, images: ImageFolder, stage: Stage
 ) -> str:
     """Embed a share of the images in an index with mapped rows again. Replace the folder.
 
@@ -158,17 +164,30 @@ def write_stage(
     added. Images that are deleted, or are in the share and cannot be embedded, are removed.
 
     Args:
-        folder: The folder of the index.
+        gallery: The index.
+        folder: Its folder.
         model: The new model.
-        found: The map of the index.
         images: The images' folder.
         stage: The share.
 
     Returns:
         A line for the terminal.
+
+    Raises:
+        UsageError: The index has no mapped rows, or they are mapped to another model.
     """
+    found = gallery.map
+    if found is None or found.mapped is None:
+        raise UsageError(
+            f"index must have mapped rows for --stage, but got {folder}. --to=map writes such an "
+            "index."
+        )
+    if model.fingerprint != found.fingerprint:
+        raise UsageError(
+            f"saved_model must be the model of the mapped index, {found.new_model}, but got "
+            f"{model.path}."
+        )
     settings = read_settings(folder)
-    index = retrieval.load_index(folder / INDEX)
     files = images.files()
     starts = range(0, len(files), model.batch_size)[stage.number - 1 :: stage.count]
     share = [file for start in starts for file in files[start : start + model.batch_size]]
@@ -181,9 +200,9 @@ def write_stage(
     versions = [file if file in rows else earlier.get(file.path) for file in files]
     new = {file: rows[file] for file in versions if file is not None}
     vectors = {file.path: row for file, row in new.items()}
-    mapped = set(itertools.compress(index.ids.tolist(), found.mapped)) - in_share - vectors.keys()
+    mapped = set(itertools.compress(gallery.paths, found.mapped)) - in_share - vectors.keys()
     kept = [file.path for file in files if file.path in mapped]
-    vectors |= zip(kept, index.embeddings_of(kept))
+    vectors |= zip(kept, gallery.index.embeddings_of(kept))
     if not vectors:
         raise UsageError(f"images must be images of the index, but got {images.place}.")
 
@@ -207,7 +226,7 @@ def replace(folder: pathlib.Path, upgraded: pathlib.Path) -> str:
         raise UsageError(
             f"replace must come after --to=map, queries, or again, but {upgraded} does not exist."
         )
-    open_gallery(upgraded)  # checks its files before the old index is deleted
+    FolderGallery(upgraded)  # checks its files before the old index is deleted
     replace_folder(upgraded, folder)
     return f"{folder}: replaced by {upgraded.name}"
 

@@ -74,7 +74,7 @@ interrupted command leaves an index that answers. A search names the map.
     batch_size: int = option(64, lower_bound=1)
     to: str | None = option(None, _WRITE, choices=(MAP, QUERIES, AGAIN))
     stage: str | None = option(None, _WRITE, not_with=("to",))
-    replace: bool = option(False, _WRITE)
+    replace: bool = option(False, _WRITE, not_with=("stage",))
 
     @property
     def folder(self) -> pathlib.Path:

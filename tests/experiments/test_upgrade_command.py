@@ -433,3 +433,15 @@ def test_a_damaged_map_of_rows_is_refused(made, index, to, capsys, damage):
         path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert search(f"--index={path.parent}", f"--query={made / 'photos' / 'a' / '0.png'}") == 2
     assert "mapped.npy" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_audit_of_a_mapped_index_names_the_map(index, to, capsys):
+    upgraded = to("map")
+    capsys.readouterr()
+    assert command_of("audit")(f"--index={upgraded}") == 0
+    assert "map: affine map of 72 of 72 images" in capsys.readouterr().out
+    assert (
+        "affine map"
+        in upgraded.with_name("index-upgraded-audit").joinpath("audit.html").read_text()
+    )
