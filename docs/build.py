@@ -2,7 +2,7 @@
 
 Writes `site/`, or `FOLDER/site/` with an argument FOLDER. A warning fails the build. Pages load no
 fonts, scripts, or pictures from other hosts. Generated pages: the files of the repository's root,
-one page for each loss, and all flags.
+one page for each loss, and all flags. `docs/notebooks.py` writes the notebooks of pages.
 """
 
 import ast
@@ -12,6 +12,8 @@ import pathlib
 import re
 import shutil
 import sys
+
+from notebooks import has_notebook, notebook
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCE, SITE = ROOT / "build" / "pages", ROOT / "site"
@@ -80,6 +82,7 @@ def main() -> int:
     _write_reference()
     index = SOURCE / "index.md"
     _write("index", index.read_text("utf-8") + _toctree(["start", *SECTIONS], ":hidden:"))
+    _write_notebooks()
     for path in SOURCE.rglob("*.md"):
         path.write_text(_with_links_of_the_site(path), "utf-8")
         path.write_text(_typeset(path.read_text("utf-8")), "utf-8")
@@ -88,6 +91,17 @@ def main() -> int:
     return build.main(
         ["-W", "--keep-going", "-q", "-j", "2", "-c", str(ROOT / "docs"), str(SOURCE), str(SITE)]
     )
+
+
+def _write_notebooks() -> None:
+    """Write the notebooks next to their pages, which get a link below the title."""
+    for path in sorted(SOURCE.rglob("*.md")):
+        if has_notebook(path.relative_to(SOURCE).with_suffix("").as_posix()):
+            text = path.read_text("utf-8")
+            file = path.with_suffix(".ipynb")
+            file.write_text(notebook(text), "utf-8")
+            link = f"[Download this page as a notebook]({file.name})"
+            path.write_text(re.sub(r"\A(# .*\n)", rf"\1\n{link} for Jupyter.\n", text), "utf-8")
 
 
 def _write(page: str, text: str) -> None:

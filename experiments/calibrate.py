@@ -160,12 +160,12 @@ def main(argv: list[str]) -> None:
     source = _source(options)
     from experiments.evaluation import calibration as calibrations
     from experiments.evaluation.result import REPORT
-    from experiments.evaluation.saved_model import fingerprint
     from experiments.evaluation.tables import text_table
     from experiments.pages.calibration_page import notes_of, rows_of, write_calibration_page
     from experiments.pages.model_card import MODEL_CARD, update_threshold
     from experiments.pages.page import add_link
     from keras_dml import metrics
+    from keras_dml.export.load import fingerprint
 
     file, saved_model = source.path, source.saved_model
     of_model = None if saved_model is None else fingerprint(saved_model)

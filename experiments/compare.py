@@ -173,8 +173,9 @@ def _differences(
     from experiments.evaluation.conclusions import paired_difference
     from experiments.evaluation.embedded_sets import embeddings_from_file
     from experiments.evaluation.scores import RECALL, SCORES, ScoredSet
-    from experiments.training.run_files import EMBEDDINGS, measured_on_others
+    from experiments.training.run_files import EMBEDDINGS, measured_on_others, note_lost_images
 
+    note_lost_images(folders.values())
     first, *others = folders
     sets = {name: embeddings_from_file(folder / EMBEDDINGS) for name, folder in folders.items()}
     of_classes = {

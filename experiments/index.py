@@ -26,12 +26,12 @@ def main(argv: list[str]) -> None:
     check_index(options)
     address = None if options.to is None else parsed_address(options.to, "to")
     output = options.output_dir
-    from experiments.evaluation.saved_model import fingerprint
     from experiments.options.visible import visible
     from experiments.searching.columns import import_csv
     from experiments.searching.images import ImageFolder
     from experiments.searching.index_building import saved_backbone, update_index
     from experiments.searching.store import check_store, images_to_store, open_store
+    from keras_dml.export.load import fingerprint
 
     images = ImageFolder(absolute_place(options.images))
     files = images.files()

@@ -118,7 +118,9 @@ def _file_columns(path: pathlib.Path) -> Any:
 def _check_parquet(path: pathlib.Path) -> None:
     """Check that the content of Parquet files is not compressed too much.
 
-    A row of a few bits can decode to a text of any length, so count the bytes of small batches.
+    A row of a few bits can decode to a text of any length, so count the bytes of small batches. The
+    batches are not kept, because each one has its own copy of a dictionary of categories. So the
+    file is decoded twice, at about the speed at which it is read.
     """
     from pyarrow import dataset, parquet
 

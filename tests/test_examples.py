@@ -24,6 +24,7 @@ AT_ONCE = ("keras_dml.retrieval", "keras_dml.optimizers", "keras_dml.relations")
 LONG = {
     "keras_dml.callbacks.RetrievalEvaluation",
     "keras_dml.callbacks.StopAtNaN",
+    "keras_dml.export.MTEBEncoder",
     "keras_dml.export.check_export",
     "keras_dml.export.export_saved_model",
     "keras_dml.metrics.InformationBound",
@@ -133,4 +134,6 @@ def test_examples_run(module, given, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", sorted(LONG))
 def test_long_examples_run(name, given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if name == "keras_dml.export.MTEBEncoder":
+        pytest.importorskip("mteb")
     assert run(name, given) == ""

@@ -33,6 +33,7 @@ PLACES = {
     "tensorflow_datasets": "pipelines",
     "scann": "keras_dml.retrieval",
     "keras_hub": "keras_dml.models",
+    "mteb": "keras_dml.export",
     "lancedb": "experiments.searching",
     "qdrant_client": "experiments.searching",
     "psycopg": "experiments.searching",

@@ -42,7 +42,13 @@ def test_code_stays_code(code):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    for package in ("sphinx", "myst_parser", "sphinx_copybutton", "pydata_sphinx_theme"):
+    for package in (
+        "sphinx",
+        "myst_parser",
+        "sphinx_copybutton",
+        "pydata_sphinx_theme",
+        "jupytext",
+    ):
         pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, str(ROOT / "docs" / "build.py"), str(folder)]
@@ -92,6 +98,20 @@ def test_pages_have_an_icon(site):
     for page in pages(site):
         [icon] = re.findall(r'<link rel="icon" href="([^"]+)"', text(page)) or [""]
         assert (page.parent / icon).is_file(), page
+
+
+@pytest.mark.slow
+def test_tutorials_and_first_guides_link_to_a_notebook(site):
+    with_notebooks = set()
+    for page in pages(site):
+        for link in re.findall(
+            r'<a class="reference download[^>]*href="([^"]+\.ipynb)"', text(page)
+        ):
+            with_notebooks.add(page.relative_to(site).with_suffix("").as_posix())
+            cells = json.loads(text(page.parent / link))["cells"]
+            assert "".join(cells[0]["source"]).startswith("# ")
+    tutorials = {f"tutorials/{path.stem}" for path in (ROOT / "docs/pages/tutorials").glob("*.md")}
+    assert with_notebooks == {"guides/photographs", "guides/keras", *tutorials}
 
 
 SEARCH = """

@@ -15,8 +15,6 @@ from experiments.options import Options, RunOptions, option, parse
 OURS, PEER = "keras_dml", "torch"
 _GLYPHS = "glyphs.flags"
 _PARTS = ("data", "f+b", "loss", "optimizer", "rest")
-# Losses that pytorch-metric-learning or torch has with the same formula.
-_PEERS = ("multi_similarity", "ce")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,8 @@ class EndToEndOptions(Options):
 
     command = "experiments.benchmark end_to_end"
     intro = """Measure whole trainings on the backend that Keras uses. If pytorch-metric-learning is
-installed, glyphs.flags also trains in torch, with the losses multi_similarity and ce.
+installed, the losses multi_similarity and ce also train in torch, with the backbones small_convnet,
+efficientnet_lite0, and resnet50_v1_5. There, Pillow decodes photographs.
 
   keras-dml benchmark end_to_end
   keras-dml benchmark end_to_end --training=cub.flags --data_dir=FOLDER --steps=12
@@ -76,14 +75,17 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
             words.append(f"--data_dir={options.data_dir}")
         run = parse(RunOptions, ["experiments.run", *words])
         programs = {OURS: _ours}
-        # The training that is also written in torch, if torch is installed.
-        if options.training == _GLYPHS and loss in _PEERS and has_torch:
+        if has_torch and torch_training.can_train(run):
             programs[PEER] = torch_training.train
         rates = _rates(run, options.steps)
         rows: dict[str, list[measuring.Row]] = {name: [] for name in programs}
         for _ in range(options.rounds):
             for name, program in programs.items():
-                rows[name] += measuring.child_rows(program, words, options.steps, rates)
+                # TensorFlow and torch in one process can end with signal 11.
+                backend = "torch" if name == PEER else None
+                rows[name] += measuring.child_rows(
+                    program, words, options.steps, rates, backend=backend
+                )
         for name, of_rounds in rows.items():
             yield _line(f"{run.backbone} {run.image_size}", loss, name, of_rounds)
 

@@ -76,20 +76,24 @@ def peak_megabytes() -> float:
     return int(peak.split()[1]) / 1024
 
 
-def child_rows(function: Callable[..., Iterator[Row]], *arguments: Any) -> Iterator[Row]:
+def child_rows(
+    function: Callable[..., Iterator[Row]], *arguments: Any, backend: str | None = None
+) -> Iterator[Row]:
     """Call a function of a module in a new process, and yield its rows.
 
     Args:
         function: Function that yields rows.
         arguments: Its arguments, which JSON can represent.
+        backend: Backend of Keras in the process. None: the backend of this process.
 
     Raises:
         RunError: The process failed. Its message is on the terminal.
     """
     words = [function.__module__, function.__name__, json.dumps(arguments)]
+    chosen = {} if backend is None else {"KERAS_BACKEND": backend}
     with subprocess.Popen(
         child_command("experiments.benchmarks.measuring", *words),
-        env=_ENVIRONMENT | child_environment(),
+        env=_ENVIRONMENT | child_environment() | chosen,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import keras
 import numpy as np
 
 from experiments.evaluation import scores
@@ -21,7 +24,12 @@ from experiments.evaluation.evaluators import (
     labels_of,
     scored_set,
 )
-from experiments.evaluation.figures import Similarities, similarities_of_some, similarity_histograms
+from experiments.evaluation.figures import (
+    BINS,
+    Similarities,
+    similarities_of_some,
+    similarity_histograms,
+)
 from experiments.evaluation.measurement import (
     RAW_PIXELS,
     UNTRAINED,
@@ -36,13 +44,24 @@ from experiments.evaluation.result import (
     baseline_json,
     rows_of,
 )
+from keras_dml._common.progress import Bar
 from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
 
 # Keys in the file of a baseline: the histograms of `Similarities` of the untrained backbone, and
 # the scores of each class.
 _PAIRS, _CLASSES = "pairs", "classes"
-# Rows of scores, the scores of each class, and the histograms of `_PAIRS` with their means.
-_BASELINE = dict[str, dict[str, float] | dict[str, list[list[float]]] | list[list[float] | float]]
+
+
+def _stored(run: EvaluatedRun, file: str) -> dict[str, Any]:
+    """Read the file of a baseline: rows of scores by name, `_PAIRS`, and `_CLASSES`."""
+    of_classes = [[float] * len(np.unique(labels_of(run)["test"]))] * 2
+    form = {
+        _PAIRS: ([[float] * BINS, [float] * BINS, float, float], None),
+        _CLASSES: ({scores.RECALL.at_1: of_classes, "map@r": of_classes}, None),
+        ...: dict[str, float],
+    }
+    found: dict[str, Any] = run.folder.read_json(file, form) or {}
+    return found
 
 
 class Baseline(Evaluator):
@@ -71,14 +90,22 @@ class Baseline(Evaluator):
         if not run.folder.writes:
             return
         if embeddings:
-            run.folder.write_json(self.file, self.findings(run, embeddings))
-            self._read(run)
+            self._write(run, self.findings(run, embeddings))
+        self._print()
+
+    def _print(self) -> None:
         best = best_baseline(self._found)
         if best is not None:
-            print(f"{best.row}: R@1 {scores.percent(best.value)} %", flush=True)
+            # Above the progress bar of the training, if there is one.
+            Bar.write(f"{best.row}: R@1 {scores.percent(best.value)} %")
+            sys.stdout.flush()
+
+    def _write(self, run: EvaluatedRun, findings: Mapping[str, Any]) -> None:
+        run.folder.write_json(self.file, findings)
+        self._read(run)
 
     def _read(self, run: EvaluatedRun) -> None:
-        stored = run.folder.read_json(self.file, _BASELINE) or {}
+        stored = _stored(run, self.file)
         rows = {name: row for name, row in stored.items() if name not in (_PAIRS, _CLASSES)}
         self._found = rows_of(rows, self.name)
         # A file of an earlier version lacks the classes.
@@ -154,10 +181,45 @@ class NativeBackbone(UntrainedBackbone):
 
 
 class RawPixels(Baseline):
-    """The pixels, if `--raw_pixels` is set."""
+    """The pixels, if `--raw_pixels` is set. A thread scores them while the training starts."""
 
     name = RAW_PIXELS
     file = RAW_PIXELS_FILE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scoring: concurrent.futures.Future[dict[str, Any]] | None = None
+
+    def before(self, run: EvaluatedRun, start: Start) -> None:
+        """Start to measure the baseline if it is due."""
+        if not self.is_wanted(run):
+            return
+        self._read(run)
+        if embeddings := self.embeddings(run, start):
+            # TensorFlow traces the first step on one core. The search takes the others.
+            pool = concurrent.futures.ThreadPoolExecutor(1)
+            self._scoring = pool.submit(self.findings, run, embeddings)
+            pool.shutdown(wait=False)
+        else:
+            self._print()
+
+    def measure(
+        self, run: EvaluatedRun, model: keras.Model, embeddings: Arrays
+    ) -> list[Measurement]:
+        """Store the scores of the pixels before the first scores of the embedding."""
+        self._settle(run)
+        return []
+
+    def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
+        """Return the scores."""
+        self._settle(run)
+        return super().finish(run, end)
+
+    def _settle(self, run: EvaluatedRun) -> None:
+        if self._scoring is not None:
+            self._write(run, self._scoring.result())
+            self._scoring = None
+            self._print()
 
     def is_wanted(self, run: EvaluatedRun) -> bool:
         """Return whether the options ask for it."""
@@ -185,7 +247,7 @@ class PairSimilarities(Evaluator):
 
     def _before(self, run: EvaluatedRun) -> tuple[str, Similarities | None]:
         """Return the name of the baseline and its pairs."""
-        stored = (run.folder.read_json(UNTRAINED_FILE, _BASELINE) or {}).get(_PAIRS)
+        stored = _stored(run, UNTRAINED_FILE).get(_PAIRS)
         if stored is not None:
             matching, other, *means = stored
             return UNTRAINED, Similarities(np.array(matching), np.array(other), *means)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from experiments.evaluation.checked_json import checked_text, read_checked
-from experiments.evaluation.saved_model import fingerprint
 from experiments.options.errors import UsageError
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import METRICS
 from keras_dml._files.atomic import replacing
+from keras_dml.export.load import fingerprint
 from keras_dml.metrics import IdentificationPoint, VerificationResult, pairs_needed
 
 _FORM = {
@@ -127,7 +127,7 @@ def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
     """
     try:
         found = read_calibration(saved_model, fingerprint(saved_model))
-    except UsageError:
+    except ValueError:
         return None
     return None if found is None else found.sentence()
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 import pipelines
 from experiments.evaluation.embedded_sets import PICTURES, EmbeddedSet, EmbeddedSets
 from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.saved_model import ImageEmbedder, file_sha256, fingerprint
+from experiments.evaluation.saved_model import ImageEmbedder, file_sha256
 from experiments.evaluation.texts import text_picture
 from experiments.options import RunOptions
 from experiments.options import data as options_data
@@ -27,6 +27,7 @@ from keras_dml._backend.replicas import gather_candidates
 from keras_dml._backend.steps import compiled
 from keras_dml._common.progress import Bar
 from keras_dml.export import float32_copy
+from keras_dml.export.load import fingerprint
 from keras_dml.models import TextTransform, load_keras_file
 from pipelines import EvaluationTransform, ImageTable, Split, TrainTransform, evaluation_batches
 from pipelines.max_pixels import MOST_PIXELS

@@ -195,17 +195,23 @@ class InformationScores(Evaluator):
 
     def __init__(self, fitted: bool = False) -> None:
         self.fitted = fitted
+        # Of the last epoch, whose scores are often the scores of the kept model.
+        self._last: scores.ScoredSet | None = None
 
     def measure(
         self, run: EvaluatedRun, model: keras.Model, embeddings: Arrays
     ) -> list[Measurement]:
         """Return the scores of each epoch that are finite, because JSON has no infinity."""
-        found = scores.information_scores(scored_set(run, embeddings), at_end=False)
+        self._last = scored_set(run, embeddings)
+        found = scores.information_scores(self._last, at_end=False)
         return [each for each in found if math.isfinite(each.value)]
 
     def finish(self, run: EvaluatedRun, end: Finished) -> Findings:
         """Return every score."""
-        return information_findings(scored_set(run, end.embeddings), self.fitted)
+        scored = scored_set(run, end.embeddings)
+        if self._last is not None and self._last.has_embeddings_of(scored):
+            scored = self._last
+        return information_findings(scored, self.fitted)
 
 
 class MeanDistance(Evaluator):

@@ -98,11 +98,20 @@ class ScoredSet:
     def __post_init__(self) -> None:
         self.embeddings, self.labels, _ = self.queries
         self._found: dict[Metric, ApproximateScores] = {}
+        self._information: dict[tuple[str | bool, ...], dict[str, float]] = {}
         # The gallery and the relation as arguments of `keras_dml.metrics`.
         self._gallery: dict[str, Any] = {}
         if (items := self.gallery) is not None:
             self._gallery = {"gallery": items.embeddings, "gallery_labels": items.labels}
         self._search = {**self._gallery, "relation": self.relation}
+
+    def has_embeddings_of(self, other: ScoredSet) -> bool:
+        """Return whether the embeddings of queries and gallery are those of another set."""
+        pairs = [(self.queries, other.queries), (self.gallery, other.gallery)]
+        return all(
+            mine is its or (mine and its and np.array_equal(mine.embeddings, its.embeddings))
+            for mine, its in pairs
+        )
 
     @functools.cached_property
     def engine(self) -> Engine:
@@ -129,8 +138,9 @@ class ScoredSet:
         return self._found[distance]
 
     def recall(self, distance: Metric) -> dict[int, float]:
-        """Return the recall at each K, which needs fewer neighbors if the search is exact."""
-        if self.by_tree:
+        """Return the recall at each K. Without `retrieval`, an exact search finds fewer
+        neighbors."""
+        if self.by_tree or distance in self._found:
             return self.retrieval(distance).recall
         search = {**self._search, "engine": self.engine, "ranked": False}
         found = approximate_scores(self.embeddings, self.labels, self.ks, distance, **search)
@@ -164,21 +174,27 @@ class ScoredSet:
     def information(self, names: Sequence[str], every_row: bool = False) -> dict[str, float]:
         """Return scores of `metrics.information`, with a gallery of both sets together.
 
-        They are of whole classes with at most 4,096 rows, or of every row.
+        They are of whole classes with at most 4,096 rows, or of every row. The result is
+        remembered.
 
         Returns:
             {name: nats} and the number of rows as `ROWS`. Empty if fewer than two classes have
             images, or no class has two.
         """
+        key = (*names, every_row)
+        if key not in self._information:
+            self._information[key] = self._compute_information(names, every_row)
+        return self._information[key]
+
+    def _compute_information(self, names: Sequence[str], every_row: bool) -> dict[str, float]:
         embeddings, labels = self._together
         codes = np.unique(labels, return_inverse=True)[1]
         rows = np.arange(len(codes)) if every_row else whole_classes(codes, _MOST_ROWS, seed=0)
         sizes = np.bincount(codes[rows])
         if np.count_nonzero(sizes) < 2 or sizes.max() < 2:
             return {}
-        found = metrics.information(
-            embeddings[rows], codes[rows], [name for name in names if name != ROWS]
-        )
+        asked = [name for name in names if name != ROWS]
+        found = metrics.information(embeddings[rows], codes[rows], asked)
         return {**found, ROWS: len(rows)}
 
     def of_classes(self) -> ClassScores:
@@ -232,6 +248,7 @@ class Score:
         each_epoch: Whether it is computed after each epoch, not only at the end.
         compared: Whether `compare` and `study` have a column for it.
         clusters: Whether it needs k-means.
+        ranked: Whether it needs as many neighbors of a query as the query has matches.
         fitted: Whether it fits a classifier or a network.
     """
 
@@ -248,6 +265,7 @@ class Score:
     each_epoch: bool = True
     compared: bool = True
     clusters: bool = False
+    ranked: bool = False
     fitted: bool = False
 
     def measure(self, embeddings: ScoredSet, distance: Metric) -> list[Measurement]:
@@ -343,6 +361,7 @@ SCORES: dict[str, Score] = {
             "on the order, highest if the matches come first.",
             compute=lambda embeddings, distance: embeddings.precision(distance).map_at_r,
             each_epoch=False,
+            ranked=True,
         ),
         Score(
             name="r_precision",
@@ -352,6 +371,7 @@ SCORES: dict[str, Score] = {
             compute=lambda embeddings, distance: embeddings.precision(distance).r_precision,
             each_epoch=False,
             compared=False,
+            ranked=True,
         ),
         _line(
             name="nmi",
@@ -482,6 +502,8 @@ def evaluate(
     chosen = chosen if scores is None else list(scores)
     found: list[Measurement] = []
     for distance in DISTANCES:
+        if any(score.ranked for score in chosen):
+            embeddings.retrieval(distance)  # before R@K, which then needs no other search
         for score in chosen:
             if score.of_distance:
                 found += score.measure(embeddings, distance)
@@ -506,13 +528,17 @@ def information_scores(
         fitted: Whether to use every row, and to fit the probes and the statistics network.
         at_end: Whether to include the scores that are not computed after each epoch.
     """
+    # All at once: one pass over the pairs gives the scores of pairs.
     names = [
         score.name
         for score in SCORES.values()
-        if score.of_information and (fitted or not score.fitted) and (at_end or score.each_epoch)
+        if score.of_information and (fitted or not score.fitted)
     ]
-    found = embeddings.information(names, every_row=fitted)
-    return [embeddings.measured(name, value, None, None) for name, value in found.items()]
+    return [
+        embeddings.measured(name, value, None, None)
+        for name, value in embeddings.information(names, every_row=fitted).items()
+        if at_end or SCORES[name].each_epoch
+    ]
 
 
 def of_prefixes(embeddings: ScoredSet, lengths: Iterable[int]) -> list[Measurement]:

@@ -31,7 +31,14 @@ from keras_dml.retrieval import TreeAH
 EXACT_ITEMS = 100_000
 # The flags of a backbone. TensorFlow ignores this folder of a SavedModel.
 _FLAGS = pathlib.Path("assets.extra", "backbone.json")
-_NAMES = ("backbone", "weights", "pooling", "image_size", "resize", "max_pixels")
+_FORM = {
+    "backbone": str,
+    "weights": str,
+    "pooling": str,
+    "image_size": int,
+    "resize": int | None,
+    "max_pixels": int | None,
+}
 
 
 def saved_backbone(options: IndexOptions) -> pathlib.Path:
@@ -41,10 +48,10 @@ def saved_backbone(options: IndexOptions) -> pathlib.Path:
         UsageError: The SavedModel has another backbone, weights, pooling, or image size.
     """
     path = options.output_dir / MODEL
-    flags = {name: getattr(options, name) for name in _NAMES}
+    flags = {name: getattr(options, name) for name in _FORM}
     if path.is_dir():
         try:
-            found = read_json(path / _FLAGS, dict[str, Any])
+            found = read_json(path / _FLAGS, _FORM)
         except (ArgumentError, FileNotFoundError) as error:
             raise UsageError(
                 f"{error}. Delete {path.parent}, and the same command makes the index again."

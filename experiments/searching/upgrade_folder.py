@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
+from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.searching.columns import COLUMNS
 from experiments.searching.folder_embeddings import (
@@ -45,6 +45,7 @@ from experiments.searching.index_map import MAPPED, QUERY_MAP, IndexMap
 from experiments.searching.upgrade_options import Stage
 from keras_dml import retrieval
 from keras_dml._files.atomic import replace_folder, replacing_folder
+from keras_dml.export.load import fingerprint
 from keras_dml.upgrade import EmbeddingMap
 
 _WORK = ".upgrade"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from experiments.evaluation.calibration import calibration_path, read_calibration
-from experiments.evaluation.saved_model import ImageEmbedder, fingerprint
+from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.pages.pictures import checked_picture
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
@@ -17,6 +17,7 @@ from experiments.searching.columns import Mask
 from experiments.searching.gallery import open_gallery
 from experiments.searching.images import ImageFolder
 from experiments.searching.store import Description, Vectors
+from keras_dml.export.load import fingerprint
 from pipelines.images.limits import MOST_PIXELS
 
 # Concurrent searches. Decoding a PNG of 50 million pixels takes 1.4 GB.

@@ -55,6 +55,7 @@ _RESULT = {
     "trained_on": str | None,
     "tested_on": str | None,
 }
+_WRITTEN_AGAIN = "Delete it, and the command of the run writes it again"
 _COMPARED = {"rows": _ROWS, "best_epoch": int, "train_seconds": float, "seconds": float}
 
 MANIFEST = "manifest.json"
@@ -182,8 +183,13 @@ def has_checkpoint(path: str | os.PathLike[str]) -> bool:
     return (pathlib.Path(path) / CHECKPOINT).is_file()
 
 
-def checked_json(path: pathlib.Path, form: Any) -> Any:
+def checked_json(path: pathlib.Path, form: Any, advice: str = "") -> Any:
     """Read a JSON file of a run, which another program can have written with a right checksum.
+
+    Args:
+        path: The file.
+        form: The types of its values.
+        advice: What the user can do if the file has another form.
 
     Raises:
         DamagedError: The file has another form, see `keras_dml._files.json_files`.
@@ -191,23 +197,26 @@ def checked_json(path: pathlib.Path, form: Any) -> Any:
     try:
         return read_json_file(path, form)
     except ArgumentError as error:
-        raise DamagedError(str(error)) from error
+        raise DamagedError(f"{error}{advice and '. '}{advice}") from error
 
 
-def read_json(path: pathlib.Path, name: str, form: Any = dict[str, Any]) -> Any:
+def read_json(
+    path: pathlib.Path, name: str, form: Any = dict[str, Any], advice: str = _WRITTEN_AGAIN
+) -> Any:
     """Return the value of a JSON file in a run's folder. None if it is missing or damaged.
 
     Args:
         path: The folder.
         name: Name of the file.
         form: The types of its values.
+        advice: As for `checked_json`.
 
     Raises:
         DamagedError: The file has the right checksum and another form.
     """
     if Manifest(path).problem_of(name):
         return None
-    return checked_json(path / name, form)
+    return checked_json(path / name, form, advice)
 
 
 def read_result(path: pathlib.Path) -> dict[str, Any] | None:
@@ -220,8 +229,12 @@ def read_result(path: pathlib.Path) -> dict[str, Any] | None:
     return found
 
 
-def read_log(path: pathlib.Path) -> list[dict[str, float]]:
+def read_log(path: pathlib.Path, advice: str) -> list[dict[str, float]]:
     """Return the objects of a log, `metrics.jsonl`.
+
+    Args:
+        path: The file.
+        advice: What the user can do if the file is damaged.
 
     Raises:
         DamagedError: A line is not an object of numbers with an epoch and a step.
@@ -236,7 +249,7 @@ def read_log(path: pathlib.Path) -> list[dict[str, float]]:
             if not (row.get("epoch", 0) > 0 and row.get("step", 0) > 0):
                 raise ArgumentError(f"line {number} of {path} is damaged: it has no epoch or step")
     except ValueError as error:
-        raise DamagedError(str(error)) from error
+        raise DamagedError(f"{error}. {advice}") from error
     return rows
 
 
@@ -246,9 +259,10 @@ def kept_images(path: pathlib.Path) -> dict[str, Any] | None:
     Raises:
         DamagedError: The run has begun, and its list of images is damaged.
     """
+    advice = f"Put it back, or delete {path} to begin again"
     if has_checkpoint(path) and IMAGES in Manifest(path).checksums():
-        Manifest(path).check(IMAGES, f"Put it back, or delete {path} to begin again")
-    found: dict[str, Any] | None = read_json(path, IMAGES, _IMAGES)
+        Manifest(path).check(IMAGES, advice)
+    found: dict[str, Any] | None = read_json(path, IMAGES, _IMAGES, advice)
     return found
 
 
@@ -257,13 +271,14 @@ def measured_on_others(
 ) -> tuple[str, list[str]]:
     """Return the names of the first run and of the runs that were evaluated on other images.
 
-    Runs without a list of images, of an earlier version, are left out.
+    Runs without a list of images are left out: runs of an earlier version, and runs whose list is
+    lost, because their scores do not depend on it.
 
     Args:
         runs: Folders of the runs by name.
         trained: Compare the images of the training instead.
     """
-    kept = {name: kept_images(path) for name, path in runs.items()}
+    kept = {name: _images_if_whole(path) for name, path in runs.items()}
     images = {
         name: {side: found[side] for side in found if side.startswith("training") is trained}
         for name, found in kept.items()
@@ -273,8 +288,25 @@ def measured_on_others(
     return first, [name for name in images if images[name] != images[first]]
 
 
+def _images_if_whole(path: pathlib.Path) -> dict[str, Any] | None:
+    try:
+        return kept_images(path)
+    except DamagedError:
+        return None
+
+
+def note_lost_images(runs: Iterable[pathlib.Path]) -> None:
+    """Warn about runs whose list of images is lost or damaged."""
+    for path in runs:
+        try:
+            kept_images(path)
+        except DamagedError as error:
+            _LOGGER.warning("the images of %s are not compared with other runs: %s", path, error)
+
+
 def note_other_images(runs: Mapping[str, pathlib.Path]) -> None:
-    """Warn about the runs of `measured_on_others`."""
+    """Warn about the runs of `note_lost_images` and `measured_on_others`."""
+    note_lost_images(runs.values())
     for done, trained in (("measured", False), ("trained", True)):
         first, others = measured_on_others(runs, trained)
         if others:
@@ -301,11 +333,11 @@ def read_finished(
     """
     manifest, advice = Manifest(path), f"Put it back, or delete {path} and repeat the run"
     result: dict[str, Any] = checked_json(
-        manifest.check(RESULT, advice), {**_RESULT, **_COMPARED} if whole else _RESULT
+        manifest.check(RESULT, advice), {**_RESULT, **_COMPARED} if whole else _RESULT, advice
     )
-    log = read_log(manifest.check(LOG, advice))
+    log = read_log(manifest.check(LOG, advice), advice)
     if not log:
-        raise DamagedError(f"{path / LOG} is damaged: it is empty")
+        raise DamagedError(f"{path / LOG} is damaged: it is empty. {advice}")
     return result, log
 
 

@@ -282,7 +282,7 @@ class RunFolder:
         names = [name for name in written if name in self._manifest.checksums()]
         for name in dict.fromkeys([CHECKPOINT, *names]):
             self._manifest.check(name, self._advice)
-        self.history = read_log(self.file(LOG)) if LOG in names else []
+        self.history = read_log(self.file(LOG), self._advice) if LOG in names else []
         from keras_dml._files.archives import check_zip
 
         try:

@@ -46,6 +46,7 @@ from experiments.training.run_images import record_of
 from experiments.training.selection import check_selection, epochs_of_all_classes
 from experiments.tuning.space import Parameter, Trial, Value, own_values, words_of_trial
 from keras_dml import losses, metrics
+from keras_dml._common.errors import ArgumentError
 from keras_dml._common.regular_files import check_regular
 from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
@@ -335,7 +336,7 @@ def scores_on_test_classes(
         unfinished.write_text(resolved(options))
     given = [f"--flagfile={flags}", *command_line_only_words(options)]
     outputs = [_evaluated(run, given) for run in runs]
-    of_models = [read_json(output / "evaluation.json", _EVALUATION)["scores"] for output in outputs]
+    of_models = [_scores_of(output / "evaluation.json") for output in outputs]
     together = _concatenated(outputs, given)
     found: Scores = {}
     for score in compared():
@@ -356,6 +357,19 @@ def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
         # An evaluation uses the devices of its process.
         run_module("experiments.evaluate", *words, name=f"the evaluation of {run}")
     return output
+
+
+def _scores_of(path: pathlib.Path) -> dict[str, float | None]:
+    """Read the scores of an evaluation."""
+    try:
+        scores: dict[str, float | None] = read_json(path, _EVALUATION)["scores"]
+    except ArgumentError as error:
+        raise UsageError(f"{error}. {_evaluates_again(path.parent)}") from error
+    return scores
+
+
+def _evaluates_again(folder: pathlib.Path) -> str:
+    return f"Delete {folder}, and the same command evaluates again"
 
 
 def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict[str, float]:
@@ -386,6 +400,5 @@ def _rows(path: pathlib.Path) -> np.ndarray:
         return normalized(np.load(path))
     except (EOFError, OSError, ValueError) as error:
         raise UsageError(
-            f"{path} is missing or damaged. Delete {path.parent}, and the same command evaluates "
-            "again"
+            f"{path} is missing or damaged. {_evaluates_again(path.parent)}"
         ) from error

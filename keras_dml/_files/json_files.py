@@ -26,9 +26,9 @@ def read_json(path: StrPath, form: Any) -> Any:
     Args:
         path: The file.
         form: A type (`str`, `int`, `bool`, or `float`, which includes whole numbers), None,
-            `list[form]`, `dict[str, form]`, forms with `|` or in a tuple between them, a dictionary
-            from field names to forms, or `Any`. A missing field equals null. Other fields are
-            allowed.
+            `list[form]`, `dict[str, form]`, forms with `|` or in a tuple between them, a list of
+            one form for each element, a dictionary from field names to forms, or `Any`. A missing
+            field equals null. Other fields have the form of the name `...`, or any form.
 
     Raises:
         ArgumentError: The file is not such a JSON file. The message names it and the value.
@@ -77,12 +77,16 @@ def _problem(value: Any, form: Any) -> tuple[str, str, Any] | None:
     if isinstance(form, dict) or origin is dict:
         if not isinstance(value, dict):
             return "", "an object", value
-        forms = form if isinstance(form, dict) else dict.fromkeys(value, arguments[1])
+        forms, rest = (form, form.get(..., Any)) if isinstance(form, dict) else ({}, arguments[1])
+        forms = dict.fromkeys(value, rest) | {name: forms[name] for name in forms if name != ...}
         inner = ((f".{name}", value.get(name), each) for name, each in forms.items())
-    elif origin is list:
+    elif isinstance(form, list) or origin is list:
         if not isinstance(value, list):
             return "", "a list", value
-        inner = ((f"[{row}]", each, arguments[0]) for row, each in enumerate(value))
+        if isinstance(form, list) and len(value) != len(form):
+            return "", f"a list of {len(form)} values", value
+        forms = form if isinstance(form, list) else [arguments[0]] * len(value)
+        inner = ((f"[{row}]", *each) for row, each in enumerate(zip(value, forms)))
     else:
         return None if _has_type(value, form) else ("", _WORDS.get(form, "null"), value)
     for place, each, its_form in inner:

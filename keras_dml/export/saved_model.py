@@ -97,7 +97,7 @@ def export_saved_model(
     """
     while getattr(model, "wrapped", None) is not None:
         model = model.wrapped
-    _check_model(model, preprocessing)
+    check_embedding_model(model, preprocessing)
     _check_index(model, index, neighbors)
     least = _checked_threshold(threshold, index)
     with replacing_folder(path, "saved_model.pb", "a SavedModel") as folder:
@@ -135,7 +135,7 @@ def check_export(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Ten
         ValueError, TypeError: As in `export_saved_model`. Also the errors of layers that cannot be
             traced.
     """
-    _check_model(model, preprocessing)
+    check_embedding_model(model, preprocessing)
     if not _on_tensorflow():
         return
     state = random.getstate()
@@ -182,8 +182,10 @@ def _takes_tokens(model: keras.Model) -> bool:
     return len(model.inputs) == 1 and model.inputs[0].dtype == "int32"
 
 
-def _check_model(model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]) -> None:
-    """Raise the errors that need no trace of the model."""
+def check_embedding_model(
+    model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
+) -> None:
+    """Raise the errors of `export_saved_model` that need no trace of the model."""
     check_installed("tensorflow", "tensorflow", "export_saved_model")
     if not callable(preprocessing):
         wanted = "a function from image bytes to an image"
@@ -252,6 +254,18 @@ def _decoded(
 
     # A model with a variable image size is served with the size of the preprocessed images.
     return traced, image, image.shape.merge_with(returned.shape)
+
+
+def decoding_function(
+    model: keras.Model, preprocessing: Callable[[tf.Tensor], tf.Tensor]
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return the function from strings `[n]` to a batch of a model's inputs."""
+    traced, image, _ = _decoded(model, preprocessing)
+
+    def decode(files: tf.Tensor) -> tf.Tensor:
+        return tf.map_fn(traced, files, fn_output_signature=image)
+
+    return tf.function(decode, input_signature=[tf.TensorSpec([None], tf.string)])
 
 
 def _embedding_functions(

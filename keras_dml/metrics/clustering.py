@@ -14,6 +14,10 @@ from keras_dml._common.errors import shape_error
 from keras_dml._common.extras import needing
 from keras_dml.metrics.relevance import class_numbers, unit_embeddings
 
+# Up to this many numbers in the products of an iteration, rows times dimensions times clusters,
+# several threads wait for each other longer than they compute.
+_ONE_THREAD = 2**30
+
 
 class ClusteringScores(NamedTuple):
     """The agreement of clusters and classes.
@@ -82,18 +86,20 @@ def clustering_scores(
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+    from threadpoolctl import threadpool_limits  # scikit-learn brings it
 
     z, given = unit_embeddings(embeddings, labels)
     if not len(z):
         raise shape_error("embeddings", "a matrix [n, d] with at least one row", z)
     numbers = class_numbers(given)  # scikit-learn does not accept bytes
     classes = int(numbers.max()) + 1
-    starts = _first_centers(z, classes, seed)
-    means = KMeans(classes, init=starts, n_init=1, max_iter=20, copy_x=False)
-    # A collapsed model has fewer distinct rows than classes, and the scores show it.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        clusters = means.fit_predict(z)
+    with threadpool_limits(1 if z.size * classes <= _ONE_THREAD else None):
+        starts = _first_centers(z, classes, seed)
+        means = KMeans(classes, init=starts, n_init=1, max_iter=20, copy_x=False)
+        # A collapsed model has fewer distinct rows than classes, and the scores show it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            clusters = means.fit_predict(z)
     return ClusteringScores(
         float(normalized_mutual_info_score(numbers, clusters)),
         float(adjusted_mutual_info_score(numbers, clusters)),

@@ -1,6 +1,5 @@
 """Training on large batches with the activation memory of a small batch, on every backend."""
 
-import contextlib
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from keras_dml._common.checks import check_bool, check_whole
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Logs, Tensor
 from keras_dml.layers.frozen_statistics import FrozenStatisticsBatchNormalization
-from keras_dml.layers.global_batch_dropout import GlobalBatchDropout
+from keras_dml.layers.global_batch_dropout import GlobalBatchDropout, on_chunk
 from keras_dml.models.distributed_model import DistributedModel, Wrapper
 
 
@@ -204,12 +203,13 @@ class _Chunks:
         self._read = model.variables if keras.backend.backend() == "jax" else []
         self._values = values_of(self._read)
         self._states, self._specs = self._look(None if known is None else self._size, traced)
-        self._dropouts = [
-            layer for layer in private.flat_layers(model) if isinstance(layer, GlobalBatchDropout)
-        ]
         # Every chunk draws these masks from the state at the start of the step, because the masks
         # cover the whole batch.
-        self._whole = {id(layer.seed_generator.state) for layer in self._dropouts}
+        self._whole = {
+            id(layer.seed_generator.state)
+            for layer in private.flat_layers(model)
+            if isinstance(layer, GlobalBatchDropout)
+        }
         self._before = [ops.copy(variable.value) for variable in self._states]
         self._after: Sequence[Tensor] = self._before
 
@@ -346,9 +346,7 @@ class _Chunks:
             ),
             self._x,
         )
-        with contextlib.ExitStack() as stack:
-            for layer in self._dropouts:
-                stack.enter_context(layer.on_chunk(start, self.rows))
+        with on_chunk(start, self.rows):
             outputs = self._model(chunk, training=True)
         return outputs, values_of(self._states)
 

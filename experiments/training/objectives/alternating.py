@@ -85,7 +85,7 @@ class PairDistances(Evaluator):
         labels, model = run.data.test.labels, end.model
         rows = rows_of_some_classes(labels)
         found = distance_histograms(end.embeddings["test"][rows], labels[rows], bins=BINS)
-        stored = run.folder.read_json(BEFORE, list[list[float]])
+        stored = run.folder.read_json(BEFORE, [[float] * BINS] * 2)
         before = {"before": DistanceHistograms(*map(np.array, stored))} if stored else {}
         shown = {
             f"{when} training, divergence {each.divergence():.3f} nats": (

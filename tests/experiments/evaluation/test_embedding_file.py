@@ -160,6 +160,19 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
     assert names(tmp_path) == ["link", "made"]
 
 
+def test_a_lock_whose_file_another_process_deletes_has_one_holder(tmp_path, monkeypatch):
+    path, lock = tmp_path / "lock", fcntl.flock
+
+    def after_deletion(*arguments):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        path.unlink()  # between opening and locking
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", after_deletion)
+    holders = [try_lock(path), try_lock(path)]
+    assert sum(holder is not None for holder in holders) == 1
+
+
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     def unsupported(*arguments):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -12,10 +12,12 @@ from experiments.evaluation.evaluators import (
     ClassifierAccuracy,
     ClassMeanAccuracy,
     Finished,
+    InformationScores,
     MeanDistance,
     RetrievalScores,
     Start,
 )
+from experiments.evaluation.measurement import RAW_PIXELS as RAW
 from experiments.evaluation.measurement import log_row
 from experiments.evaluation.result import RAW_PIXELS_FILE as RAW_PIXELS
 from experiments.evaluation.result import UNTRAINED_FILE as UNTRAINED
@@ -131,6 +133,36 @@ def test_raw_pixels_are_scored_once_if_the_flag_is_set(tmp_path, capsys):
     run.options.raw_pixels = True
     RawPixels().before(run, Start(0, None))
     assert "R@1 50.0 %" in capsys.readouterr().out
+    folder.file(RAW_PIXELS).unlink()
+    pixels = RawPixels()
+    pixels.before(run, Start(0, None))
+    assert pixels.measure(run, None, {}) == [] and folder.file(RAW_PIXELS).exists()
+    assert "raw pixels, cosine: R@1" in capsys.readouterr().out
+    findings = pixels.finish(run, None)
+    assert {each.row for each in findings.measurements} == {f"{RAW}, cosine", f"{RAW}, l2"}
+    killed = RawPixels()  # before its first evaluation
+    folder.file(RAW_PIXELS).unlink()
+    killed.before(run, Start(0, None))
+    assert killed.finish(run, None) == findings
+
+
+def test_information_of_the_last_epoch_is_computed_once(monkeypatch):
+    rng, calls = np.random.default_rng(0), []
+    compute = metrics.information
+    monkeypatch.setattr(metrics, "information", lambda *given: calls.append(1) or compute(*given))
+    run, embeddings = run_on(Split(table([0, 1]), table([0, 1] * 4))), rng.normal(size=(8, 3))
+    evaluator = InformationScores()
+    row = log_row(evaluator.measure(run, None, {"test": embeddings}))
+    assert len(calls) == 1 and "test/information_generative/l2" not in row
+    end = Finished(None, {"test": embeddings.copy()}, [row], row)
+    found = log_row(evaluator.finish(run, end).measurements)
+    assert len(calls) == 1 and row.items() <= found.items()
+    assert "test/information_generative/l2" in found
+    assert found == log_row(InformationScores().finish(run, end).measurements)
+    end = Finished(None, {"test": rng.normal(size=(8, 3))}, [row], row)
+    before = len(calls)
+    other = log_row(evaluator.finish(run, end).measurements)
+    assert len(calls) == before + 1 and other != found
 
 
 def test_a_resumed_run_shows_the_scores_before_its_first_step(tmp_path):

@@ -236,3 +236,26 @@ def test_scores_of_information_use_at_most_4096_rows():
     z = np.random.default_rng(0).normal(size=(5000, 2))
     many = embedded(z, np.arange(5000) % 50)
     assert many.information(["class_entropy"])["information_rows"] == 4000
+
+
+@pytest.mark.parametrize("neighbors", ["auto", "exact"])
+def test_every_score_of_a_distance_comes_from_one_search(neighbors, monkeypatch):
+    calls, search = [], scores.approximate_scores
+
+    def counted(*given, **options):
+        calls.append(given[3])
+        return search(*given, **options)
+
+    rng, labels = np.random.default_rng(0), np.arange(40) // 4
+    queries = EmbeddedSet(rng.normal(size=(40, 3)).astype("float32"), labels)
+    alone = ScoredSet(queries, (1, 2, 10), neighbors=neighbors)
+    recalls = {name: alone.recall(name) for name in scores.DISTANCES}
+    monkeypatch.setattr(scores, "approximate_scores", counted)
+    scored = ScoredSet(queries, (1, 2, 10), neighbors=neighbors)
+    found = scores.evaluate(scored, clustering=False)
+    scored.of_classes()
+    assert calls == list(scores.DISTANCES)
+    for name in scores.DISTANCES:
+        together = {each.k: each.value for each in found
+                    if each.score == "recall" and each.distance == name}  # fmt: skip
+        assert together == recalls[name]

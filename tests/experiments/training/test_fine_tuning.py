@@ -21,7 +21,7 @@ from tiny_transformer import tiny_transformer
 from experiments.options import UsageError, data
 from experiments.options.command_line import REFUSALS
 from experiments.training import encoders, fit
-from experiments.training.features import FeatureFeed, model_fingerprint, view_seeds
+from experiments.training.features import FeatureFeed, ImageFeed, model_fingerprint, view_seeds
 from experiments.training.fit import Trainability
 from experiments.training.optimizer import backbone_optimizer, optimizer, scheduled
 from keras_dml import models, optimizers
@@ -244,3 +244,27 @@ def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, su
     best = keras.saving.load_model(tmp_path / "best.keras", compile=False)
     expected = embedding.predict(images.astype("float32"), verbose=0)
     np.testing.assert_allclose(feed.embeddings_by(best)["test"], expected, rtol=1e-4)
+
+
+def test_images_are_not_embedded_again_by_the_weights_of_the_last_evaluation():
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3)).astype("uint8")
+    table = ImageTable.from_arrays(images, [0, 0, 1, 1])
+    run = types.SimpleNamespace(
+        options=types.SimpleNamespace(eval_batch_size=2),
+        data=types.SimpleNamespace(tables={"test": table, "training": table}),
+        transform_of=lambda encoder: EvaluationTransform(8),
+    )
+    inputs = keras.Input((8, 8, 3))
+    encoder = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
+    feed = ImageFeed(run, {"": encoder})
+    kept = keras.models.clone_model(encoder)
+    kept.set_weights(encoder.get_weights())
+    assert list(feed.embeddings_by(kept, "")) == ["test"]  # no evaluation yet
+    last = feed.embeddings("test", "epoch 1")
+    assert feed.embeddings_by(kept, "")["test"] is last
+    encoder.set_weights([2 * weights for weights in encoder.get_weights()])
+    assert feed.embeddings_by(kept, "") == {}  # not the weights of the encoder
+    kept.set_weights(encoder.get_weights())
+    again = feed.embeddings_by(kept, "")["test"]  # not the weights of the last evaluation
+    assert again is not last
+    np.testing.assert_allclose(again, encoder.predict(images.astype("float32"), verbose=0), 1e-5)

@@ -173,6 +173,18 @@ def test_runs_with_different_images_are_reported(photos, tmp_path, caplog, remov
     assert "delete the folders of these runs and repeat the command" in record.message
 
 
+@pytest.mark.parametrize("damage", ["lost", "changed"])
+def test_runs_without_their_list_of_images_are_compared_with_a_warning(
+    damage, photos, tmp_path, caplog
+):
+    runs = {name: begin(tmp_path / name, photos) for name in ("one", "two", "three")}
+    lost = runs["two"] / "images.json"
+    lost.unlink() if damage == "lost" else lost.write_text("{}")
+    note_other_images(runs)
+    (record,) = caplog.records
+    assert f"{lost} is " in record.message and f"or delete {lost.parent}" in record.message
+
+
 def test_runs_are_shown_with_the_same_queries(photos, tmp_path):
     split, _ = described.data(options_of(photos))
     embeddings, paths = np.eye(6, dtype="float32"), split.test.paths

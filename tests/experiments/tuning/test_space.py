@@ -208,6 +208,11 @@ def test_models_of_the_folds_are_scored_separately_and_concatenated(tmp_path, mo
         file.unlink() if content is None else file.write_bytes(content)
         with pytest.raises(UsageError, match=f"{file} is missing or damaged. Delete {file.parent}"):
             scores_on_test_classes(tmp_path, runs, FORWARDED)
+    file = runs[1] / "test" / "evaluation.json"
+    for content in ("", "[]", '{"scores": {"recall@1/cosine": "high"}}'):
+        file.write_text(content)
+        with pytest.raises(UsageError, match=f"{file} is damaged.*Delete {file.parent}, and"):
+            scores_on_test_classes(tmp_path, runs, FORWARDED)
 
 
 def test_the_evaluation_of_a_trial_is_allowed_the_same_code_as_its_runs(tmp_path, monkeypatch):

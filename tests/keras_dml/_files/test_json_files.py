@@ -15,8 +15,11 @@ FORM = {
     "rate": float | None,
     "rows": dict[str, list[float]],
     "inner": ({"flag": bool}, None),
+    "pair": ([str, int], None),
+    "others": ({"one": int | None, ...: str}, None),
 }
 GOOD = {"name": "a", "count": 1, "rows": {"x": [1, 0.5]}, "inner": {"flag": True}, "more": [{}]}
+GOOD |= {"pair": ["x", 2], "others": {"one": 1, "two": "b"}}
 WRONG = [
     ("name", 1, "name must be a text"),
     ("name", "a\0b", "name must be a text without NUL"),
@@ -30,6 +33,10 @@ WRONG = [
     ("rows", {"x": [1, None]}, r"rows.x\[1\] must be a number, but got None"),
     ("inner", {}, "inner.flag must be true or false, but got None"),
     ("inner", "x", "inner must be an object"),
+    ("pair", ["x"], "pair must be a list of 2 values"),
+    ("pair", ["x", "y"], r"pair\[1\] must be a whole number, but got 'y'"),
+    ("others", {"one": "a"}, "others.one must be a whole number"),
+    ("others", {"two": 1}, "others.two must be a text"),
 ]
 NO_JSON = [b"", b"{", b"\xff", b"[" * 100_000, b'{"count": ' + b"1" * 5000 + b"}", b"\0"]
 

@@ -68,6 +68,17 @@ else:
     REVERSE = FORWARD = {}
 
 
+@pytest.fixture(autouse=True)
+def _freed_programs(request):
+    """Free the programs that JAX compiled, because the system limits a process to 65,530 maps.
+
+    A cell compiles programs with up to 1,500 maps. Above the limit, the process gets signal 11.
+    """
+    yield
+    if BACKEND == "jax" and request.node.get_closest_marker("thorough"):
+        jax.clear_caches()
+
+
 def table(forms):
     """Parametrize by the forms and the losses. Two losses are quick in the first two forms."""
     cells = [(form, case) for form in forms for case in FIRST]

@@ -1,14 +1,18 @@
 """Training in chunks equals training on the whole batch, for all models and losses."""
 
+from concurrent import futures
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
 from batches import functional
+from keras import ops
 from processes import difference
 
 from keras_dml import layers, losses, models, optimizers
+from keras_dml.layers.global_batch_dropout import on_chunk
 from keras_dml.metrics import LossPart
 
 BATCH, STEPS, CLASSES = 12, 2, 4
@@ -62,6 +66,16 @@ def check_equal(plain, chunked, tolerance=1e-5):
 def test_weights_equal_the_whole_batch_even_with_dropout(chunk_size):
     plain, chunked = (embedding(layers.GlobalBatchDropout(0.4, seed=5)) for _ in range(2))
     check_equal(fitted(plain), fitted(models.CachedGradients(chunked, chunk_size)))
+
+
+@pytest.mark.any_backend
+def test_a_chunk_in_one_thread_changes_no_call_in_another():
+    rows = np.ones((4, 8), "float32")
+    one, other = (layers.GlobalBatchDropout(0.5, seed=5) for _ in range(2))
+    expected = ops.convert_to_numpy(one(rows, training=True))
+    with on_chunk(2, 8), futures.ThreadPoolExecutor(1) as pool:
+        found = pool.submit(lambda: ops.convert_to_numpy(other(rows, training=True))).result()
+    np.testing.assert_array_equal(found, expected)
 
 
 def random_layers():
