@@ -67,7 +67,8 @@ class Sample(NamedTuple):
         rows = np.ones(len(self.old), bool) if every_row else self.fitted
         old, new = self.old[rows], self.new[rows]
         classes = None if self.labels is None else self.labels[rows]
-        return fit_map(old, new, kind, seed, classes), fit_map(new, old, kind, seed, classes)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # in `summary`
+            return fit_map(old, new, kind, seed, classes), fit_map(new, old, kind, seed, classes)
 
 
 def drawn(class_names: Sequence[str], count: int, seed: int) -> np.ndarray:
@@ -183,9 +184,9 @@ def measured(
         seed: The seed of the maps.
         seconds_per_image: The time in which the new model embeds an image.
     """
+    to_new, to_old = sample.maps(kind, seed, every_row=False)
+    test = ~sample.fitted
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the reason says it
-        to_new, to_old = sample.maps(kind, seed, every_row=False)
-        test = ~sample.fitted
         table = cross_scores(
             sample.old[test],
             sample.new[test],
@@ -238,10 +239,12 @@ def summary(ways: Mapping[str, Way], sample: Sample, advice: Recommendation) -> 
     if sample.labels is not None:
         of += f" of {len(np.unique(sample.labels[tested])):,} classes"
     fitted = np.count_nonzero(sample.fitted)
+    enough = 2 * max(sample.old.shape[1], sample.new.shape[1])
+    few = "" if fitted >= enough else f"note: a fit on fewer than {enough:,} images is uncertain\n"
     return (
         f"{text_table(lines)}\n"
         f"on {of}, after a fit on {fitted:,} other images; 95 % intervals; seconds and MB of the "
-        "whole index\n"
+        f"whole index\n{few}"
         f"recommended: {_TITLES[advice.way]}, because {advice.reason}."
     )
 
