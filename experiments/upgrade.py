@@ -68,7 +68,7 @@ def _check_new(options: UpgradeOptions, gallery: FolderGallery, fingerprint: str
     folder, upgraded = options.folder, options.upgraded
     found = gallery.description
     again = "Embed all images again: --to=again"
-    if gallery.map is not None:
+    if gallery.map is not None and options.to != AGAIN:
         raise UsageError(
             f"index must be without a map, but got {folder} with a map ({gallery.map.in_words}). "
             f"Finish its upgrade first: {gallery.map.how_to_finish(folder)}"

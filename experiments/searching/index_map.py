@@ -67,7 +67,7 @@ class IndexMap:
     def how_to_finish(self, place: object) -> str:
         """Return the command that embeds all images of the index by the new model."""
         if self.mapped is None:
-            return f"keras-dml upgrade --index=OLD --saved_model={self.new_model} --to=again"
+            return f"keras-dml upgrade --index={place} --saved_model={self.new_model} --to=again"
         return f"keras-dml upgrade --index={place} --stage=1/1"
 
     def no_threshold(self, place: object) -> str:
@@ -120,6 +120,8 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
     try:
         found = {name: settings["map"][name] for name in MAP_FORM}
         digest = found.pop(SHA256)
+        if found["of"] not in (ROWS, QUERIES):
+            raise ArgumentError(f"it maps {visible(found['of'])}")
         path = folder / (MAPPED if found["of"] == ROWS else QUERY_MAP)
         if not path.is_file():
             raise ArgumentError(f"{path} is missing")
@@ -127,11 +129,11 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
             raise ArgumentError(f"{path} has changed since it was written (its SHA-256 differs)")
         if found["of"] == QUERIES:
             return IndexMap(**found, of_queries=load_map(path))
-        mapped = np.load(path)
+        mapped = np.asarray(np.load(path))
         if mapped.shape != (rows,) or mapped.dtype != bool:
             raise ArgumentError(f"{path} must have {rows:,} values, but got {mapped.shape}")
         return IndexMap(**found, mapped=mapped)
-    except (ArgumentError, TypeError) as error:
+    except (EOFError, ValueError) as error:
         raise UsageError(
             f"The map of the index in {folder} is damaged: {error}. Delete the folder, and write "
             "it again with keras-dml upgrade"

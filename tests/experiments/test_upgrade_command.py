@@ -298,9 +298,15 @@ def test_mapped_queries_search_the_old_rows(made, index, to, capsys):
     given = [f"--saved_model={made / 'old'}", f"--images={made / 'photos'}"]
     assert index_command(*given, f"--output_dir={upgraded}") == 0
     assert FolderGallery(upgraded).map is not None
-    map_file = upgraded / "query.map"
+    # After it replaces the index, it can be embedded again.
+    assert upgrade(f"--index={index}", "--replace") == 0
+    new = [f"--index={index}", f"--saved_model={made / 'new'}"]
+    assert upgrade(*new) == 2
+    assert f"--index={index} --saved_model={made / 'new'} --to=again" in capsys.readouterr().err
+    assert upgrade(*new, "--to=again") == 0 and FolderGallery(upgraded).map is None
+    map_file = index / "query.map"
     map_file.write_bytes(map_file.read_bytes()[:-1])
-    assert search(f"--index={upgraded}", *words) == 2
+    assert search(f"--index={index}", *words) == 2
     assert "query.map has changed" in capsys.readouterr().err
 
 
