@@ -34,6 +34,7 @@ MODULES = {
     "keras_dml.callbacks": "Callbacks",
     "keras_dml.optimizers": "Optimizers",
     "keras_dml.retrieval": "Retrieval",
+    "keras_dml.upgrade": "Upgrades",
     "keras_dml.export": "Export",
     "pipelines": "Pipelines",
 }
@@ -60,7 +61,7 @@ SECTIONS = {
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
         "results/information", "results/papers", "results/relations", "results/serving",
-        "results/benchmarks", "results/faults",
+        "results/upgrade", "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip

@@ -203,7 +203,7 @@ def _checked_map(path: StrPath, found: dict[str, np.ndarray]) -> EmbeddingMap:
     if found["kind"] not in KINDS:
         raise _damaged(path, f"its kind is {str(found['kind'])!r}")
     scalars = {name: array.item() for name, array in found.items() if array.ndim == 0}
-    return EmbeddingMap(**{**found, **scalars})  # type: ignore[arg-type]
+    return EmbeddingMap(**{**found, **scalars})
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
@@ -276,7 +276,7 @@ def fit_map(
         raise shape_error("source", f"at least {_FEWEST_ROWS} rows", x, advice=advice)
     codes = np.arange(len(x)) if classes is None else _class_numbers("classes", classes, len(x))
     if not codes.any():
-        raise argument_error("classes", "of at least two classes, or None", as_array("", classes))
+        raise argument_error("classes", "of at least two classes, or None", classes)
     enough = 2 * max(x.shape[1], y.shape[1])
     if len(x) < enough:
         warnings.warn(
@@ -385,22 +385,23 @@ def _residual(x: Float64Array, y: Float64Array, codes: Int64Array, seed: int) ->
 
     held_out = _folds(codes, seed) == 0
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(~held_out))
-    linear = _ridge(x[rows], y[rows], np.unique(codes[rows], return_inverse=True)[1], seed)
-    first, second = np.random.SeedSequence(seed).generate_state(2)
+    classes = np.unique(codes[rows], return_inverse=True)[1]
+    linear = _ridge(x[rows], y[rows], classes if classes.any() else np.arange(len(rows)), seed)
     dense = keras.layers.Dense
-    inputs = keras.Input((x.shape[1],))
+    inputs = keras.Input((x.shape[1],), dtype="float32")
     hidden = dense(
         _HIDDEN,
         "relu",
-        kernel_initializer=keras.initializers.GlorotUniform(int(first) >> 1),
+        kernel_initializer=keras.initializers.GlorotUniform(seed),
         dtype="float32",
     )
     output = dense(y.shape[1], use_bias=False, kernel_initializer="zeros", dtype="float32")
     affine = dense(y.shape[1], trainable=False, dtype="float32")
-    outputs = keras.layers.add([affine(inputs), output(hidden(inputs))])
+    outputs = keras.layers.Add(dtype="float32")([affine(inputs), output(hidden(inputs))])
     affine.set_weights([linear.matrix, linear.intercept])
     model = keras.Model(inputs, outputs)
-    model.compile(keras.optimizers.Adam(_RATE), keras.losses.CosineSimilarity(dtype="float32"))
+    loss = keras.losses.CosineSimilarity(dtype="float32")
+    model.compile(keras.optimizers.Adam(_RATE), loss, auto_scale_loss=False)
     x, y = x.astype(np.float32), y.astype(np.float32)
     test = x[held_out], y[held_out]
     before = model.evaluate(*test, batch_size=_BATCH, verbose=0)
@@ -451,8 +452,8 @@ class _Pair(NamedTuple):
 
     gallery_name: str
     queries_name: str
-    gallery: npt.ArrayLike
-    queries: npt.ArrayLike
+    gallery: Float32Array
+    queries: Float32Array
 
 
 def cross_scores(
@@ -547,7 +548,8 @@ def _pairs(
     for direction, given in maps.items():
         check_choice("maps", direction, DIRECTIONS)
         source, target = (sides[side] for side in direction.split(" to "))
-        for each in [given] if isinstance(given, EmbeddingMap) else items_of(given) or []:
+        several = items_of(given)
+        for each in [given] if several is None else several:
             if not isinstance(each, EmbeddingMap):
                 raise argument_error("maps", "maps of fit_map", each, ArgumentTypeError)
             lengths = each.source_dimensions, each.target_dimensions
@@ -570,8 +572,7 @@ def _retrieval_scores(
     if not relevance.counts.any():
         raise ArgumentError("labels must contain a class of at least two rows, but got none.")
     for pair in pairs:
-        queries, gallery = (finite_rows(rows, "rows") for rows in (pair.queries, pair.gallery))
-        task = RetrievalTask(queries, gallery, relevance, metric, paired=True)
+        task = RetrievalTask(pair.queries, pair.gallery, relevance, metric, paired=True)
         found = scores_of_queries(task, (1,))
         for score, of_pairs in values.items():
             of_pairs.append(found[score])

@@ -172,6 +172,8 @@ class Training:
         over = self.workers.first_says(is_over(run.folder.history, run.options))
         if over or self.state.epoch >= run.options.epochs:
             return
+        if run.objective.old_model is not None:
+            run.objective.old_model.embeddings("training", run.data.train)
         if self._halves is None:
             self.feed = ImageFeed(run, self.encoders)
         else:
@@ -254,7 +256,10 @@ class Training:
         run, first = self.run, self.state
 
         def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return run.objective.targets(feed.batches(first.step, context), run.data.train)
+            batches = run.objective.targets(feed.batches(first.step, context), run.data.train)
+            if (old := run.objective.old_model) is None:
+                return batches
+            return old.beside(batches, run.data.train, run.sampler, first.step, context)
 
         options, steps = run.options, run.steps_per_epoch
         callbacks = [
