@@ -75,8 +75,7 @@ def _check_new(options: UpgradeOptions, gallery: FolderGallery, fingerprint: str
         )
     if fingerprint == found.fingerprint:
         raise UsageError(
-            f"saved_model must be another model than that of the index, but got "
-            f"{options.saved_model}."
+            f"saved_model must differ from the model of the index, but got {options.saved_model}."
         )
     if found.metric != "cosine" and options.to != AGAIN:
         raise UsageError(

@@ -71,7 +71,7 @@ class IndexMap:
         return f"keras-dml upgrade --index={place} --stage=1/1"
 
     def no_threshold(self, place: object) -> str:
-        """Return a line that says why no threshold is applied, and what to do."""
+        """Return the reason why no threshold is applied, and the next step."""
         return (
             "the threshold of a model is not applied to an index with a map, whose similarities "
             f"differ. Embed all images again ({self.how_to_finish(place)}), and then find the "

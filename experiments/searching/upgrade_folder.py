@@ -161,7 +161,7 @@ def write_stage(
     """Embed a share of the images in an index with mapped rows again. Replace the folder.
 
     The share has every `stage.count`-th batch of the images in their folder, so that the embeddings
-    equal those of `keras-dml index` bit for bit. Images of the share that are not in the index are
+    equal the embeddings of `keras-dml index` bit for bit. Images of the share that are not in the index are
     added. Images that are deleted, or are in the share and cannot be embedded, are removed.
 
     Args:

@@ -243,8 +243,8 @@ def summary(ways: Mapping[str, Way], sample: Sample, advice: Recommendation) -> 
     few = "" if fitted >= enough else f"note: a fit on fewer than {enough:,} images is uncertain\n"
     return (
         f"{text_table(lines)}\n"
-        f"on {of}, after a fit on {fitted:,} other images; 95 % intervals; seconds and MB of the "
-        f"whole index\n{few}"
+        f"On {of}, after a fit on {fitted:,} other images, with 95 % intervals. Seconds and MB are "
+        f"of the whole index.\n{few}"
         f"recommended: {_TITLES[advice.way]}, because {advice.reason}."
     )
 
@@ -269,7 +269,7 @@ def recommended(ways: Mapping[str, Way]) -> Recommendation:
     model is better if a score is higher and no score is lower, with the whole interval of the
     difference.
 
-    Without classes, no score says which model is better: a map if its search finds 80 % of the new
+    Without classes, no score says which model is better. Then a map if its search finds 80 % of the new
     model's ten nearest images, at the low end of the interval, or else "embed again".
     """
     by_class = "map@r" in ways[AGAIN].scores

@@ -429,7 +429,7 @@ def test_a_second_command_is_refused(made, index, capsys):
         (["--index={index}", "--stage=1/4"], "index must have mapped rows"),
         (["--index={index}", "--stage=1/4", "--to=map"], "stage"),
         (["--index={index}", "--replace"], "index-upgraded does not exist"),
-        (["--index={index}", "--saved_model={old}"], "another model than"),
+        (["--index={index}", "--saved_model={old}"], "must differ from the model"),
         (["--index={photos}", "--saved_model={new}"], "is not an index"),
         (["--index={index}", "--saved_model={photos}"], "SavedModel"),
         (["--index={index}", "--saved_model={new}", "--sample=50"], "--to=again"),
