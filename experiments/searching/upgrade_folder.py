@@ -160,9 +160,10 @@ def write_stage(
 ) -> str:
     """Embed a share of the images in an index with mapped rows again. Replace the folder.
 
-    The share has every `stage.count`-th batch of the images in their folder, so that the embeddings
-    equal the embeddings of `keras-dml index` bit for bit. Images of the share that are not in the index are
-    added. Images that are deleted, or are in the share and cannot be embedded, are removed.
+    The share has every `stage.count`-th batch of the images in their folder. So the embeddings
+    equal the embeddings of `keras-dml index` bit for bit. Images of the share that are missing in
+    the index are added. Images that are deleted, or are in the share and cannot be embedded, are
+    removed.
 
     Args:
         gallery: The index.

@@ -269,8 +269,8 @@ def recommended(ways: Mapping[str, Way]) -> Recommendation:
     model is better if a score is higher and no score is lower, with the whole interval of the
     difference.
 
-    Without classes, no score says which model is better. Then a map if its search finds 80 % of the new
-    model's ten nearest images, at the low end of the interval, or else "embed again".
+    Without classes, no score shows which model is better. Then a map if its search finds 80 % of
+    the new model's ten nearest images, at the low end of the interval, or else "embed again".
     """
     by_class = "map@r" in ways[AGAIN].scores
     new = ways[AGAIN].differences.values()
