@@ -13,8 +13,6 @@ import re
 import shutil
 import sys
 
-from notebooks import has_notebook, notebook
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SOURCE, SITE = ROOT / "build" / "pages", ROOT / "site"
 REPOSITORY = {
@@ -60,8 +58,9 @@ SECTIONS = {
     ]),
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
-        "results/information", "results/papers", "results/relations", "results/serving",
-        "results/upgrade", "results/benchmarks", "results/faults",
+        "results/information", "results/papers", "results/relations", "results/hard_classes",
+        "results/serving", "results/upgrade", "results/reranking", "results/sampled_proxies",
+        "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip
@@ -96,6 +95,8 @@ def main() -> int:
 
 def _write_notebooks() -> None:
     """Write the notebooks next to their pages, which get a link below the title."""
+    from notebooks import has_notebook, notebook
+
     for path in sorted(SOURCE.rglob("*.md")):
         if has_notebook(path.relative_to(SOURCE).with_suffix("").as_posix()):
             text = path.read_text("utf-8")

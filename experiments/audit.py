@@ -6,9 +6,9 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from experiments.evaluation.audit_options import AuditOptions
 from experiments.evaluation.tables import text_table
 from experiments.options import FindingsError, UsageError, parse, run_command
+from experiments.options.audit_options import AuditOptions
 
 if TYPE_CHECKING:
     from experiments.evaluation.audit import AuditedImages
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     )
     from experiments.evaluation.embed import embed_table
     from experiments.evaluation.embedded_sets import EmbeddedSet
-    from experiments.evaluation.held_folder import held
+    from experiments.options.held_folder import held
     from experiments.pages.audit_page import write_audit_page
 
     kind = "run" if options.run else "index" if options.index else "embeddings"

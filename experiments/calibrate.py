@@ -104,6 +104,7 @@ def _source(options: CalibrateOptions) -> _Source:
         return _Source(gallery.index.embeddings_of(gallery.paths), labels, path, model)
     from experiments.evaluation.embedded_sets import embeddings_from_file
     from experiments.evaluation.result import FLAGS_FILE
+    from experiments.training.run_files import embeddings_of_run
 
     saved_model = options.saved_model and options.saved_model.expanduser()
     if name == "run":
@@ -119,6 +120,7 @@ def _source(options: CalibrateOptions) -> _Source:
                 f"run must have unseen test images, but got {run} with class_split=every_class. "
                 "Use the embeddings of other classes: --embeddings=FILE."
             )
+        embeddings_of_run(run)
     queries = embeddings_from_file(path).queries
     return _Source(queries.embeddings, queries.labels, path, saved_model)
 

@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
         recipes = flag_files(options.recipes)
         folders = {recipe.stem: output / recipe.stem for recipe in recipes}
 
-    from experiments.evaluation.held_folder import held
+    from experiments.options.held_folder import held
 
     with held(output, "output_dir"):
         for number, recipe in enumerate(recipes, start=1):
@@ -173,11 +173,17 @@ def _differences(
     from experiments.evaluation.conclusions import paired_difference
     from experiments.evaluation.embedded_sets import embeddings_from_file
     from experiments.evaluation.scores import RECALL, SCORES, ScoredSet
-    from experiments.training.run_files import EMBEDDINGS, measured_on_others, note_lost_images
+    from experiments.training.run_files import (
+        embeddings_of_run,
+        measured_on_others,
+        note_lost_images,
+    )
 
     note_lost_images(folders.values())
     first, *others = folders
-    sets = {name: embeddings_from_file(folder / EMBEDDINGS) for name, folder in folders.items()}
+    sets = {
+        name: embeddings_from_file(embeddings_of_run(folder)) for name, folder in folders.items()
+    }
     of_classes = {
         name: ScoredSet(each.queries, (1,), each.gallery).of_classes()
         for name, each in sets.items()

@@ -8,9 +8,9 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.options import UsageError, check_together, parse, run_command
 from experiments.options.conversions import whole_numbers
+from experiments.options.evaluate_options import EvaluateOptions
 
 if TYPE_CHECKING:
     from experiments.evaluation.embed import IdentifiedEmbedder
@@ -34,14 +34,14 @@ def main(argv: list[str]) -> None:
         options = dataclasses.replace(options, dataset=dataset)
     from experiments.evaluation.embed import embed
     from experiments.evaluation.embedded_sets import check_matches, embeddings_from_file
-    from experiments.evaluation.evaluated import check_loss_parts, result_of
+    from experiments.evaluation.evaluated import check_loss_parts, check_rerankings, result_of
     from experiments.evaluation.evaluators import related_classes
-    from experiments.evaluation.held_folder import held
-    from experiments.evaluation.result import REPORT
+    from experiments.evaluation.result import EVALUATION, REPORT
     from experiments.options.data import recall_at
+    from experiments.options.held_folder import held
     from experiments.pages.page import add_link
     from experiments.pages.report import write_report
-    from keras_dml._files.atomic import replacing
+    from keras_dml._files.manifest import Manifest
 
     title, trained, chosen = f"{kind} {source}", 0, ""
     if kind == "embeddings":
@@ -57,6 +57,7 @@ def main(argv: list[str]) -> None:
     ks = recall_at(options, len(labels["queries"]), None if gallery is None else len(gallery))
     check_matches(labels["queries"], gallery)
     check_loss_parts(options.loss_parts, len(labels["queries"]))
+    check_rerankings(options.rerankings, len(labels["queries"] if gallery is None else gallery))
     classes = related_classes(options, images)
     if kind == "embeddings":
         prefixes = _prefixes(options, embedded)
@@ -73,13 +74,14 @@ def main(argv: list[str]) -> None:
         title, trained = f"untrained backbone {options.backbone}", 0
         facts["weights"] = options.weights
     page, report = output / "evaluation.html", source / REPORT
+    manifest = Manifest(output)
     with held(output, "output_dir"):
+        manifest.recover()
         if kind != "embeddings":
             embedded = embed(model, tables, output, candidate_model)
             prefixes = _prefixes(options, embedded)
         result = result_of(options, title, embedded, ks, prefixes, facts, trained, classes)
-        with replacing(output / "evaluation.json") as unfinished:
-            unfinished.write_text(json.dumps(result.as_json(), indent=1) + "\n")
+        manifest.write_text(EVALUATION, json.dumps(result.as_json(), indent=1) + "\n")
         write_report(page, result, {report: "The run's report"} if kind == "run" else {})
     if kind == "run":
         add_link(report, page, " ".join(["Evaluation", *output.name.split("-")[1:]]))
@@ -109,8 +111,8 @@ def _models(
 ) -> tuple[IdentifiedEmbedder, IdentifiedEmbedder | None]:
     """Return the embedder, and the embedder of the gallery and the catalog if it is another."""
     from experiments.evaluation.embed import backbone_model, keras_model, saved_model, text_model
-    from experiments.evaluation.texts import text_transform
     from experiments.options import data as described
+    from experiments.options.texts import text_transform
     from experiments.training.encoders import pooled_backbone
     from experiments.training.run_files import kept_candidate_model, kept_model
     from experiments.training.run_images import options_of_run

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from experiments.options import UsageError, check_together, one_line, option, parse, run_command
 from experiments.options.conversions import absolute, absolute_place
 from experiments.options.run_options import ImageLimitOptions
-from experiments.searching.addresses import is_address, parsed_address
+from experiments.searching.addresses import SEARCHED_FORMS, is_address, parsed_address
 from experiments.searching.answer import GROUP_SIMILARITY, Answer, Conditions, answers_text, json_of
 from keras_dml._common.extras import needing
 from pipelines.image_files import read_image
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 DEFAULT_K = 10
 _QUERY, _SERVER = "Queries", "Local web page"
+_INDEX = (
+    f"Folder of keras-dml index, or a store: {SEARCHED_FORMS}. A search in a store is exact. The "
+    "index names its SavedModel, which is code: use only indexes and stores that you trust."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,9 +38,6 @@ class SearchOptions(ImageLimitOptions):
     """The index, the queries, and the local page.
 
     Attributes:
-        index: Folder of keras-dml index, or a store: lancedb:FOLDER, qdrant:URL, pgvector:DSN. A
-            search in a store is exact. The index names its SavedModel, which is code: use only
-            indexes and stores that you trust.
         saved_model: Folder of the model, if you have moved it. A SavedModel is code that runs with
             your rights. Use only models that you trust.
         images: Folder of the images, if you have moved it, or an address such as
@@ -77,7 +78,7 @@ serves a page onto which you drop an image. Programs can query the server and ge
 
     group = "Index"
 
-    index: str = option(None, required=True)
+    index: str = option(None, text=_INDEX, required=True)
     saved_model: pathlib.Path | None = option(None)
     images: str | None = option(None)
     query: tuple[str, ...] = option((), _QUERY, repeated=True)

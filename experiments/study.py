@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
         raise UsageError(f"grid must not be given with search, but got {' '.join(options.grid)}.")
     searches = _searches(options, recipes, forwarded)
 
-    from experiments.evaluation.held_folder import held_by_equal_commands, waiting_for
+    from experiments.options.held_folder import held_by_equal_commands, waiting_for
     from experiments.training.run_files import note_other_images, read_finished
     from experiments.tuning.study_results import write_results
 
@@ -182,7 +182,7 @@ def _job(
 
 def _run(jobs: Sequence[_Job]) -> None:
     """Run the missing jobs, and wait for jobs that another process runs."""
-    from experiments.evaluation.held_folder import try_lock
+    from experiments.options.held_folder import try_lock
 
     left, waits = dict(enumerate(jobs, start=1)), False
     while left:

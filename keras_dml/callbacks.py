@@ -1,4 +1,4 @@
-"""Callbacks for `model.fit`: retrieval on a validation set, and the cause of a NaN loss."""
+"""Callbacks for `model.fit`: retrieval scores, the cause of a NaN loss, and nearest classes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import itertools
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
 from keras_dml import relations
+from keras_dml._backend.replicas import from_first_worker
 from keras_dml._common.blocks import slices
-from keras_dml._common.checks import check_choice, check_whole, check_wholes
+from keras_dml._common.checks import check_choice, check_number, check_whole, check_wholes
 from keras_dml._common.collapse import mean_unit_distance, nearly_equal, nearly_equal_sentence
 from keras_dml._common.errors import (
     ArgumentError,
@@ -25,8 +26,9 @@ from keras_dml._common.errors import (
 from keras_dml._common.labels import joined_labels, plain_labels
 from keras_dml._common.types import METRICS, NEIGHBORS, Metric, Neighbors
 from keras_dml.losses.base import EmbeddingLoss
+from keras_dml.models.sampled_classes import SampledClasses
 
-__all__ = ["RetrievalEvaluation", "StopAtNaN"]
+__all__ = ["RefreshHardCandidates", "RefreshHardClasses", "RetrievalEvaluation", "StopAtNaN"]
 
 # `(images, labels)`, or batches of them.
 _Dataset: TypeAlias = (
@@ -212,15 +214,7 @@ class RetrievalEvaluation(keras.callbacks.Callback):
             raise argument_error("embedding_model", wanted, None)
         rows, labels = [], []
         for images, classes in itertools.islice(batches, limit):
-            found = _predict(model, images)
-            if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < len(classes):
-                shape = keras.tree.map_structure(np.shape, found)
-                raise ArgumentError(
-                    "The model must map a batch of images to embeddings [n, d], but got shape "
-                    f"{shape} for {len(classes)} images. If a part of it does, set embedding_model."
-                )
-            # Each replica of a strategy embeds the whole batch.
-            rows.append(found[: len(classes)].astype("float32"))
+            rows.append(_embeddings_of(model, images, len(classes)))
             labels.append(classes)
         if not rows:
             raise ArgumentError(f"{batches.name} must have images, but got no batch.")
@@ -288,6 +282,337 @@ class _Batches:
         return labels
 
 
+class _Refreshed(Protocol):
+    """A sampler with tables, which it chooses by the step."""
+
+    def has_begun(self, first_step: int) -> bool:
+        """Return whether the first batch of a table was drawn with this table."""
+
+
+class _HardClasses(_Refreshed, Protocol):
+    """The sampler of `RefreshHardClasses`: `pipelines.HardClassSampler`."""
+
+    nearest_per_batch: int
+    steps_per_epoch: int
+
+    @property
+    def num_neighbors(self) -> int | None:
+        """Number of columns of the tables, or None before the first table."""
+
+    def some_rows(self, images_per_class: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return row numbers, and the number of the class of each."""
+
+    def refresh(self, neighbors: npt.ArrayLike, first_step: int) -> None:
+        """Use a table from a step on."""
+
+
+class _HardCandidates(_Refreshed, Protocol):
+    """The sampler of `RefreshHardCandidates`: `pipelines.HardCandidateSampler`."""
+
+    per_query: int
+    frozen: bool
+    labels: np.ndarray
+    candidate_labels: np.ndarray
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a table exists."""
+
+    def refresh(
+        self, nearest: npt.ArrayLike, first_step: int, embeddings: npt.ArrayLike | None = None
+    ) -> None:
+        """Use a table from a step on."""
+
+
+class _Refresh(keras.callbacks.Callback):
+    """A callback that computes a table for a sampler by the current weights.
+
+    Args:
+        sampler: The sampler.
+        kind: Name of its class, for messages.
+        every, ahead, start_step, batch_size: As in `RefreshHardClasses`.
+    """
+
+    def __init__(
+        self, sampler: Any, kind: str, every: int, ahead: int, start_step: int, batch_size: int
+    ) -> None:
+        super().__init__()
+        if not callable(getattr(sampler, "has_begun", None)):
+            wanted = f"a pipelines.{kind}"
+            raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
+        self.sampler = sampler
+        self.every = check_whole("every", every, least=1)
+        self.ahead = check_whole("ahead", ahead, least=0)
+        self.batch_size = check_whole("batch_size", batch_size, least=1)
+        self._step = check_whole("start_step", start_step, least=0)
+        self._in_epoch = 0
+        self._unseen: int | None = None  # first step of the last table, until its batch trains
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Compute the first table, if the sampler has none."""
+        if not self.has_table():
+            self.refresh()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Count the steps of the epoch from 0."""
+        self._in_epoch = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Check that the first batch of the last table was drawn after the table was ready."""
+        self._in_epoch += self.model.steps_per_execution
+        first = self._unseen
+        if first is None or self._step + self._in_epoch <= first:
+            return
+        self._unseen = None
+        if not self.sampler.has_begun(first):
+            wanted = "at least the number of batches that the pipeline prefetches"
+            advice = (
+                f"The batch of step {first} was drawn before its table was ready, or in another "
+                "process. Use batches of one epoch, such as pipelines.BalancedDataset, and threads "
+                "instead of processes."
+            )
+            raise argument_error("ahead", wanted, self.ahead, advice=advice)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        """Replace the table if it is due."""
+        # An execution of several steps can be longer than the rest of an epoch.
+        self._step += (self.params or {}).get("steps") or self._in_epoch
+        self._in_epoch = 0
+        if (epoch + 1) % self.every == 0:
+            self.refresh()
+
+    def next_first_step(self) -> int:
+        """Return the first step of a table that is ready now, and expect its batch."""
+        self._unseen = self._step + self.ahead
+        return self._unseen
+
+    def are_finite(self, *embeddings: np.ndarray) -> bool:
+        """Return whether embeddings are finite. If not, warn that the table stays."""
+        finite = all(np.isfinite(rows).all() for rows in embeddings)
+        if not finite:
+            warnings.warn(
+                "The table of the sampler stays, because embeddings are not finite.", stacklevel=3
+            )
+        return finite
+
+    def share(self, array: np.ndarray) -> np.ndarray:
+        """Return the first worker's array."""
+        return from_first_worker(getattr(self.model, "distribute_strategy", None), array)
+
+    def has_table(self) -> bool:
+        """Return whether the sampler has a table."""
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """Compute the table, and give it to the sampler."""
+        raise NotImplementedError
+
+
+class RefreshHardClasses(_Refresh):
+    """A callback that finds the nearest classes of each class for `pipelines.HardClassSampler`.
+
+    At the beginning of the training, if the sampler has no table yet, and then at the end of every
+    few epochs, the callback embeds some training images of each class by the current weights, finds
+    the classes with the nearest mean embeddings (`metrics.nearest_classes`), and gives the table to
+    the sampler. The next step uses it, or with `ahead` a later step:
+
+    - Batches of one epoch at a time need no `ahead`: `pipelines.BalancedDataset`, and
+      `pipelines.training_batches` with `steps_per_epoch`.
+    - A pipeline that prefetches across the end of an epoch has drawn some batches of the next epoch
+      already. With `ahead`, the table before stays valid for so many steps. The same batches then
+      train in every run, on fast and slow machines.
+
+    Processes that load batches do not receive the tables, so load with threads. Under
+    `tf.distribute` with several workers, all workers receive the first worker's table. If
+    embeddings are not finite, the sampler keeps the table before, and a warning says so.
+
+    To resume a training, call `sampler.restore` with the `sampler.state()` of its checkpoint, and
+    set `start_step`.
+
+    Examples:
+        >>> images, labels = np.random.default_rng(0).normal(size=(12, 4)), np.arange(12) // 2
+        >>> table = pipelines.ImageTable.from_arrays(images.astype("float32"), labels)
+        >>> sampler = pipelines.HardClassSampler(labels, 3, 2)
+        >>> model = keras.Sequential([keras.layers.Dense(2)])
+        >>> model.compile("adam", keras_dml.losses.SupConLoss())
+        >>> refresh = RefreshHardClasses(sampler, table.arrays)
+        >>> batches = pipelines.BalancedDataset(table, sampler)
+        >>> history = model.fit(batches, epochs=2, callbacks=[refresh], verbose=0)
+        >>> sampler.state()["first_steps"]
+        array([ 0,  6, 12])
+
+    Args:
+        sampler: The `pipelines.HardClassSampler` of the batches.
+        images: The training images in the order of the sampler's labels: an array `[n, ...]`, or a
+            function from row numbers to their images. For a head on cached features, the features.
+        every: Number of epochs between two tables.
+        neighbors: k, the number of nearest classes from which the sampler draws. None: twice as
+            many as a batch has, or as many as the sampler's first table has.
+        images_per_class: Most images of each class to embed. None: all.
+        ahead: Number of batches that the input pipeline prefetches across the end of an epoch.
+        start_step: Number of finished steps when the training resumes.
+        metric: "cosine" or "l2".
+        embedding_model: Model that maps the images to embeddings `[n, d]`. The default is the
+            trained model, as in `RetrievalEvaluation`.
+        batch_size: Number of images to embed at once.
+
+    Raises:
+        ValueError, TypeError: An argument is out of range. During `fit`: the model does not return
+            embeddings `[n, d]`, or a batch was drawn before its table was ready.
+    """
+
+    sampler: _HardClasses
+
+    def __init__(
+        self,
+        sampler: _HardClasses,
+        images: Any,
+        *,
+        every: int = 1,
+        neighbors: int | None = None,
+        images_per_class: int | None = 8,
+        ahead: int = 0,
+        start_step: int = 0,
+        metric: Metric = "cosine",
+        embedding_model: keras.Model | None = None,
+        batch_size: int = 128,
+    ) -> None:
+        super().__init__(sampler, "HardClassSampler", every, ahead, start_step, batch_size)
+        self.images = images
+        self.neighbors = neighbors
+        if neighbors is not None:
+            most = sampler.steps_per_epoch - 1
+            least = max(sampler.nearest_per_batch, 1)
+            self.neighbors = check_whole("neighbors", neighbors, least=least, most=most)
+        self.images_per_class = images_per_class
+        if images_per_class is not None:
+            self.images_per_class = check_whole("images_per_class", images_per_class, least=1)
+        check_choice("metric", metric, METRICS)
+        self.metric: Metric = metric
+        self.embedding_model = embedding_model
+
+    def has_table(self) -> bool:
+        """Return whether the sampler has a table."""
+        return self.sampler.num_neighbors is not None
+
+    def refresh(self) -> None:
+        """Compute the table of the nearest classes, and give it to the sampler."""
+        sampler = self.sampler
+        if not sampler.nearest_per_batch:
+            return  # no class of a batch depends on the table
+        from keras_dml.metrics import nearest_classes
+
+        rows, classes = sampler.some_rows(self.images_per_class)
+        embeddings = self.embed(rows)
+        if self.are_finite(embeddings):
+            k = sampler.num_neighbors or self.neighbors or 2 * sampler.nearest_per_batch
+            k = min(k, sampler.steps_per_epoch - 1)
+            table = nearest_classes(embeddings, classes, k, self.metric).astype(np.int32)
+            sampler.refresh(self.share(table), self.next_first_step())
+
+    def embed(self, rows: np.ndarray) -> np.ndarray:
+        """Compute the embeddings of training images by the current weights.
+
+        Args:
+            rows: Row numbers `[r]`, ascending.
+
+        Returns:
+            float32 `[r, d]`.
+        """
+        return _embeddings_of_rows(
+            self.embedding_model or self.model, self.images, rows, self.batch_size
+        )
+
+
+class RefreshHardCandidates(_Refresh):
+    """A callback that finds the nearest candidates for `pipelines.HardCandidateSampler`.
+
+    At the beginning of the training of a `models.DualEncoder`, if the sampler has no table yet, and
+    then at the end of every few epochs, the callback embeds all queries and all candidates by the
+    current weights, and searches an index of the candidates (`retrieval.build_index`). For each
+    query q with the candidates P of its class, the table has the nearest candidates c of other
+    classes with
+
+        cos(q, c) ≤ skip · max_{p∈P} cos(q, p)
+
+    A more similar candidate is probably a match without a label. The table has fewer candidates if
+    the 1,024 nearest do not contain enough of them. Everything else is as in `RefreshHardClasses`.
+
+    Examples:
+        >>> x = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
+        >>> labels = np.arange(12) // 2
+        >>> sampler = pipelines.HardCandidateSampler(
+        ...     pipelines.RandomSampler(12, 4), labels, labels, per_query=1
+        ... )
+        >>> encoder = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+        >>> refresh = RefreshHardCandidates(sampler, x, x)
+        >>> refresh.set_model(keras_dml.models.DualEncoder(encoder, encoder))
+        >>> refresh.refresh()
+        >>> sampler.state()["nearest"].shape
+        (1, 12, 1)
+
+    Args:
+        sampler: The `pipelines.HardCandidateSampler` of the batches.
+        queries: The queries in the order of the sampler's labels: an array `[n, ...]`, or a
+            function from row numbers to their inputs.
+        candidates: The same for the candidates.
+        every, ahead, start_step, batch_size: As in `RefreshHardClasses`.
+        skip: Highest cosine of a negative candidate, as a fraction of the cosine of the query's
+            most similar match. 1 skips only candidates that are more similar than the match.
+
+    Raises:
+        ValueError, TypeError: An argument is out of range. During `fit`: the model is not a
+            `DualEncoder`, or a batch was drawn before its table was ready.
+
+    Reference: Moreira et al., "NV-Retriever: Improving text embedding models with effective
+    hard-negative mining", 2024, section 4.2 (TopK-PercPos).
+    """
+
+    sampler: _HardCandidates
+
+    def __init__(
+        self,
+        sampler: _HardCandidates,
+        queries: Any,
+        candidates: Any,
+        *,
+        every: int = 1,
+        skip: float = 0.95,
+        ahead: int = 0,
+        start_step: int = 0,
+        batch_size: int = 128,
+    ) -> None:
+        super().__init__(sampler, "HardCandidateSampler", every, ahead, start_step, batch_size)
+        self.queries, self.candidates = queries, candidates
+        self.skip = check_number("skip", skip, above=0, most=1)
+
+    def has_table(self) -> bool:
+        """Return whether the sampler has a table."""
+        return self.sampler.has_table
+
+    def refresh(self) -> None:
+        """Compute the table of the nearest candidates, and give it to the sampler."""
+        from keras_dml.models import DualEncoder
+
+        model, sampler = self.model, self.sampler
+        while not isinstance(model, DualEncoder):
+            model = getattr(model, "wrapped", None)
+            if model is None:
+                wanted = "a keras_dml.models.DualEncoder, or a wrapper of one"
+                raise argument_error("model", wanted, self.model, ArgumentTypeError)
+        rows = [np.arange(len(each)) for each in (sampler.labels, sampler.candidate_labels)]
+        q = _embeddings_of_rows(model.query_encoder, self.queries, rows[0], self.batch_size)
+        c = _embeddings_of_rows(model.candidate_encoder, self.candidates, rows[1], self.batch_size)
+        if self.are_finite(q, c):
+            from keras_dml.metrics.nearest_candidates import nearest_candidates
+
+            found = nearest_candidates(
+                q, sampler.labels, c, sampler.candidate_labels, sampler.per_query, self.skip
+            )
+            stored = self.share(c) if sampler.frozen else None
+            sampler.refresh(self.share(found), self.next_first_step(), stored)
+
+
 class StopAtNaN(keras.callbacks.Callback):
     """A callback that stops the training at a loss of NaN or infinity, and logs the cause.
 
@@ -298,7 +623,8 @@ class StopAtNaN(keras.callbacks.Callback):
 
     1. `y_pred` is outside [−1, 1], but the loss takes cosines to proxies. A `Dense` layer is in the
        place of a `keras_dml.layers.ProxyHead`.
-    2. A class id is out of range, or another error that the loss raises outside of `fit`.
+    2. A class id is out of range, a batch has more classes than the sample of a
+       `keras_dml.layers.ProxyHead`, or another error that the loss raises outside of `fit`.
     3. The batch contains NaN or infinity.
     4. The weights contain NaN or infinity: before the epoch, or because the training diverged.
 
@@ -384,6 +710,8 @@ class StopAtNaN(keras.callbacks.Callback):
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # some rows are left out
                         loss(labels[finite], rows[finite])
+                    if isinstance(self.model, SampledClasses) and self.model.sampling_head:
+                        self.model.sampling_head.check_room(labels)
                 except ArgumentError as error:
                     return str(error)
         numbers = [as_array("dataset", each) for each in keras.tree.flatten(batch)]
@@ -444,6 +772,31 @@ def _rows(column: Any, part: slice) -> Any:
     if isinstance(column, dict):
         return {name: _rows(each, part) for name, each in column.items()}
     return column[part]
+
+
+def _embeddings_of(model: keras.Model, images: Any, number: int) -> np.ndarray:
+    """Return the embeddings of a batch, float32 `[number, d]`, or raise `ValueError`."""
+    found = _predict(model, images)
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) < number:
+        shape = keras.tree.map_structure(np.shape, found)
+        raise ArgumentError(
+            "The model must map a batch of images to embeddings [n, d], but got shape "
+            f"{shape} for {number} images. If a part of it does, set embedding_model."
+        )
+    # Each replica of a strategy embeds the whole batch.
+    return found[:number].astype("float32")
+
+
+def _embeddings_of_rows(
+    model: keras.Model, inputs: Any, rows: np.ndarray, batch_size: int
+) -> np.ndarray:
+    """Return the embeddings of rows of the inputs, or of a function of row numbers, `[r, d]`."""
+    parts = []
+    for block in slices(len(rows), batch_size):
+        wanted = rows[block]
+        given = inputs(wanted) if callable(inputs) else inputs[wanted]
+        parts.append(_embeddings_of(model, given, len(wanted)))
+    return np.concatenate(parts)
 
 
 def _predict(model: keras.Model, images: Any) -> Any:

@@ -238,8 +238,8 @@ def fit_map(
       The map has no network if those images gain nothing from it.
 
     Fit from old to new to change the rows of an index without its images, or from new to old to
-    change only queries. A map carries little of what the new model has learned about classes that
-    the images do not show, so measure it on other classes, with `cross_scores`.
+    change only queries. For classes without such images, a map can lose most of the new model's
+    advantage, so measure it on other classes, with `cross_scores`.
 
     Examples:
         >>> rng = np.random.default_rng(0)

@@ -1,9 +1,9 @@
 """Input pipelines: image tables, datasets, samplers, augmentation, and batches.
 
 Tables, datasets, splits, samplers, and transforms need only NumPy and the packages that read a
-dataset or an image. The functions for tf.data need TensorFlow, and `BalancedDataset` needs Keras.
-Python imports them when one of their names is first used. If a package is missing, the error names
-the extra that installs it.
+dataset or an image. The functions for tf.data need TensorFlow, and `BalancedDataset` and
+`PairDataset` need Keras. Python imports them when one of their names is first used. If a package is
+missing, the error names the extra that installs it.
 """
 
 import importlib
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from keras_dml._common.extras import needing
 from pipelines.datasets.registry import DATASETS, load_dataset
+from pipelines.hard_candidates import HardCandidateSampler
+from pipelines.hard_classes import HardClassSampler
 from pipelines.images.transforms import EvaluationTransform, TrainTransform
 from pipelines.random_access import BatchSource
 from pipelines.read_table import read_table
@@ -23,7 +25,7 @@ if TYPE_CHECKING:  # __getattr__ imports these at run time
     from pipelines.batches import evaluation_batches, feature_batches, training_batches
     from pipelines.from_dataset import balanced, table_from_dataset
     from pipelines.images.bad_images import find_bad_images
-    from pipelines.keras_batches import BalancedDataset
+    from pipelines.keras_batches import BalancedDataset, PairDataset
 
 __all__ = [
     "DATASETS",
@@ -32,8 +34,11 @@ __all__ = [
     "BatchSource",
     "CatalogSampler",
     "EvaluationTransform",
+    "HardCandidateSampler",
+    "HardClassSampler",
     "HierarchySampler",
     "ImageTable",
+    "PairDataset",
     "RandomSampler",
     "Split",
     "TagSampler",
@@ -61,10 +66,8 @@ _WITH_TENSORFLOW = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "BalancedDataset":
-        from pipelines.keras_batches import BalancedDataset
-
-        return BalancedDataset
+    if name in ("BalancedDataset", "PairDataset"):
+        return getattr(importlib.import_module("pipelines.keras_batches"), name)
     if name not in _WITH_TENSORFLOW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needing("tensorflow", f"{__name__}.{name}"):

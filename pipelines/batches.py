@@ -36,7 +36,7 @@ def training_batches(
     sampler: Sampler,
     transform: Callable[[Source, tf.Tensor], tf.Tensor] | None = None,
     seed: int = 0,
-    start_step: int = 0,
+    start_step: int | Callable[[], int] = 0,
     num_steps: int | None = None,
     input_context: tf.distribute.InputContext | None = None,
     steps_per_epoch: int | None = None,
@@ -62,7 +62,8 @@ def training_batches(
         transform: Function (source, seed) -> float32 `[size, size, 3]`, see `TrainTransform`. None:
             the rows of the table's `arrays`, unchanged.
         seed: Seed of the augmentation, an integer of 0 or more.
-        start_step: Number of the first batch.
+        start_step: Number of the first batch. A function without arguments returns it at the
+            beginning of each iteration, and needs `num_steps`.
         num_steps: Number of batches. None: infinite.
         input_context: `tf.distribute.InputContext` of a pipeline that feeds some of the replicas.
             None: one pipeline for one device.
@@ -111,7 +112,7 @@ def feature_batches(
     labels: np.ndarray,
     sampler: Sampler,
     seed: int = 0,
-    start_step: int = 0,
+    start_step: int | Callable[[], int] = 0,
     num_steps: int | None = None,
     input_context: tf.distribute.InputContext | None = None,
     steps_per_epoch: int | None = None,
@@ -177,20 +178,17 @@ def _passes(steps: Steps, steps_per_epoch: int | None, elements_per_step: int) -
 
 
 def _numbers(steps: Steps, passes: Passes | None) -> tf.data.Dataset:
-    """Return the dataset of step numbers, of one pass if there are passes."""
-    if passes is not None:
-        first = map_numpy(
-            tf.data.Dataset.range(1),
-            lambda _: (np.array([steps.start + passes.begin()]),),
-            (tf.int64, []),
-        )
-        return first.unbatch().flat_map(
-            lambda step: tf.data.Dataset.range(step, step + passes.steps)
-        )
-    most = np.iinfo(np.int64).max
-    return tf.data.Dataset.range(
-        steps.start, most if steps.count is None else steps.start + steps.count
+    """Return the dataset of step numbers: of one pass if there are passes."""
+    count = steps.count if passes is None else passes.steps
+    if passes is None and not steps.moves:
+        most = np.iinfo(np.int64).max
+        return tf.data.Dataset.range(steps.start, most if count is None else steps.start + count)
+    first = map_numpy(
+        tf.data.Dataset.range(1),
+        lambda _: (np.array([steps.start + (0 if passes is None else passes.begin())]),),
+        (tf.int64, []),
     )
+    return first.unbatch().flat_map(lambda step: tf.data.Dataset.range(step, step + count))
 
 
 def _share(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_dml._common.checks import items_of
+from keras_dml._common.checks import check_whole, items_of
 from keras_dml._common.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -15,7 +15,22 @@ from keras_dml._common.errors import (
 )
 from keras_dml._common.labels import plain_labels
 
-__all__ = ["as_integers", "as_labels", "check_callable", "checked_items", "plain_numbers"]
+__all__ = [
+    "MOST_IMAGES",
+    "MOST_SLOTS",
+    "as_integers",
+    "as_labels",
+    "check_callable",
+    "checked_items",
+    "checked_seed",
+    "checked_step",
+    "plain_numbers",
+]
+
+MOST_IMAGES = 2**31 - 1
+"""Most images of a class in a batch: the longest axis of a tensor."""
+MOST_SLOTS = 2**62
+"""Most images, and most slots of all batches up to a step, because positions are int64."""
 
 
 def as_labels(name: str, value: object) -> np.ndarray:
@@ -103,3 +118,13 @@ def plain_numbers(values: object) -> tuple[float, ...] | None:
         for number in plain
     )
     return plain if fits else None
+
+
+def checked_seed(seed: object) -> int:
+    """Check that a seed is an int64. Larger seeds would repeat smaller ones."""
+    return check_whole("seed", seed, least=-(2**63), most=2**63 - 1)
+
+
+def checked_step(step: object, batch_size: int) -> int:
+    """Check that a step is an integer, and that the positions of its slots are int64."""
+    return check_whole("step", step, least=0, most=MOST_SLOTS // batch_size)

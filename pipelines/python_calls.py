@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -61,7 +62,7 @@ def delivered(batches: tf.data.Dataset, count: Callable[[], None]) -> tf.data.Da
     """Return the dataset, and call a function for each batch that leaves it.
 
     Args:
-        batches: Dataset of (x, labels).
+        batches: Dataset of (x, labels), where labels are a tensor or a structure of tensors.
         count: Function without arguments. It stays alive as in `map_numpy`.
     """
 
@@ -74,9 +75,10 @@ def delivered(batches: tf.data.Dataset, count: Callable[[], None]) -> tf.data.Da
     # TensorFlow would run stateless calls ahead, in parallel, or never.
     call = _caller((tf.int64,), stateful=True)
 
-    def pass_on(x: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def pass_on(x: Any, labels: Any) -> tuple[Any, Any]:
         (zero,) = call(tf.constant(number, tf.int64), tf.zeros([], tf.int64))
-        return x, labels + tf.cast(tf.ensure_shape(zero, []), labels.dtype)
+        zero = tf.ensure_shape(zero, [])
+        return x, tf.nest.map_structure(lambda each: each + tf.cast(zero, each.dtype), labels)
 
     results = batches.map(pass_on)
     weakref.finalize(results, _functions.pop, number).atexit = False

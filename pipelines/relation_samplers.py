@@ -9,14 +9,10 @@ from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, as_array, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, shape_error
-from pipelines.checks import as_integers
+from pipelines.checks import as_integers, checked_seed
+from pipelines.even_draws import choose
 from pipelines.permutation import derive_keys, seed_key
-from pipelines.samplers import (
-    QuietBalancedSampler,
-    Sampler,
-    checked_seed,
-    choose,
-)
+from pipelines.samplers import QuietBalancedSampler, Sampler
 
 
 class CatalogSampler:

@@ -1,6 +1,6 @@
 """Samplers: pure functions from a batch number to the rows of the batch.
 
-A sampler is a small immutable object. `sampler(step)` returns the same rows in any order of calls,
+A sampler is a small object. `sampler(step)` returns the same rows in any order of calls,
 so a resumed run, a second worker, and a debugger see the same batch.
 """
 
@@ -12,14 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, check_whole
-from pipelines.checks import as_integers, as_labels
+from pipelines.checks import (
+    MOST_IMAGES,
+    MOST_SLOTS,
+    as_integers,
+    as_labels,
+    checked_seed,
+    checked_step,
+)
+from pipelines.even_draws import choose, draws_complement, occurrences
+from pipelines.hard_classes import HardClassSampler
 from pipelines.permutation import derive_keys, permuted, seed_key
 from pipelines.table import number_classes
-
-# Most images of a class in a batch: the longest axis of a tensor.
-_MOST_IMAGES = 2**31 - 1
-# Most images, and most slots of all batches up to a step, because positions are int64.
-_MOST_SLOTS = 2**62
 
 
 class Sampler(Protocol):
@@ -58,7 +62,7 @@ class RandomSampler:
 
     def __init__(self, num_images: int, batch_size: int, seed: int = 0) -> None:
         self.batch_size = check_whole("batch_size", batch_size, least=1)
-        self._num_images = check_whole("num_images", num_images, most=_MOST_SLOTS)
+        self._num_images = check_whole("num_images", num_images, most=MOST_SLOTS)
         if self._num_images < self.batch_size:
             wanted = f"at most the number of images, {num_images}"
             raise argument_error("batch_size", wanted, batch_size)
@@ -67,7 +71,7 @@ class RandomSampler:
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        epoch, batch = divmod(_checked_step(step, self.batch_size), self.steps_per_epoch)
+        epoch, batch = divmod(checked_step(step, self.batch_size), self.steps_per_epoch)
         positions = batch * self.batch_size + np.arange(self.batch_size)
         sizes = np.array([self._num_images])
         return permuted(derive_keys(self._key, np.array([epoch])), sizes, positions[None, :])[0]
@@ -110,7 +114,7 @@ class BalancedSampler:
     ) -> None:
         self._classes_per_batch = check_whole("classes_per_batch", classes_per_batch, least=1)
         self._images_per_class = check_whole(
-            "images_per_class", images_per_class, least=1, most=_MOST_IMAGES
+            "images_per_class", images_per_class, least=1, most=MOST_IMAGES
         )
         labels = as_labels("labels", labels)
         if labels.dtype.kind == "U" and labels.ndim == 1 and len(labels):
@@ -136,7 +140,7 @@ class BalancedSampler:
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of batch `step` (from 0), int64 `[batch_size]`."""
-        step = _checked_step(step, self.batch_size)
+        step = checked_step(step, self.batch_size)
         classes, visits = self._classes_and_visits(step)
         images = choose(
             self._keys[classes + 1], self._sizes[classes], self._images_per_class, visits
@@ -148,10 +152,10 @@ class BalancedSampler:
         key, wanted, count = self._keys[:1], self._classes_per_batch, len(self._sizes)
         classes = choose(key, np.array([count]), wanted, np.array([step]))[0]
         left_out = count - wanted
-        if left_out == 0 or not _draws_complement(count, wanted):
+        if left_out == 0 or not draws_complement(count, wanted):
             # Classes are in the order of their slots. Each class has one of every `count` slots.
             return classes, (step * wanted + np.arange(wanted)) // count
-        return classes, step - _occurrences(key, count, left_out, step, classes)
+        return classes, step - occurrences(key, count, left_out, step, classes)
 
 
 class QuietBalancedSampler(BalancedSampler):
@@ -175,40 +179,19 @@ class QuietBalancedSampler(BalancedSampler):
             key, size, number = self._keys[classes[row] + 1 :][:1], int(sizes[row]), numbers[row]
             # A draw has each item `times` times, and `rest` of them once more.
             times, rest = divmod(each, size)
-            if not times and not _draws_complement(size, rest):
+            if not times and not draws_complement(size, rest):
                 visits.append((number * rest + np.arange(rest)) // size)
                 continue
             items, left_out = chosen[row], size - rest
             if rest == 0:
                 more = np.zeros(each, np.int64)
-            elif _draws_complement(size, rest):
-                more = number - _occurrences(key, size, left_out, number, items)
+            elif draws_complement(size, rest):
+                more = number - occurrences(key, size, left_out, number, items)
             else:
-                more = _occurrences(key, size, rest, number, items)
+                more = occurrences(key, size, rest, number, items)
             visits.append(number * times + more + np.arange(each) // size)
         rows = self._rows[self._starts[classes][:, None] + chosen]
         return rows.ravel(), np.concatenate(visits)
-
-
-def _occurrences(
-    key: np.ndarray, size: int, drawn: int, number: int, items: np.ndarray
-) -> np.ndarray:
-    """Return how many of the windows before window `number` contain each item, int64 `[items]`.
-
-    An item is in each cycle of the walk once, so only windows of the last cycle need a look.
-    """
-    cycle = number * drawn // size
-    draws = np.arange(cycle * size // drawn, number)
-    if not len(draws):
-        return np.full(len(items), cycle)
-    walk = _window(
-        np.repeat(key, len(draws)),
-        np.full(len(draws), size),
-        np.full(len(draws), drawn),
-        draws,
-    )
-    slots = draws[:, None] * drawn + np.arange(drawn)
-    return cycle + np.isin(items, walk[slots >= cycle * size])
 
 
 def random_batches(labels: ArrayLike, batch_size: int, seed: int = 0) -> RandomSampler:
@@ -231,6 +214,39 @@ def balanced_batches(
         ValueError: `batch_size` is not a multiple of `images_per_class`, or there are too few
             classes.
     """
+    classes = _classes_per_batch(labels, batch_size, images_per_class)
+    # The command checks whether its loss needs positives.
+    return QuietBalancedSampler(labels, classes, images_per_class, seed)
+
+
+def hard_class_batches(
+    labels: ArrayLike,
+    batch_size: int,
+    images_per_class: int = 4,
+    hardness: float = 0.5,
+    seed: int = 0,
+) -> HardClassSampler:
+    """Sample several images of each of `batch_size / images_per_class` classes that look alike.
+
+    An epoch has one batch for each class.
+
+    Args:
+        labels: Class ids of the rows.
+        batch_size: Rows in a batch.
+        images_per_class: Images of each class in a batch.
+        hardness: Fraction of the classes of a batch that are drawn among the nearest classes of
+            its first class. The others are random.
+        seed: Seed of the sequence of batches.
+
+    Raises:
+        ValueError: As in `balanced_batches`, or `hardness` is out of range.
+    """
+    classes = _classes_per_batch(labels, batch_size, images_per_class)
+    return HardClassSampler(labels, classes, images_per_class, hardness=hardness, seed=seed)
+
+
+def _classes_per_batch(labels: ArrayLike, batch_size: int, images_per_class: int) -> int:
+    """Return how many classes a batch has, or raise `ValueError`."""
     images_per_class = check_whole("images_per_class", images_per_class, least=1)
     if batch_size % images_per_class:
         raise argument_error(
@@ -241,97 +257,15 @@ def balanced_batches(
         wanted = f"at most {there * images_per_class}, {images_per_class} images of {there} classes"
         advice = "Lower batch_size, or raise images_per_class or train_classes."
         raise argument_error("batch_size", wanted, batch_size, advice=advice)
-    # The command checks whether its loss needs positives.
-    return QuietBalancedSampler(labels, classes, images_per_class, seed)
+    return classes
 
 
-SAMPLERS: dict[str, Callable[..., RandomSampler | BalancedSampler]] = {
+SAMPLERS: dict[str, Callable[..., RandomSampler | BalancedSampler | HardClassSampler]] = {
     "random": random_batches,
     "balanced": balanced_batches,
+    "hard_classes": hard_class_batches,
 }
 """Functions from (labels, batch_size, seed, further arguments) to samplers, by name.
 
 A command line sets the further arguments by flags of their names.
 """
-
-
-def checked_seed(seed: object) -> int:
-    """Check that a seed is an int64. Larger seeds would repeat smaller ones."""
-    return check_whole("seed", seed, least=-(2**63), most=2**63 - 1)
-
-
-def _checked_step(step: object, batch_size: int) -> int:
-    return check_whole("step", step, least=0, most=_MOST_SLOTS // batch_size)
-
-
-def choose(keys: np.ndarray, sizes: np.ndarray, count: int, numbers: np.ndarray) -> np.ndarray:
-    """Draw `count` items of `range(size)` as evenly as possible, one independent sequence per row.
-
-    Over the draws 0, 1, 2, … of a row, all items appear equally often (±1). Each item appears at
-    most `ceil(count / size)` times in one draw.
-
-    Args:
-        keys: uint64 `[rows]`.
-        sizes: int64 `[rows]`.
-        count: Items in a draw, one integer for all rows.
-        numbers: int64 `[rows]`, the number of the draw.
-
-    Returns:
-        int64 `[rows, count]`.
-    """
-    rest = count % sizes
-    complement = _draws_complement(sizes, rest)
-    drawn = np.where(complement, sizes - rest, rest)
-    items = _window(keys, sizes, drawn, numbers)
-    chosen = np.empty((len(sizes), count), np.int64)
-    for row, size in enumerate(sizes.tolist()):
-        remaining = items[row, : drawn[row]]
-        if complement[row]:
-            remaining = np.setdiff1d(np.arange(size), remaining)
-        # First, each item count // size times, then the remaining ones.
-        chosen[row] = np.concatenate([np.tile(np.arange(size), count // size), remaining])
-    return chosen
-
-
-def _draws_complement(sizes: np.ndarray | int, wanted: np.ndarray | int) -> np.ndarray:
-    """Return whether to draw the items to leave out. `_window` needs sizes ≥ 2·drawn - 1."""
-    return np.asarray(sizes < 2 * wanted - 1)
-
-
-def _window(
-    keys: np.ndarray, sizes: np.ndarray, drawn: np.ndarray, numbers: np.ndarray
-) -> np.ndarray:
-    """Return window `number` of `drawn` items on a walk through permutations of `range(size)`.
-
-    The walk of a row joins random permutations (its cycles), so all items appear equally often. If
-    a window spans two cycles, the second cycle could repeat items of the first. To prevent this,
-    the first `drawn` items of each cycle are sorted stably: items in the tail of the previous
-    cycle, which is in the same window, come last. With `size ≥ 2·drawn - 1`, the tail is never in
-    the sorted part, so only one previous cycle is needed.
-
-    Args:
-        keys: uint64 `[rows]`.
-        sizes, drawn, numbers: int64 `[rows]`.
-
-    Returns:
-        int64 `[rows, max(1, largest drawn)]`. Only the first `drawn` items of a row are valid.
-    """
-    column = np.arange(max(1, drawn.max()))[None, :]
-    drawn = np.maximum(drawn, 1)
-    last_cycle = (numbers * drawn + drawn - 1) // sizes
-    tail_length = (last_cycle * sizes % drawn)[:, None]
-    cycles, positions = np.divmod((numbers * drawn)[:, None] + column, sizes[:, None])
-    within = (sizes - 1)[:, None]
-    wanted = np.concatenate([np.broadcast_to(column, positions.shape), positions], axis=1)
-    head, here = np.split(
-        permuted(derive_keys(keys, last_cycle), sizes, np.minimum(wanted, within)), 2, axis=1
-    )
-    tail_positions = np.minimum(within + 1 - tail_length + column, within)
-    tail = permuted(derive_keys(keys, last_cycle - 1), sizes, tail_positions)
-    in_tail = (head[:, :, None] == tail[:, None, :]) & (column < tail_length)[:, None, :]
-    order = np.argsort(in_tail.any(axis=2) + 2 * (column >= drawn[:, None]), axis=1, kind="stable")
-    head = np.take_along_axis(head, order, axis=1)
-    from_head = np.take_along_axis(head, np.minimum(positions, column[0, -1]), axis=1)
-    here = np.where(positions < drawn[:, None], from_head, here)
-    # If a window spans two cycles, it starts with the tail.
-    return np.where(cycles < last_cycle[:, None], tail, here)

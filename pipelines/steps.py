@@ -1,5 +1,7 @@
 """The rows and the random numbers of each training step, for every kind of batches."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from keras_dml._common.checks import argument_error, check_whole
@@ -46,11 +48,11 @@ class Steps:
         sampler: Function from a step to int64 rows `[batch_size]`, with an attribute `batch_size`.
         num_images: Number of rows that the sampler can choose from.
         seed: Seed of the random numbers, an integer of 0 or more.
-        start_step: Number of the first step.
+        start_step: Number of the first step, or a function that returns it.
         num_steps: Number of steps, or None.
 
     Attributes:
-        start: Number of the first step.
+        moves: Whether a function returns the first step.
         count: Number of steps, or None.
         batch_size: The sampler's batch size.
 
@@ -60,11 +62,18 @@ class Steps:
     """
 
     def __init__(
-        self, sampler: Sampler, num_images: int, seed: int, start_step: int, num_steps: int | None
+        self,
+        sampler: Sampler,
+        num_images: int,
+        seed: int,
+        start_step: int | Callable[[], int],
+        num_steps: int | None,
     ) -> None:
         self._sampler, self._num_images = sampler, num_images
         self._seed = check_whole("seed", seed, least=0)
-        self.start = check_whole("start_step", start_step, least=0, most=MOST_STEPS)
+        self._start, self.moves = start_step, callable(start_step)
+        if self.moves and num_steps is None:
+            raise argument_error("num_steps", "set if start_step is a function", None)
         self.count = num_steps
         if num_steps is not None:
             self.count = check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
@@ -72,8 +81,15 @@ class Steps:
             wanted = "a function from a step to rows, with an attribute batch_size"
             raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
         self.batch_size = check_whole("sampler.batch_size", sampler.batch_size, least=1)
+        start = self.start
         if num_steps != 0:
-            self.draw(self.start, 1)  # raises an error before the training starts
+            self.draw(start, 1)  # raises an error before the training starts
+
+    @property
+    def start(self) -> int:
+        """Number of the first step, at the moment."""
+        start = self._start() if callable(self._start) else self._start
+        return check_whole("start_step", start, least=0, most=MOST_STEPS)
 
     def draw(self, step: int, numbers_per_row: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of a step, and random numbers for them.

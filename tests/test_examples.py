@@ -22,6 +22,7 @@ MODULES = (
 AT_ONCE = ("keras_dml.retrieval", "keras_dml.optimizers", "keras_dml.relations")
 # They train, compile, or export, and take seconds each.
 LONG = {
+    "keras_dml.callbacks.RefreshHardClasses",
     "keras_dml.callbacks.RetrievalEvaluation",
     "keras_dml.callbacks.StopAtNaN",
     "keras_dml.export.MTEBEncoder",

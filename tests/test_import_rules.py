@@ -186,13 +186,9 @@ def test_no_class_of_the_library_has_an_attribute_that_only_commands_read():
 
 
 def test_imports_have_no_cycles():
-    # Includes imports within functions, which could hide a cycle, and outside pipelines for types.
+    # Includes imports for types, and imports within functions, which could hide a cycle.
     edges = {
-        module: {
-            other
-            for other in imports(path, with_typing=not within(module, "pipelines"))
-            if other in modules()
-        }
+        module: {other for other in imports(path) if other in modules()}
         for module, path in modules().items()
     }
     graphlib.TopologicalSorter(edges).prepare()  # raises CycleError with the cycle

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,8 @@ from experiments.options import Options, RunOptions, option, parse
 
 OURS, PEER = "keras_dml", "torch"
 _GLYPHS = "glyphs.flags"
+# Batches in memory for the bare `fit`.
+_MOST_BARE = 50
 _PARTS = ("data", "f+b", "loss", "optimizer", "rest")
 
 
@@ -49,6 +52,8 @@ batches, network, and learning rates.
   optimizer  additional milliseconds of the optimizer and of train_on_batch
   rest       additional milliseconds of the training loop
   / f+b      ratio of a step of the loop to the forward and backward pass with the loss
+  / bare     ratio of a step of the loop to a step of keras.Model.compile("adam", loss) and
+             fit(images, class_ids) on the same images in memory
   MB         peak memory of the process
 """
 
@@ -64,7 +69,7 @@ def measure(options: EndToEndOptions) -> Iterator[str]:
     import keras
 
     has_torch = importlib.util.find_spec("pytorch_metric_learning") is not None
-    columns = "".join(f"{name:>10}" for name in (*_PARTS, "/ f+b"))
+    columns = "".join(f"{name:>10}" for name in (*_PARTS, "/ f+b", "/ bare"))
     yield (
         f"{'network':<24}{'loss':<18}{keras.backend.backend():<11}"
         f"{'images/s':>9}{columns}{'MB':>7}{'R@1, %':>8}"
@@ -109,10 +114,11 @@ def _line(network: str, loss: str, program: str, rows: Sequence[measuring.Row]) 
             "rest": of["step"] - of["whole"],
         }
         ratio = f"{of['step'] / of['with loss']:.2f}"
+    bare = f"{of['step'] / of['bare']:.2f}" if "bare" in of else "–"
     numbers = "".join(f"{parts[name]:>10.1f}" if name in parts else f"{'–':>10}" for name in _PARTS)
     return (
         f"{network:<24}{loss:<18}{program:<11}{1000 * of['images'] / of['step']:>9,.0f}"
-        f"{numbers}{ratio:>10}{of['MB']:>7.0f}{100 * of['R@1']:>8.1f}"
+        f"{numbers}{ratio:>10}{bare:>10}{of['MB']:>7.0f}{100 * of['R@1']:>8.1f}"
     )
 
 
@@ -142,17 +148,9 @@ def _ours(words: Sequence[str], steps: int, rates: Sequence[float]) -> Iterator[
     )
     transform = data.training_transform(options)
     batches = objective.targets(training_batches(split.train, sampler, transform, options.seed))
-    ends = []
-
-    def on_step(batch: int, logs: Any) -> None:
-        float(logs["loss"])  # waits for the step, as the progress bar of a run does
-        ends.append(time.perf_counter())
-
-    timer = keras.callbacks.LambdaCallback(on_train_batch_end=on_step)
-    model.fit(batches, steps_per_epoch=steps, callbacks=[timer], shuffle=False, verbose=0)
+    step = _milliseconds_of_a_step(model, batches, steps_per_epoch=steps)
     embedder = TableEmbedder(embedding, data.evaluation_transform(options), options.eval_batch_size)
-    row = {"images": sampler.batch_size, "MB": measuring.peak_megabytes()}
-    row["step"] = 1000 * (ends[-1] - ends[0]) / (steps - 1)
+    row = {"images": sampler.batch_size, "MB": measuring.peak_megabytes(), "step": step}
     embeddings = embedder(split.test)
     iterator = iter(batches)
     images, ids = next(iterator)
@@ -168,8 +166,30 @@ def _ours(words: Sequence[str], steps: int, rates: Sequence[float]) -> Iterator[
                 "whole": lambda: float(model.train_on_batch(images, ids)[0]),
             }
         )
+        # Other layers, because a model's optimizer and functions belong to its layers.
+        again = objective.training_model(embedding_model(options)[1], split.train.num_classes)
+        bare = keras.Model(again.input, again.output)
+        bare.compile("adam", loss, jit_compile=keras.backend.backend() == "jax")
+        some = itertools.islice(batches, min(steps, _MOST_BARE))
+        arrays = [np.concatenate(each) for each in zip(*some)]
+        row["bare"] = _milliseconds_of_a_step(bare, *arrays, batch_size=sampler.batch_size)
     row["R@1"] = recall_at_k(embeddings, split.test.labels, [1])[1]
     yield row
+
+
+def _milliseconds_of_a_step(model: Any, *data: Any, **options: Any) -> float:
+    """Return the mean milliseconds of a step of `fit` after the first one."""
+    import keras
+
+    ends = []
+
+    def on_step(batch: int, logs: Any) -> None:
+        float(logs["loss"])  # waits for the step, as the progress bar of a run does
+        ends.append(time.perf_counter())
+
+    timer = keras.callbacks.LambdaCallback(on_train_batch_end=on_step)
+    model.fit(*data, callbacks=[timer], shuffle=False, verbose=0, **options)
+    return 1000 * (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def _backward(model: Any, images: Any, value: Callable[[Any], Any]) -> measuring.Step:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import tensorflow as tf
 from PIL import Image
 
-from experiments.evaluation.audit_options import AuditOptions
 from experiments.evaluation.embed import raw_pixels
 from experiments.evaluation.embedded_sets import EmbeddedSet, embeddings_from_file, nearest
+from experiments.options.audit_options import AuditOptions
 from experiments.options.errors import UsageError
 from keras_dml._common.labels import joined_labels
 from keras_dml._common.progress import Bar

@@ -47,8 +47,7 @@ from experiments.evaluation.result import (
 from keras_dml._common.progress import Bar
 from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
 
-# Keys in the file of a baseline: the histograms of `Similarities` of the untrained backbone, and
-# the scores of each class.
+# Keys in the file of a baseline: the histograms of `Similarities`, and the scores of each class.
 _PAIRS, _CLASSES = "pairs", "classes"
 
 
@@ -120,7 +119,15 @@ class Baseline(Evaluator):
         raise NotImplementedError
 
     def findings(self, run: EvaluatedRun, embeddings: Arrays) -> dict[str, Any]:
-        """Return the content of the file: the rows of the baseline's scores."""
+        """Return the content of the file: the rows, and the similarities of pairs."""
+        found = self.rows(run, embeddings)
+        pairs = similarities_of_some(labels_of(run), lambda side, rows: embeddings[side][rows])
+        if pairs is not None:
+            found[_PAIRS] = [pairs.matching.tolist(), pairs.other.tolist(), *pairs[2:]]
+        return found
+
+    def rows(self, run: EvaluatedRun, embeddings: Arrays) -> dict[str, Any]:
+        """Return the rows of the baseline's scores, and the scores of each class."""
         scored = scored_set(run, embeddings)
         catalog = embedded_set("catalog", run, embeddings)
         found = [*scores.of_distances(scored), *both_directions(scored, catalog)]
@@ -147,14 +154,6 @@ class UntrainedBackbone(Baseline):
         """Return the embeddings before the first step. Later the weights have changed."""
         return start.untrained() if start.step == 0 else {}
 
-    def findings(self, run: EvaluatedRun, embeddings: Arrays) -> dict[str, Any]:
-        """Return the rows, and the similarities of pairs."""
-        found = super().findings(run, embeddings)
-        pairs = similarities_of_some(labels_of(run), lambda side, rows: embeddings[side][rows])
-        if pairs is not None:
-            found[_PAIRS] = [pairs.matching.tolist(), pairs.other.tolist(), *pairs[2:]]
-        return found
-
 
 class NativeBackbone(UntrainedBackbone):
     """The untrained backbone at the image size of its weights, if the run has another size."""
@@ -177,7 +176,7 @@ class NativeBackbone(UntrainedBackbone):
 
     def findings(self, run: EvaluatedRun, embeddings: Arrays) -> dict[str, Any]:
         """Return the scores, without the histograms of the untrained backbone."""
-        return Baseline.findings(self, run, embeddings)
+        return self.rows(run, embeddings)
 
 
 class RawPixels(Baseline):
@@ -247,10 +246,11 @@ class PairSimilarities(Evaluator):
 
     def _before(self, run: EvaluatedRun) -> tuple[str, Similarities | None]:
         """Return the name of the baseline and its pairs."""
-        stored = _stored(run, UNTRAINED_FILE).get(_PAIRS)
-        if stored is not None:
-            matching, other, *means = stored
-            return UNTRAINED, Similarities(np.array(matching), np.array(other), *means)
+        for name, file in ((UNTRAINED, UNTRAINED_FILE), (RAW_PIXELS, RAW_PIXELS_FILE)):
+            stored = _stored(run, file).get(_PAIRS)
+            if stored is not None:
+                matching, other, *means = stored
+                return name, Similarities(np.array(matching), np.array(other), *means)
         tables, size = run.data.tables, run.options.eval_batch_size
         pixels = similarities_of_some(
             labels_of(run), lambda side, rows: raw_pixels(tables[side].select(rows), size)

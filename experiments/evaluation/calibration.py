@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import METRICS
 from keras_dml._files.atomic import replacing
+from keras_dml._files.checksums import read_sealed_json, sealed_json
 from keras_dml.export.load import fingerprint
 from keras_dml.metrics import IdentificationPoint, VerificationResult, pairs_needed
 
@@ -116,7 +116,7 @@ def calibration_path(saved_model: str | os.PathLike[str]) -> pathlib.Path:
 def write_calibration(path: pathlib.Path, calibration: Calibration) -> None:
     """Write a calibration under a temporary name, then rename it."""
     with replacing(path) as unfinished:
-        unfinished.write_text(checked_text(dataclasses.asdict(calibration)))
+        unfinished.write_text(sealed_json(dataclasses.asdict(calibration)))
 
 
 def calibration_words(saved_model: str | os.PathLike[str]) -> str | None:
@@ -149,7 +149,7 @@ def read_calibration(
     if not path.is_file():
         return None
     try:
-        calibration = Calibration(**read_checked(path, _FORM))
+        calibration = Calibration(**read_sealed_json(path, _FORM))
         if not (math.isfinite(calibration.threshold) and 0 < calibration.false_match_rate < 1):
             raise ArgumentError(f"{path} is damaged: a number is out of range")
         if calibration.metric not in METRICS:  # a word in a card

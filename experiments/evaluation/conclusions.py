@@ -211,6 +211,20 @@ def paired_difference(
     return PairedDifference(score.label_at_1, total, float(low), float(high), classes)
 
 
+def reranking_gain(before: ClassScores, after: ClassScores) -> str:
+    """Return the differences that a re-ranking makes, with their intervals over the classes."""
+    found = [
+        difference
+        for score in (RECALL, SCORES["map@r"])
+        if (difference := paired_difference(score, before, after)) is not None
+    ]
+    texts = ", ".join(f"{each.label} {each.text}" for each in found)
+    few = found and found[0].classes < _FEWEST_CLASSES
+    over = f"{found[0].classes} classes" if found else "no class"
+    note = f", too few to conclude: {_FEWEST_CLASSES} or more" if few else ""
+    return f"{texts} points, 95 % intervals over {over}{note}"
+
+
 def below_raw_pixels(measurements: Sequence[Measurement]) -> str:
     """Return a sentence if the R@1 of the embedding is below the R@1 of raw pixels, or else ""."""
     own = RECALL.of(measurements)

@@ -16,16 +16,17 @@ import tensorflow as tf
 import pipelines
 from experiments.evaluation.embedded_sets import PICTURES, EmbeddedSet, EmbeddedSets
 from experiments.evaluation.embedding_file import EmbeddingFile
-from experiments.evaluation.saved_model import ImageEmbedder, file_sha256
-from experiments.evaluation.texts import text_picture
+from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options import RunOptions
 from experiments.options import data as options_data
 from experiments.options.conversions import import_modules
 from experiments.options.errors import RunError, UsageError
 from experiments.options.run_options import EvaluationOptions
+from experiments.options.texts import text_picture
 from keras_dml._backend.replicas import gather_candidates
 from keras_dml._backend.steps import compiled
 from keras_dml._common.progress import Bar
+from keras_dml._files.manifest import sha256
 from keras_dml.export import float32_copy
 from keras_dml.export.load import fingerprint
 from keras_dml.models import TextTransform, load_keras_file
@@ -389,7 +390,7 @@ def keras_model(
     if shape is not None:
         model = float32_copy(model)
     options = dataclasses.replace(options, image_size=takes)
-    return _embedder(model, options, file_sha256(path))
+    return _embedder(model, options, sha256(path))
 
 
 def text_model(
@@ -398,7 +399,7 @@ def text_model(
     """Return the embedder of texts by a `.keras` file of a run."""
     model = load_keras_file(path, options.trust_code)
     embedder = TableEmbedder(model, transform, options.eval_batch_size)
-    return IdentifiedEmbedder(embedder, file_sha256(path))
+    return IdentifiedEmbedder(embedder, sha256(path))
 
 
 def backbone_model(model: keras.Model, options: EvaluationOptions, name: str) -> IdentifiedEmbedder:

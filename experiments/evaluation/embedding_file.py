@@ -7,7 +7,6 @@ import os
 import pathlib
 import time
 import zipfile
-import zlib
 from collections.abc import Collection
 from typing import IO, Self
 
@@ -19,6 +18,7 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._files.archives import opened_zip
 from keras_dml._files.atomic import naming, replacing
 from keras_dml._files.json_files import read_json
+from keras_dml._files.manifest import Manifest
 
 # A kill loses the embeddings of at most this time. To wait for the disk at each batch is slow.
 _SECONDS_BETWEEN_SYNCS = 1.0
@@ -27,9 +27,10 @@ _SECONDS_BETWEEN_SYNCS = 1.0
 class EmbeddingFile:
     """A `.npy` file of float32 embeddings, `[rows, d]`, that is written row by row.
 
-    `PATH.json` stores the key, the number of rows on disk, and their CRC-32. After a kill, the next
-    `EmbeddingFile` with the same key resumes after these rows if their CRC-32 is right. A finished
-    file with the same key is reused. The rows of another key are dropped with the first new row.
+    `PATH.json` stores the key and the number of rows on disk. After a kill, the next
+    `EmbeddingFile` with the same key resumes after these rows. A finished file with the same key is
+    reused, unless its SHA-256 differs from the manifest of its folder. The rows of another key are
+    dropped with the first new row.
 
         with EmbeddingFile(path, len(table), key) as file:
             for batch in embed(table, first_row=file.done):
@@ -55,10 +56,11 @@ class EmbeddingFile:
         self.done = 0
         self._state_file = self.path.with_name(f"{self.path.name}.json")
         self._identity = {"key": key, "rows": rows, "dtype": "float32"}
+        self._manifest = Manifest(self.path.parent)
         self._stream: IO[bytes]
         self._dimensions: int | None = None
         self._synced = 0.0
-        self._crc32 = 0
+        self._recorded = 0
 
     def __enter__(self) -> Self:
         self._stream = open(self.path, "a+b")
@@ -75,7 +77,7 @@ class EmbeddingFile:
 
     def __exit__(self, *_: object) -> None:
         with naming(self.path), self._stream:  # replaces the error of `append` after a full disk
-            if self.done:
+            if self.done > self._recorded:
                 self._sync()
             elif not os.fstat(self._stream.fileno()).st_size:
                 self.path.unlink()
@@ -100,7 +102,6 @@ class EmbeddingFile:
                 self._stream.truncate(0)
                 self._stream.write(self._header(self._dimensions))
             self._stream.write(rows.data)
-            self._crc32 = zlib.crc32(rows.data, self._crc32)
             self.done += len(rows)
             is_due = time.monotonic() - self._synced > _SECONDS_BETWEEN_SYNCS
             if is_due or self.done == self.rows:
@@ -112,28 +113,25 @@ class EmbeddingFile:
 
     def _resume(self) -> None:
         """Take the valid rows of an earlier process with the same key."""
+        self._manifest.checksums()  # A damaged manifest is an error before hours of work.
         try:
-            numbers = {"dimensions": int, "done": int, "crc32": int}
-            state = read_json(self._state_file, numbers)
+            state = read_json(self._state_file, {"dimensions": int, "done": int})
         except (OSError, ArgumentError):  # missing or damaged
             return
         is_ours = {name: state.get(name) for name in self._identity} == self._identity
-        dimensions, done, crc32 = (state[name] for name in numbers)
-        if dimensions < 1 or not 0 <= done <= self.rows:
+        dimensions, done = state["dimensions"], state["done"]
+        if not is_ours or dimensions < 1 or not 0 <= done <= self.rows:
             return
-        header, left, found = self._header(dimensions), done * dimensions * 4, 0
-        size = len(header) + left
+        header = self._header(dimensions)
+        size, found = len(header) + done * dimensions * 4, os.fstat(self._stream.fileno()).st_size
         self._stream.seek(0)
-        if not is_ours or self._stream.read(len(header)) != header:
+        if found < size or self._stream.read(len(header)) != header:
             return
-        while left and (chunk := self._stream.read(min(left, 1 << 20))):
-            found = zlib.crc32(chunk, found)
-            left -= len(chunk)
-        if not left and found == crc32:
-            # Keep the time of a complete file, which truncating to its own size would change.
-            if os.fstat(self._stream.fileno()).st_size > size:
-                self._stream.truncate(size)
-            self.done, self._dimensions, self._crc32 = done, dimensions, crc32
+        # Keep the time of a complete file, which truncating to its own size would change.
+        if found > size:
+            self._stream.truncate(size)
+        if done < self.rows or not self._manifest.problem_of(self.path.name, earlier=True):
+            self.done, self._dimensions, self._recorded = done, dimensions, done
 
     def _header(self, dimensions: int) -> bytes:
         """Return the header of a `.npy` file of this shape."""
@@ -146,12 +144,12 @@ class EmbeddingFile:
     def _sync(self) -> None:
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        state = self._identity | {
-            "dimensions": self._dimensions, "done": self.done, "crc32": self._crc32
-        }  # fmt: skip
+        if self.done == self.rows:  # before the state, which then describes this content
+            self._manifest.record([self.path.name])
+        state = self._identity | {"dimensions": self._dimensions, "done": self.done}
         with replacing(self._state_file) as temporary:
             temporary.write_text(json.dumps(state) + "\n")
-        self._synced = time.monotonic()
+        self._synced, self._recorded = time.monotonic(), self.done
 
 
 _ENDING = ".npy"

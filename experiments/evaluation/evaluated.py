@@ -11,15 +11,16 @@ from keras import ops
 
 from experiments.evaluation import embedded_sets, evaluators
 from experiments.evaluation.embedded_sets import EmbeddedSet
-from experiments.evaluation.evaluate_options import EvaluateOptions
 from experiments.evaluation.figures import similarities_of_some, similarity_histograms
 from experiments.evaluation.result import Findings, Result, scores_json
 from experiments.evaluation.score_table import score_text
 from experiments.evaluation.scores import ScoredSet
 from experiments.options.errors import UsageError
+from experiments.options.evaluate_options import EvaluateOptions
 from experiments.options.loss_flags import naming_flags
 from keras_dml import losses
 from keras_dml._common.types import Neighbors
+from keras_dml.retrieval.reranking import Reranked, Reranking, check_reciprocal_rows
 
 
 def result_of(
@@ -48,7 +49,9 @@ def result_of(
     scored = ScoredSet(queries, ks, gallery, cast(Neighbors, options.neighbors))
     findings = Findings.together(
         [
-            evaluators.retrieval_findings(scored, catalog, prefixes, options.clustering, classes),
+            evaluators.retrieval_findings(
+                scored, catalog, prefixes, options.clustering, classes, options.rerankings
+            ),
             evaluators.information_findings(scored, options.information),
             loss_parts_findings(queries, options.loss_parts),
         ]
@@ -121,6 +124,20 @@ def check_loss_parts(names: Sequence[str], images: int) -> None:
             raise UsageError(
                 f"loss_parts must be losses over embeddings, such as snca, but got {name}."
             )
+
+
+def check_rerankings(rerankings: Mapping[str, Reranking], images: int) -> None:
+    """Raise an error for re-rankings that cannot order so many images.
+
+    Raises:
+        ArgumentError: There are too many images, or an argument is out of range.
+    """
+    with naming_flags({"k": "rerank_k", "alpha": "rerank_alpha", "k1": "rerank_k1",
+                       "k2": "rerank_k2", "weight": "rerank_weight"}):  # fmt: skip
+        for rerank in rerankings.values():
+            Reranked(rerank, np.eye(2), np.eye(2))
+    if "k_reciprocal" in rerankings:
+        check_reciprocal_rows(images, "The searched images")
 
 
 def loss_parts_findings(embedded: EmbeddedSet, names: Sequence[str]) -> Findings:

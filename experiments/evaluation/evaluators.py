@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from experiments.evaluation import scores
+from experiments.evaluation.conclusions import reranking_gain
 from experiments.evaluation.embed import TableEmbedder
 from experiments.evaluation.embedded_sets import EmbeddedSet
 from experiments.evaluation.measurement import (
@@ -34,6 +35,7 @@ from keras_dml._common.types import Neighbors
 from keras_dml.metrics import class_mean_accuracy
 from keras_dml.metrics.pairwise_information import within_class_entropy
 from keras_dml.relations import Relation
+from keras_dml.retrieval.reranking import Reranking
 from pipelines import ImageTable, Split
 
 #: Name of a table of `Split.tables` -> embeddings `[n, d]`.
@@ -284,6 +286,7 @@ def retrieval_findings(
     prefixes: Sequence[int] = (),
     clustering: bool = True,
     classes: RelatedClasses | None = None,
+    rerankings: Mapping[str, Reranking] | None = None,
 ) -> Findings:
     """Return every score.
 
@@ -293,6 +296,7 @@ def retrieval_findings(
         prefixes: Lengths of prefixes of the embeddings to score too.
         clustering: Whether to compute the scores that need k-means.
         classes: The relation on these classes, whose search has separate rows.
+        rerankings: Name -> a re-ranking, whose search has a separate row.
     """
     found = scores.evaluate(scored, clustering=clustering)
     lines = score_lines(found)
@@ -301,6 +305,10 @@ def retrieval_findings(
     if classes is not None:
         found += scores.of_distances(_under_relation(scored, classes))
     of_classes = {scored.part: scored.of_classes()}
+    for name, (measured, reranked) in scores.of_rerankings(scored, rerankings or {}).items():
+        found += measured
+        of_classes[name] = reranked
+        lines.append((f"Gain of {name}", reranking_gain(of_classes[scored.part], reranked)))
     certificates = scores.as_json(named(scores.certificates(scored), lambda each: each.key))
     result: dict[str, Any] = {"engine": scored.engine}
     if certificates:

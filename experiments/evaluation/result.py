@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Rows of scores in a JSON file: name of a row -> {name of a score: value}.
 Rows: TypeAlias = dict[str, dict[str, float]]
 #: Files in the folder of a run.
-REPORT, FLAGS_FILE = "report.html", "flags.txt"
+REPORT, FLAGS_FILE, EVALUATION = "report.html", "flags.txt", "evaluation.json"
 #: Files of the baselines in a run's folder.
 UNTRAINED_FILE, RAW_PIXELS_FILE = "untrained_backbone.json", "raw_pixels.json"
 NATIVE_FILE = "untrained_backbone_at_native_size.json"

@@ -1,6 +1,5 @@
 """Embedding of image files by a SavedModel, which leaves out bad images. Needs TensorFlow."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 
@@ -71,12 +70,6 @@ class ImageEmbedder:
             self._fill(embeddings, bad, encoded[half:], start + half)
         else:
             embeddings[start : start + len(encoded)] = found
-
-
-def file_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _reason(encoded: bytes, error: tf.errors.OpError | UnicodeDecodeError) -> str:

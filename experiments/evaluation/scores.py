@@ -35,6 +35,7 @@ from keras_dml.metrics.information_scores import whole_classes
 from keras_dml.metrics.neighbors import engine_of
 from keras_dml.metrics.retrieval_scores import ApproximateScores, Certificate, approximate_scores
 from keras_dml.relations import Relation
+from keras_dml.retrieval.reranking import Reranking
 
 #: "recall@1" and "map@r" -> the sum over the queries of each class, and their number.
 ClassScores: TypeAlias = Mapping[str, Sequence[Sequence[float]]]
@@ -79,6 +80,7 @@ class ScoredSet:
         neighbors: How the neighbors are found, as in `keras_dml.metrics.evaluate`.
         part, side: Of the measurements.
         relation: Which rows match. The labels are its labels. None: the rows of the query's class.
+        rerank: A re-ranking of the neighbors by cosine, as in `keras_dml.retrieval`.
         certificates: (part, side, distance) -> the certificates of its scores. Filled when ScaNN's
             tree finds the neighbors. `dataclasses.replace` returns embeddings that share it.
         embeddings, labels: Numbers `[n, d]` and classes `[n]` of the queries.
@@ -91,6 +93,7 @@ class ScoredSet:
     part: str = EMBEDDING
     side: str = "test"
     relation: Relation | None = None
+    rerank: Reranking | None = None
     certificates: dict[tuple[str, str, Metric], list[Certified]] = dataclasses.field(
         default_factory=dict
     )
@@ -103,7 +106,9 @@ class ScoredSet:
         self._gallery: dict[str, Any] = {}
         if (items := self.gallery) is not None:
             self._gallery = {"gallery": items.embeddings, "gallery_labels": items.labels}
-        self._search = {**self._gallery, "relation": self.relation}
+        self._search = {
+            **self._gallery, "relation": self.relation, "rerank": self.rerank
+        }  # fmt: skip
 
     def has_embeddings_of(self, other: ScoredSet) -> bool:
         """Return whether the embeddings of queries and gallery are those of another set."""
@@ -115,7 +120,9 @@ class ScoredSet:
 
     @functools.cached_property
     def engine(self) -> Engine:
-        """The engine that finds the neighbors."""
+        """The engine that finds the neighbors. A re-ranking compares all images."""
+        if self.rerank is not None:
+            return "numpy"
         return engine_of(self.neighbors, self.embeddings, self._gallery.get("gallery"))
 
     @property
@@ -181,7 +188,7 @@ class ScoredSet:
             {name: nats} and the number of rows as `ROWS`. Empty if fewer than two classes have
             images, or no class has two.
         """
-        key = (*names, every_row)
+        key: tuple[str | bool, ...] = (*names, every_row)
         if key not in self._information:
             self._information[key] = self._compute_information(names, every_row)
         return self._information[key]
@@ -552,6 +559,28 @@ def of_prefixes(embeddings: ScoredSet, lengths: Iterable[int]) -> list[Measureme
         part = f"first {length}"
         first = dataclasses.replace(embeddings, part=part, queries=queries, gallery=gallery)
         found += evaluate(first, of_each_epoch())
+    return found
+
+
+def of_rerankings(
+    embeddings: ScoredSet, rerankings: Mapping[str, Reranking]
+) -> dict[str, tuple[list[Measurement], ClassScores]]:
+    """Compute the scores of the cosine after each re-ranking, and the scores of each class.
+
+    Args:
+        embeddings: The embeddings.
+        rerankings: Name -> the re-ranking. The name is the part of the measurements.
+    """
+    found = {}
+    for name, rerank in rerankings.items():
+        each = dataclasses.replace(embeddings, part=name, rerank=rerank)
+        measured = [
+            measurement
+            for score in SCORES.values()
+            if score.of_distance
+            for measurement in score.measure(each, DISTANCES[0])
+        ]
+        found[name] = measured, each.of_classes()
     return found
 
 

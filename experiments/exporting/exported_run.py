@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from experiments.evaluation.calibration import calibration_words
 from experiments.evaluation.embed import TableEmbedder, keras_model, naming_bad_images
-from experiments.evaluation.held_folder import held_beside
 from experiments.evaluation.tables import markdown_table
 from experiments.exporting import formats
 from experiments.exporting.formats import FORMATS, Answer, Format, Images, Source
 from experiments.options import RunOptions
 from experiments.options.data import evaluation_transform, recall_at
 from experiments.options.errors import RunError
+from experiments.options.held_folder import held_beside
 from experiments.pages.model_card import MODEL_CARD, NO_THRESHOLD, fenced, model_card
 from experiments.training.run_files import kept_model, read_result
 from experiments.training.run_images import images_of_run

@@ -163,8 +163,6 @@ def flag_values(options: type[Options], registries: bool = True) -> flags.FlagVa
     values = _CommandFlags()
     for _, _, flag in declarations(options, registries).values():
         flags.DEFINE_flag(_absl_flag(flag), values, module_name=flag.group)
-        if flag.former is not None:
-            flags.DEFINE_alias(flag.former, flag.name, values, module_name=flag.group)
     return values
 
 

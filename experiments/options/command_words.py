@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import difflib
 import itertools
-import logging
 import pathlib
 import types
 from collections.abc import Collection, Iterable, Sequence
@@ -23,7 +22,6 @@ from experiments.recipes.nearest import did_you_mean
 _HELP = ("--help", "-h", "-help", "--helpfull", "--helpshort")
 _OF_EVERY_COMMAND = frozenset(field.name for field in dataclasses.fields(Options))
 AnyOptions = TypeVar("AnyOptions", bound=Options)
-_LOGGER = logging.getLogger("experiments")
 
 
 def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
@@ -59,9 +57,6 @@ def parse(options: type[AnyOptions], argv: Sequence[str]) -> AnyOptions:
     changed = options.followed(in_files, {name: values[name].value for name in set_on_line})
     for name in changed.keys() - set_on_line:
         values[name].value = changed[name]
-    for name, (_, _, flag) in declared.items():
-        if (old := flag.former) and values[old].present:
-            _LOGGER.warning("--%s is now --%s. The next version does not take --%s", old, name, old)
     return options(
         **_fields(options, values),
         given=frozenset(in_files) | set_on_line,
@@ -91,7 +86,7 @@ def _words_of_files(
         for word in recipes.read_recipe(path, {*known, *accepted} - _OF_EVERY_COMMAND)
     ]
     ours = [flag for _, _, flag in declarations(options).values() if not flag.command_line_only]
-    taken = {*(flag.name for flag in ours), *(flag.former for flag in ours)}
+    taken = {flag.name for flag in ours}
     return [word for word in words if {_name(word), _name(word).removeprefix("no")} & taken]
 
 

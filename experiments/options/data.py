@@ -30,6 +30,7 @@ from keras_dml import relations
 from keras_dml.models.backbones import NO_WEIGHTS, native_image_size
 from pipelines.datasets.download import ARCHIVES
 from pipelines.datasets.files import MissingDataError
+from pipelines.hard_classes import HardClassSampler
 from pipelines.samplers import SAMPLERS, BalancedSampler, RandomSampler
 from pipelines.split import Split
 
@@ -303,7 +304,7 @@ def native_size_line(backbone: str, weights: str, image_size: int) -> str:
 
 def sampler(
     options: SamplingOptions, table: pipelines.ImageTable, seed: int
-) -> RandomSampler | BalancedSampler:
+) -> RandomSampler | BalancedSampler | HardClassSampler:
     """Create the sampler of the training table.
 
     Raises:

@@ -59,7 +59,6 @@ class Flag:
         required: Whether the flag must be set.
         can_be_unset: Whether `--NAME=none` unsets a flag whose default is None. If not, "none" is a
             value.
-        former: Former name, which still works and logs a warning.
         needs: Flag that must be set, too: `NAME`, or `NAME=VALUE`. See `absl_flags.check_together`.
         not_with: Flags that must not be set, too.
     """
@@ -80,7 +79,6 @@ class Flag:
     common: bool = False
     required: bool = False
     can_be_unset: bool = True
-    former: str | None = None
     needs: str | None = None
     not_with: tuple[str, ...] = ()
 

@@ -70,7 +70,7 @@ def _losses() -> str:
     return f"Loss: {', '.join(loss_flags.registered_names())}."
 
 
-def _flags_of_registry(
+def flags_of_registry(
     path: str,
     group: str,
     prefix: str = "",
@@ -268,8 +268,10 @@ class AugmentationOptions(ImageSizeOptions):
     group = IMAGES
 
     training_size: int | None = option(None, lower_bound=8, not_with=("cache_features",))
-    crop: str = option("area", choices=words("pipelines.images.transforms.CROPS"))
-    crop_from: str = option("original", choices=words("pipelines.images.transforms.CROP_SOURCES"))
+    crop: str = option("area", choices=words("pipelines.images.transform_settings.CROPS"))
+    crop_from: str = option(
+        "original", choices=words("pipelines.images.transform_settings.CROP_SOURCES")
+    )
     crop_area: tuple[str, ...] = option(("0.16", "1"))
     crop_aspect: tuple[str, ...] = option(("0.75", "1.3333"))
     flip: bool = option(True)
@@ -284,13 +286,16 @@ class SamplingOptions(Options):
         sampler: Sampler of the training batches.
         batch_size: Images of a batch, over all devices.
         of_samplers: Arguments of all samplers, with their defaults.
+        refresh_every: hard_classes: number of epochs between two searches for the nearest classes,
+            by the current embeddings of up to 8 training images of each class.
     """
 
     group = SAMPLING
 
     sampler: str = option("random", choices=words(SAMPLERS), common=True)
     batch_size: int = option(128, lower_bound=1, common=True)
-    of_samplers: Mapping[str, Any] = _flags_of_registry(SAMPLERS, SAMPLING, common=True, light=True)
+    of_samplers: Mapping[str, Any] = flags_of_registry(SAMPLERS, SAMPLING, common=True, light=True)
+    refresh_every: int = option(1, lower_bound=1, needs="sampler=hard_classes")
 
     @property
     def sampler_arguments(self) -> dict[str, Any]:
@@ -300,6 +305,11 @@ class SamplingOptions(Options):
             UsageError: The sampler does not take an argument.
         """
         return _for_the_choice(self, "sampler", SAMPLERS, self.of_samplers)
+
+    @property
+    def batches_by_class(self) -> bool:
+        """Whether a batch has `images_per_class` images of each of its classes."""
+        return "images_per_class" in arguments(import_attribute(SAMPLERS)[self.sampler])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -409,7 +419,7 @@ class RelationOptions(Options):
     group = LOSS
 
     relation: str | None = option(None, choices=words(RELATIONS), not_with=("also",))
-    of_relations: Mapping[str, Any] = _flags_of_registry(
+    of_relations: Mapping[str, Any] = flags_of_registry(
         RELATIONS, LOSS, loss_flags.RELATION, optional=True
     )
 
@@ -488,7 +498,7 @@ class LossOptions(RelationOptions):
     center_weight: float = option(0.1, lower_bound=0.0)
     classifier: bool = option(False, not_with=("matryoshka",))
     classifier_factor: float = option(1.0, lower_bound=0.0)
-    proxies: Mapping[str, Any] = _flags_of_registry(
+    proxies: Mapping[str, Any] = flags_of_registry(
         "keras_dml.layers.ProxyHead",
         LOSS,
         loss_flags.PROXIES,
@@ -498,7 +508,7 @@ class LossOptions(RelationOptions):
     proxies_factor: float | None = option(None, lower_bound=0.0)
     proxies_merging: float | None = option(None, lower_bound=0.0)
     mining: tuple[str, ...] | None = option(None, choices=words("keras_dml.mining.STRATEGIES"))
-    memory: Mapping[str, Any] = _flags_of_registry(
+    memory: Mapping[str, Any] = flags_of_registry(
         "keras_dml.models.CrossBatchMemory",
         LOSS,
         loss_flags.MEMORY,
@@ -523,7 +533,7 @@ class LossOptions(RelationOptions):
     candidate_weights: str | None = option(None, needs="candidate_backbone", can_be_unset=False)
     texts: str | None = option(None, convert=normal_path, needs="candidate_backbone")
     text_length: int = option(64, lower_bound=1, needs="texts")
-    statistics: Mapping[str, Any] = _flags_of_registry(
+    statistics: Mapping[str, Any] = flags_of_registry(
         "keras_dml.models.StatisticsNetwork",
         LOSS,
         loss_flags.STATISTICS,
@@ -567,13 +577,13 @@ class OptimizerOptions(Options):
 
     optimizer: str = option("sgd", choices=words(OPTIMIZERS), common=True)
     learning_rate: float = option(0.01, lower_bound=0.0, common=True)
-    of_optimizers: Mapping[str, Any] = _flags_of_registry(OPTIMIZERS, OPTIMIZER)
+    of_optimizers: Mapping[str, Any] = flags_of_registry(OPTIMIZERS, OPTIMIZER)
     weight_decay: float = option(0.0, lower_bound=0.0, common=True)
     decayed: str = option("kernels", choices=("kernels", "all"))
     pretrained_factor: float = option(1.0, lower_bound=0.0)
     layer_decay: float | None = option(None, lower_bound=0.0, upper_bound=1.0)
     schedule: str = option("warm_cosine", choices=words(SCHEDULES), common=True)
-    of_schedules: Mapping[str, Any] = _flags_of_registry(SCHEDULES, OPTIMIZER)
+    of_schedules: Mapping[str, Any] = flags_of_registry(SCHEDULES, OPTIMIZER)
     global_clipnorm: float | None = option(None, lower_bound=0.0)
     ema: float | None = option(None, lower_bound=0.0, upper_bound=1.0)
 

@@ -16,6 +16,7 @@ from experiments.evaluation.embedding_file import UnreadableError, read_npz
 from experiments.pages import query_order
 from experiments.pages.embedding_map import Map, map_of
 from experiments.pages.page import Cell, Row, array_picture, breaking
+from keras_dml._files.manifest import DamagedError, Manifest
 from keras_dml.metrics.neighbors import make_index
 from pipelines import ImageTable, Split, evaluation_batches
 
@@ -178,12 +179,12 @@ def same_queries(runs: Mapping[str, pathlib.Path], data: Split, transform: Calla
     found = []
     for name, folder in runs.items():
         try:
-            saved, _ = read_npz(folder / "test_embeddings.npz")
+            saved, _ = read_npz(Manifest(folder).check("test_embeddings.npz", earlier=True))
             embeddings, labels = saved["embeddings"], saved["labels"]
             gallery = None
             if items is not None:
                 gallery = EmbeddedSet(saved["gallery_embeddings"], items.labels, items)
-        except (KeyError, OSError, UnreadableError) as error:
+        except (DamagedError, KeyError, OSError, UnreadableError) as error:
             reason = getattr(error, "strerror", None) or error
             _LOGGER.warning("no pictures of %s: its test_embeddings.npz: %s", folder, reason)
             return None

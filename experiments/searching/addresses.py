@@ -8,20 +8,22 @@ import pathlib
 import re
 from typing import NamedTuple
 
-from experiments.evaluation.held_folder import held_beside
 from experiments.options.errors import UsageError
+from experiments.options.held_folder import held_beside
 
-PARQUET = "parquet"
+PARQUET, _FOLDER = "parquet", "FOLDER"
 # The default table.
 TABLE = "images"
 STORES = {
-    "lancedb": ("lancedb_store", "LanceStore", "FOLDER"),
+    "lancedb": ("lancedb_store", "LanceStore", _FOLDER),
     "qdrant": ("qdrant_store", "QdrantStore", "URL"),
     "pgvector": ("pgvector_store", "PostgresStore", "DSN"),
-    PARQUET: ("parquet_files", "ParquetFiles", "FOLDER"),
+    PARQUET: ("parquet_files", "ParquetFiles", _FOLDER),
 }
 """Module, class, and form of the place of each kind."""
-_IN_FOLDERS = ("lancedb", PARQUET)
+FORMS = ", ".join(f"{kind}:{place}" for kind, (_, _, place) in STORES.items())
+SEARCHED_FORMS = FORMS.replace(f", {PARQUET}:{_FOLDER}", "")
+"""The forms of an address, and of the stores that a search reads, for a message or a help."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
 
 
@@ -52,15 +54,14 @@ def parsed_address(text: str, name: str) -> Address:
     place, hash_sign, table = place.rpartition("#") if "#" in place else (place, "", TABLE)
     has_table = not (kind == PARQUET and hash_sign) and _NAME.fullmatch(table)
     if kind not in STORES or not place.strip() or not has_table:
-        forms = ", ".join(f"{kind}:{form}" for kind, (_, _, form) in STORES.items())
         raise UsageError(
-            f"{name} must be one of {forms}, but got {text}. #NAME after a store names a table "
+            f"{name} must be one of {FORMS}, but got {text}. #NAME after a store names a table "
             f"other than {TABLE}, with at most 48 letters, digits, and _."
         )
     if kind == PARQUET and name == "index":
         raise UsageError(
-            f"index must be lancedb, qdrant, or pgvector, but got {text}. Parquet files are for "
-            "other programs."
+            f"index must be one of {SEARCHED_FORMS}, but got {text}. Parquet files are for other "
+            "programs."
         )
     return Address(kind, os.path.expanduser(place), table)
 
@@ -71,7 +72,8 @@ def locked_store(address: Address) -> contextlib.AbstractContextManager[object]:
     Raises:
         UsageError: Another process has the lock.
     """
-    if address.kind not in _IN_FOLDERS or "://" in address.place:
+    *_, place = STORES[address.kind]
+    if place != _FOLDER or "://" in address.place:
         return contextlib.nullcontext()
     pathlib.Path(address.place).parent.mkdir(parents=True, exist_ok=True)
     return held_beside(pathlib.Path(address.place), "to", f"{address.kind}:{address.place}")

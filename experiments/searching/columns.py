@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options.errors import UsageError
 from experiments.recipes.nearest import did_you_mean
 from experiments.searching.answer import folder_of
+from experiments.searching.index_folder import read_json_file, write_json_file
 from keras_dml._common.errors import ArgumentError
 from pipelines.read_table import csv_columns
 
@@ -65,8 +65,6 @@ def import_csv(
         UsageError: A path has several rows, no path is an image, or a column name is not allowed.
         ValueError: As `pipelines.read_table.csv_columns`.
     """
-    from keras_dml._files.atomic import replacing  # imports Keras
-
     stored = _read_csv(path, _normal(images, paths))
     known = set(paths)
     unknown = [name for name in stored.rows if name not in known]
@@ -75,8 +73,7 @@ def import_csv(
             f"none of the {len(unknown):,} paths in {path} is an image in {images}. The first path "
             f"is {_named(unknown, 1)}, and an image has the path {next(iter(paths))}"
         )
-    with replacing(folder / COLUMNS) as temporary:
-        temporary.write_text(checked_text(stored._asdict()))
+    write_json_file(folder, COLUMNS, stored._asdict())
     missing = [name for name in paths if name not in stored.rows]
     found = len(known) - len(missing)
     lines = [f"columns: {_named(stored.names)}, of {found:,} of {len(known):,} images"]
@@ -139,7 +136,7 @@ def read_columns(folder: pathlib.Path, paths: Sequence[str]) -> Columns:
     if not (folder / COLUMNS).exists():
         return Columns(paths)
     try:
-        found = read_checked(folder / COLUMNS, _FORM)
+        found = read_json_file(folder, COLUMNS, _FORM)
         stored = StoredColumns(found["names"], found["rows"])
         if any(len(row) != len(stored.names) for row in stored.rows.values()):
             raise ArgumentError(f"{folder / COLUMNS} is damaged: a row has another length")

@@ -19,12 +19,14 @@ from experiments.searching.images import ImageFile, ImageFolder, embed_batch
 from experiments.searching.index_folder import EMBEDDINGS
 from keras_dml._common.progress import Bar
 from keras_dml._files.atomic import replacing
+from keras_dml._files.manifest import DamagedError, Manifest
 
 if TYPE_CHECKING:
     from experiments.evaluation.saved_model import ImageEmbedder
 
 UNFINISHED = ".unfinished"
 _READERS = 8
+_ADVICE = "Delete it, and the same command embeds the images again"
 # Embeddings by image file.
 Rows: TypeAlias = dict[ImageFile, np.ndarray]
 
@@ -91,14 +93,13 @@ def embed_folder(
     """
     from experiments.evaluation.saved_model import ImageEmbedder
 
-    path = folder / EMBEDDINGS
-    known, load = read_rows(path), functools.partial(ImageEmbedder, saved_model)
+    known, load = read_rows(folder), functools.partial(ImageEmbedder, saved_model)
     rows, bad = embed_files(
         known, folder, load, images, files, batch_size=batch_size, max_pixels=max_pixels
     )
     embedded = embedded_images(files, rows, bad)
     if embedded.files != list(known):
-        write_rows(path, {file: rows[file] for file in embedded.files})
+        write_rows(folder, {file: rows[file] for file in embedded.files})
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     return embedded
 
@@ -151,7 +152,8 @@ def embed_files(
                 bad |= {batch[row].path: reason for row, reason in reasons.items()}
                 good = {file: rows[row] for row, file in enumerate(batch) if row not in reasons}
                 if good:
-                    write_rows(unfinished / f"{time.time_ns()}.npz", good)
+                    with replacing(unfinished / f"{time.time_ns()}.npz") as temporary:
+                        _write(temporary, good)
                 found |= good
                 bar.update(len(batch))
         # While a folder is deleted, its images disappear one by one.
@@ -159,20 +161,27 @@ def embed_files(
     return found, bad
 
 
-def read_rows(path: pathlib.Path) -> Rows:
-    """Return the embeddings in a file by image; empty if the file is missing.
+def read_rows(folder: pathlib.Path) -> Rows:
+    """Return the embeddings in a folder by image; empty if the folder has none.
 
     Raises:
         UsageError: The file is damaged.
     """
+    path = folder / EMBEDDINGS
+    if not path.is_file():
+        return {}
     try:
-        return _read(path) if path.is_file() else {}
-    except PermissionError:  # another user's file is not damaged
+        return _read(Manifest(folder).check(EMBEDDINGS, _ADVICE, earlier=True))
+    except (DamagedError, PermissionError):  # another user's file is not damaged
         raise
     except (OSError, KeyError, UnreadableError) as error:
-        raise UsageError(
-            f"{path} is damaged ({error}). Delete it, and the same command embeds the images again"
-        ) from error
+        raise UsageError(f"{path} is damaged ({error}). {_ADVICE}") from error
+
+
+def write_rows(folder: pathlib.Path, rows: Rows) -> None:
+    """Write at least one embedding to `embeddings.npz` in a folder."""
+    with Manifest(folder).replacing(EMBEDDINGS) as temporary:
+        _write(temporary, rows)
 
 
 def _read(path: pathlib.Path) -> Rows:
@@ -181,9 +190,8 @@ def _read(path: pathlib.Path) -> Rows:
     return dict(zip(map(ImageFile, *columns), saved["embeddings"]))
 
 
-def write_rows(path: pathlib.Path, rows: Rows) -> None:
-    """Write at least one embedding under a temporary name, then rename the file."""
+def _write(path: pathlib.Path, rows: Rows) -> None:
     paths, sizes, times = zip(*rows)
     embeddings = np.stack(list(rows.values()))
-    with replacing(path) as temporary, open(temporary, "wb") as stream:
+    with open(path, "wb") as stream:  # NumPy would add an ending to a path
         np.savez(stream, embeddings=embeddings, paths=paths, sizes=sizes, times=times)

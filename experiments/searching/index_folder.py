@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from experiments import typed
-from experiments.evaluation.checked_json import checked_text, read_checked
-from experiments.evaluation.held_folder import held
 from experiments.options.errors import UsageError
+from experiments.options.held_folder import held
 from keras_dml._common.errors import ArgumentError, without_passwords
+from keras_dml._files.atomic import make_folder, replacing
+from keras_dml._files.checksums import read_sealed_json
+from keras_dml._files.json_files import read_json
+from keras_dml._files.manifest import MANIFEST, Manifest
 
 Settings: TypeAlias = dict[str, Any]
 INDEX = "index"
@@ -22,7 +26,6 @@ SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
 # What the map of an upgraded index changes: its rows, or the queries.
 ROWS, QUERIES = "rows", "queries"
-SHA256 = "sha256"
 MAP_FORM = {
     "kind": str,
     "of": str,
@@ -30,7 +33,6 @@ MAP_FORM = {
     "new_model": str,
     "fingerprint": str,
     "bad": dict[str, str],
-    SHA256: str,
 }
 _FORM = {
     "saved_model": str,
@@ -63,14 +65,12 @@ def locked_folder(folder: pathlib.Path, argument: str = "output_dir") -> Iterato
         argument: Name of the argument, for the message.
 
     Raises:
-        UsageError: The folder is not an index, or new, or only has the model of an index. On
-            entering, another process uses it.
+        UsageError: The folder is not an index, or new, or only has the model of an index. Or
+            another process uses it.
     """
-    from keras_dml._files.atomic import make_folder  # imports Keras
-
     if folder.is_dir():
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-        is_free = SETTINGS in names or names <= {MODEL}
+        is_free = SETTINGS in names or names <= {MODEL, MANIFEST}
     else:
         is_free = not folder.exists()
     if not is_free:
@@ -80,6 +80,7 @@ def locked_folder(folder: pathlib.Path, argument: str = "output_dir") -> Iterato
         )
     make_folder(folder)
     with held(folder, argument):
+        Manifest(folder).recover()
         yield
 
 
@@ -147,7 +148,7 @@ def read_settings(folder: pathlib.Path) -> Settings:
             f"{folder} has no {SETTINGS}, so it is not an index. keras-dml index makes one"
         )
     try:
-        return read_checked(path, _FORM)
+        return read_json_file(folder, SETTINGS, _FORM)
     except ArgumentError as error:
         raise UsageError(
             f"{error}. Delete {folder}, and its keras-dml index command makes it again"
@@ -156,16 +157,35 @@ def read_settings(folder: pathlib.Path) -> Settings:
 
 def write_settings(folder: pathlib.Path, settings: Settings) -> None:
     """Write the settings of an index folder."""
-    from keras_dml._files.atomic import replacing  # imports Keras
+    write_json_file(folder, SETTINGS, settings)
 
-    with replacing(folder / SETTINGS) as path:
-        path.write_text(checked_text(settings))
+
+def write_json_file(folder: pathlib.Path, name: str, value: Mapping[str, Any]) -> None:
+    """Write a JSON file of an index folder."""
+    Manifest(folder).write_text(name, json.dumps(value, indent=1) + "\n")
+
+
+def read_json_file(folder: pathlib.Path, name: str, form: Any) -> dict[str, Any]:
+    """Read a JSON file of an index folder.
+
+    Args:
+        folder: The folder.
+        name: Name of the file.
+        form: The types of its values, as for `keras_dml._files.json_files.read_json`.
+
+    Raises:
+        ArgumentError: The file is damaged.
+    """
+    manifest = Manifest(folder)
+    if name not in manifest.checksums():  # of a version with the checksum in the file
+        return read_sealed_json(folder / name, form)
+    found: dict[str, Any] = read_json(manifest.check(name), form)
+    return found
 
 
 def write_skipped(path: pathlib.Path, bad: Mapping[str, str]) -> None:
     """List the bad images and the reasons in a file, or delete the file if all images are good."""
     from experiments.options.data import bad_image_line
-    from keras_dml._files.atomic import replacing
 
     if not bad:
         path.unlink(missing_ok=True)

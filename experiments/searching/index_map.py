@@ -7,7 +7,6 @@ of queries is in `query.map`.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +16,9 @@ import numpy.typing as npt
 
 from experiments.options.errors import UsageError
 from experiments.options.visible import visible
-from experiments.searching.index_folder import MAP_FORM, QUERIES, ROWS, SHA256
+from experiments.searching.index_folder import MAP_FORM, QUERIES, ROWS
 from keras_dml._common.errors import ArgumentError
+from keras_dml._files.manifest import Manifest
 from keras_dml.upgrade import EmbeddingMap, load_map
 
 MAPPED, QUERY_MAP = "mapped.npy", "query.map"
@@ -94,14 +94,14 @@ class IndexMap:
 
     def write(self, folder: pathlib.Path) -> dict[str, Any]:
         """Write the file of the map into a folder, and return the value for the settings."""
+        manifest = Manifest(folder)
         if self.of_queries is not None:
-            path = folder / QUERY_MAP
-            self.of_queries.save(path)
+            with manifest.replacing(QUERY_MAP) as path:
+                self.of_queries.save(path)
         else:
-            path = folder / MAPPED
-            np.save(path, self.mapped)
-        value = {name: getattr(self, name) for name in MAP_FORM if name != SHA256}
-        return {**value, SHA256: _sha256(path)}
+            with manifest.replacing(MAPPED) as path:
+                np.save(path, self.mapped)
+        return {name: getattr(self, name) for name in MAP_FORM}
 
 
 def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> IndexMap | None:
@@ -119,14 +119,9 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
         return None
     try:
         found = {name: settings["map"][name] for name in MAP_FORM}
-        digest = found.pop(SHA256)
         if found["of"] not in (ROWS, QUERIES):
             raise ArgumentError(f"it maps {visible(found['of'])}")
-        path = folder / (MAPPED if found["of"] == ROWS else QUERY_MAP)
-        if not path.is_file():
-            raise ArgumentError(f"{path} is missing")
-        if _sha256(path) != digest:
-            raise ArgumentError(f"{path} has changed since it was written (its SHA-256 differs)")
+        path = Manifest(folder).check(MAPPED if found["of"] == ROWS else QUERY_MAP)
         if found["of"] == QUERIES:
             return IndexMap(**found, of_queries=load_map(path))
         mapped = np.asarray(np.load(path))
@@ -138,11 +133,6 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
             f"The map of the index in {folder} is damaged: {error}. Delete the folder, and write "
             "it again with keras-dml upgrade"
         ) from error
-
-
-def _sha256(path: pathlib.Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _short(model: str) -> str:

@@ -7,9 +7,14 @@ import pathlib
 
 from experiments.options import UsageError, check_together, option, registry_flags
 from experiments.options.run_options import CodeOptions, ImageSizeOptions
+from experiments.searching.addresses import FORMS
 from experiments.searching.index_folder import EMBEDDINGS, INDEX, MODEL, SETTINGS, SKIPPED
 
 _MODEL, _HOW = "Model, one of", "Search"
+_TO = (
+    f"Store: {FORMS}. #NAME after the address names a table other than `images`. The store's "
+    "client reads the password from its usual place, such as PGPASSWORD or QDRANT_API_KEY."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,9 +34,6 @@ class IndexOptions(CodeOptions, ImageSizeOptions):
         columns: CSV file with data about the images, one row per image. The column `path`, or else
             the first column, is the path from the images' folder. A column `class` replaces the
             folder as the class. The index keeps the data until you set another file.
-        to: Store: lancedb:FOLDER, qdrant:URL, pgvector:DSN, or parquet:FOLDER. #NAME after the
-            address names a table other than `images`. The store's client reads the password from
-            its usual place, such as PGPASSWORD or QDRANT_API_KEY.
         batch_size: Images per batch.
         engine: local: embed in this process. ray: embed with workers on the Ray cluster of
             RAY_ADDRESS, or on this machine. With ray, the images go to --to, and OUTPUT gets no
@@ -74,7 +76,7 @@ numpy.load (`embeddings` float32 [n, d], `paths` [n]).
     images: str = option(None, required=True)
     output_dir: pathlib.Path = option(None, required=True)
     columns: pathlib.Path | None = option(None)
-    to: str | None = option(None)
+    to: str | None = option(None, text=_TO)
     batch_size: int = option(64, lower_bound=1)
     engine: str = option("local", choices=("local", "ray"))
     workers: int | None = option(None, lower_bound=1, needs="engine=ray")

@@ -45,12 +45,13 @@ from experiments.searching.index_map import MAPPED, QUERY_MAP, IndexMap
 from experiments.searching.upgrade_options import Stage
 from keras_dml import retrieval
 from keras_dml._files.atomic import replace_folder, replacing_folder
+from keras_dml._files.manifest import MANIFEST, Manifest
 from keras_dml.export.load import fingerprint
 from keras_dml.upgrade import EmbeddingMap
 
 _WORK = ".upgrade"
 # The files of an index folder that belong to its rows, and are written again with them.
-_OF_ROWS = (INDEX, SETTINGS, EMBEDDINGS, SKIPPED, MAPPED, QUERY_MAP)
+_OF_ROWS = (INDEX, SETTINGS, EMBEDDINGS, SKIPPED, MAPPED, QUERY_MAP, MANIFEST)
 
 
 class NewModel:
@@ -193,7 +194,7 @@ def write_stage(
     files = images.files()
     starts = range(0, len(files), model.batch_size)[stage.number - 1 :: stage.count]
     share = [file for start in starts for file in files[start : start + model.batch_size]]
-    known = read_rows(folder / EMBEDDINGS)
+    known = read_rows(folder)
     rows, bad = model.embed(known, work_folder(folder, model, "stage"), images, share)
     in_share = {file.path for file in share}
     bad = {path: why for path, why in found.bad.items() if path not in in_share} | bad
@@ -265,17 +266,21 @@ def _write(
         rows: The content of `embeddings.npz`.
         bad: The content of `skipped.txt`.
     """
+    manifest = Manifest(source)
     with replacing_folder(target, SETTINGS, "an index") as folder:
         folder.mkdir()
         for name in kept:
             path = source / name
             if path.is_dir():
                 shutil.copytree(path, folder / name, symlinks=True)
+            elif name in manifest.checksums():
+                shutil.copy2(manifest.check(name), folder / name)
+                Manifest(folder).record([name])
             elif path.exists():
                 shutil.copy2(path, folder / name)
         index.save(folder / INDEX)
         if rows:
-            write_rows(folder / EMBEDDINGS, rows)
+            write_rows(folder, rows)
         if bad is not None:
             write_skipped(folder / SKIPPED, bad)
         written = {name: value for name, value in settings.items() if name != "map"}

@@ -30,7 +30,7 @@ from keras_dml._backend.private import Functional
 from keras_dml._backend.steps import compiled
 from keras_dml.export.float32 import is_float32
 from keras_dml.models import split_at_features
-from pipelines import feature_batches, training_batches
+from pipelines import ImageTable, feature_batches, training_batches
 
 FOLDER = "features"
 # Distinguishes the seeds of views from the seeds of training steps.
@@ -50,6 +50,7 @@ class ImageFeed:
     def __init__(self, run: RunPlan, encoders: Encoders) -> None:
         self._run = run
         self._encoders = encoders
+        self._some: ImageTable | None = None  # kept, because an embedder recognizes its tables
         size = run.options.eval_batch_size
         self._embedders = {
             name: TableEmbedder(encoder, run.transform_of(name), size, again=True)
@@ -58,16 +59,38 @@ class ImageFeed:
         # Side -> fingerprint of the encoder's weights, and the embeddings by these weights.
         self._last: dict[str, tuple[str, np.ndarray]] = {}
 
-    def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Return the batches (inputs, class ids) of one input pipeline from a step on."""
+    def batches(
+        self,
+        start_step: int | Callable[[], int],
+        context: tf.distribute.InputContext,
+        num_steps: int | None = None,
+    ) -> tf.data.Dataset:
+        """Return the batches (inputs, class ids) of one input pipeline.
+
+        Args:
+            start_step, num_steps: As in `training_batches`.
+            context: Context of the pipeline.
+        """
         run = self._run
         batches = functools.partial(
             training_batches,
             transform=run.augmentation,
             start_step=start_step,
+            num_steps=num_steps,
             input_context=context,
         )
         return run.objective.batches(run.data, run.sampler, batches)
+
+    def embeddings_of(self, rows: np.ndarray, description: str) -> np.ndarray:
+        """Embed training images with the current model.
+
+        Args:
+            rows: Row numbers, the same in every call.
+            description: Text of the progress bar.
+        """
+        if self._some is None:
+            self._some = self._run.data.train.select(rows)
+        return self._embedders[QUERY](self._some, description)
 
     def embeddings(self, side: str, description: str) -> np.ndarray:
         """Embed the images of a side of the data with the current model."""
@@ -138,7 +161,12 @@ class FeatureFeed:
         seconds = time.perf_counter() - began
         print(f"features of {rows:,} images in {self._folder}: {seconds:.1f} s", flush=True)
 
-    def batches(self, start_step: int, context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def batches(
+        self,
+        start_step: int | Callable[[], int],
+        context: tf.distribute.InputContext,
+        num_steps: int | None = None,
+    ) -> tf.data.Dataset:
         """Return batches as `ImageFeed.batches`, with features as inputs."""
         run = self._run
         views = [self._features[name] for name in _view_names(run.options.cached_views)]
@@ -148,8 +176,17 @@ class FeatureFeed:
             run.sampler,
             seed=run.options.seed,
             start_step=start_step,
+            num_steps=num_steps,
             input_context=context,
         )
+
+    def embeddings_of(self, rows: np.ndarray, description: str) -> np.ndarray:
+        """Embed as `ImageFeed.embeddings_of`, with the head.
+
+        Raises:
+            FloatingPointError: An embedding is not finite.
+        """
+        return self._embeddings(self._embed, self._features["training"][rows])
 
     def embeddings(self, side: str, description: str) -> np.ndarray:
         """Embed as `ImageFeed.embeddings`, with the head.
@@ -157,7 +194,7 @@ class FeatureFeed:
         Raises:
             FloatingPointError: An embedding is not finite.
         """
-        return self._embeddings(self._embed, side)
+        return self._embeddings(self._embed, self._features[side])
 
     def embeddings_by(self, model: keras.Model, encoder: str = QUERY) -> dict[str, np.ndarray]:
         """Embed all sides as `ImageFeed.embeddings_by`, if the model has the same frozen part.
@@ -172,10 +209,11 @@ class FeatureFeed:
             return {}
         embed = _of_features(head)
         sides = [side for side in self._run.data.tables if side in self._features]
-        return {side: self._embeddings(embed, side) for side in sides}
+        return {side: self._embeddings(embed, self._features[side]) for side in sides}
 
-    def _embeddings(self, embed: Callable[[np.ndarray], np.ndarray], side: str) -> np.ndarray:
-        features = self._features[side]
+    def _embeddings(
+        self, embed: Callable[[np.ndarray], np.ndarray], features: np.ndarray
+    ) -> np.ndarray:
         parts = [
             embed(np.ascontiguousarray(features[first : first + _ROWS]))
             for first in range(0, len(features), _ROWS)
@@ -191,6 +229,8 @@ class FeatureFeed:
         # Training images without augmentation: for a training without views, and for evaluators.
         sides = {"test", *run.objective.sides, *_view_names(options.cached_views)}
         sides |= {side for each in run.evaluators for side in each.sides(run.data)}
+        # The nearest classes follow from images without augmentation.
+        sides |= {"training"} if run.refreshed_sampler is not None else set()
         # Maps and tokens become rows of the file.
         with strategy_of(trunk).scope():
             rows = keras.layers.Reshape((-1,), dtype="float32")(trunk.output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -29,12 +29,14 @@ from experiments.training.encoders import (
 from experiments.training.features import FeatureFeed, ImageFeed
 from experiments.training.optimizer import backbone_optimizer
 from experiments.training.plan import Phase, RunPlan
+from experiments.training.refresh import RefreshOfRun
 from experiments.training.run_files import CANDIDATE, QUERY, TENSORBOARD
 from experiments.training.run_folder import State
 from experiments.training.selection import is_over, kept, stopped, waited
 from experiments.training.workers import Workers
 from keras_dml import models
 from keras_dml._backend.cloning import all_layers, freeze
+from keras_dml._backend.private import OfSteps
 from keras_dml.export.float32 import float32_copy
 from pipelines import EvaluationTransform
 
@@ -158,6 +160,8 @@ class Training:
 
         folder = self.run.folder
         self.state = folder.restore_checkpoint(model_at, self.workers)
+        if (sampler := self.run.refreshed_sampler) is not None and self.state.step:
+            sampler.restore(folder.restored_tables(sampler.state(), self.workers))
         note_other_threads(self.run.options, folder.threads)
 
     def open_feed(self) -> None:
@@ -254,27 +258,37 @@ class Training:
 
     def _fit_phase(self, phase: Phase, feed: ImageFeed | FeatureFeed) -> None:
         run, first = self.run, self.state
+        options, steps, refreshed = run.options, run.steps_per_epoch, run.refreshed_sampler
+        # Batches of one epoch, so that no batch is prefetched before its nearest classes are known.
+        start: int | Callable[[], int] = first.step
+        until: int | None = None
+        refresh: list[keras.callbacks.Callback] = []
+        if refreshed is not None:
+            start, until = lambda: self.state.step, steps
+            refresh = [RefreshOfRun(run, self.workers, feed, refreshed, first.step)]
 
         def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = run.objective.targets(feed.batches(first.step, context), run.data.train)
+            batches = run.objective.targets(feed.batches(start, context, until), run.data.train)
             if (old := run.objective.old_model) is None:
                 return batches
-            return old.beside(batches, run.data.train, run.sampler, first.step, context)
+            return old.beside(batches, run.data.train, run.sampler, start, until, context)
 
-        options, steps = run.options, run.steps_per_epoch
+        drawn = self.workers.strategy.distribute_datasets_from_function(batches)
+
         callbacks = [
             *run.objective.callbacks(
                 lambda side: feed.embeddings(side, "fitting the classifier"), run.data.train.labels
             ),
             StopAtNaN(first.step, steps),
             Progress(options.batch_size, options.epochs * steps, options.epochs, first.step),
+            *refresh,
             EvaluateAndSave(self, phase, feed),
         ]
         self.model.fit(
-            self.workers.strategy.distribute_datasets_from_function(batches),
+            drawn if until is None else OfSteps(drawn, until),
             epochs=phase.last_epoch,
             initial_epoch=first.epoch,
-            steps_per_epoch=steps,
+            steps_per_epoch=steps if until is None else None,
             callbacks=callbacks,
             shuffle=False,
             verbose=0,
@@ -320,7 +334,9 @@ class EvaluateAndSave(keras.callbacks.Callback):
         if (epoch + 1) % options.eval_every == 0 or epoch + 1 == options.epochs:
             with averaged_weights(self.model):
                 self._evaluate(logs or {})
-        folder.save_checkpoint(self.model, training.state, threads())
+        sampler = self.run.refreshed_sampler
+        tables = {} if sampler is None else sampler.state()
+        folder.save_checkpoint(self.model, training.state, threads(), tables)
         if options.patience and training.workers.first_says(is_over(folder.history, options)):
             self.model.stop_training = True
 

@@ -7,7 +7,7 @@ import hashlib
 import pathlib
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -92,21 +92,27 @@ class OldModel:
         batches: tf.data.Dataset,
         table: ImageTable,
         sampler: Sampler,
-        start_step: int,
+        start_step: int | Callable[[], int],
+        num_steps: int | None,
         context: tf.distribute.InputContext,
     ) -> tf.data.Dataset:
         """Return batches (images, (labels, old embeddings)).
 
         Args:
-            batches: The batches (images, labels) of one input pipeline, from `start_step` on.
+            batches: The batches (images, labels) of one input pipeline.
             table: The training images.
             sampler: Function from batch number to row numbers of the training images.
-            start_step: Number of the first batch.
+            start_step, num_steps: As in `training_batches`.
             context: The context of the input pipeline.
         """
         rows = self.embeddings("training", table)
         old = feature_batches(
-            [rows], table.labels, sampler, start_step=start_step, input_context=context
+            [rows],
+            table.labels,
+            sampler,
+            start_step=start_step,
+            num_steps=num_steps,
+            input_context=context,
         )
         return tf.data.Dataset.zip(batches, old).map(
             lambda batch, of_old: (batch[0], (batch[1], of_old[0]))
@@ -122,7 +128,7 @@ def _saved_model_of(folder: pathlib.Path) -> pathlib.Path:
     """Return the SavedModel of a run or of an index.
 
     Raises:
-        UsageError: The folder has none, or the model of the index has changed.
+        UsageError: The folder has no SavedModel, or the model of the index has changed.
     """
     if (folder / SERVED).is_dir():
         return folder / SERVED
@@ -138,7 +144,7 @@ def _saved_model_of(folder: pathlib.Path) -> pathlib.Path:
     if settings["map"] is not None:
         raise UsageError(
             f"compatible_with must be an index whose rows one model embedded, but got {folder}, "
-            "which has a map. Give the index from before the upgrade, or the run of the model."
+            "which has a map. Set the index that was upgraded, or the run of its model."
         )
     path = folder / settings["saved_model"]
     if fingerprint(path) != settings["fingerprint"]:
@@ -186,7 +192,7 @@ def _measurements(table: Iterable[upgrade.CrossScore]) -> list[Measurement]:
 
 
 def _lines(table: Iterable[upgrade.CrossScore]) -> list[tuple[str, str]]:
-    """Return the update gains, and the difference of the models if there is no gain."""
+    """Return the update gains. Without a gain, return the difference of the models."""
     rows = {(row.gallery, row.queries, row.score): row for row in table}
     lines = []
     for score, place in _MEASURED.items():

@@ -25,9 +25,9 @@ from experiments.evaluation.result import (
 )
 from experiments.evaluation.score_table import score_text
 from experiments.evaluation.scores import percent
-from experiments.evaluation.texts import text_picture
 from experiments.options import RunOptions, resolved
 from experiments.options import data as described
+from experiments.options.texts import text_picture
 from experiments.training.encoders import candidate_weights, exported
 from experiments.training.features import remove_own_features
 from experiments.training.fit import Training
@@ -36,7 +36,6 @@ from experiments.training.refit import lines_of_measured, measured, origin_of
 from experiments.training.run_files import EMBEDDINGS, LAST, RESULT, SERVED
 from experiments.training.selection import kept, kept_by, kept_in_words, stopped
 from keras_dml._common.collapse import NEARLY_EQUAL, mean_unit_distance, nearly_equal_sentence
-from keras_dml._files.atomic import replacing
 from keras_dml.export import export_saved_model, float32_copy
 from keras_dml.models import load_keras_file
 from keras_dml.models.backbones import brings_weights
@@ -92,7 +91,7 @@ def _kept_model(run: RunPlan, name: str, encoder: keras.Model) -> keras.Model:
     folder = run.folder
     if not folder.writes:
         return float32_copy(encoder)
-    with replacing(folder.file(f"{name}{LAST}")) as temporary:
+    with folder.replacing(f"{name}{LAST}") as temporary:
         encoder.save(temporary)
     return float32_copy(load_keras_file(folder.best_model(name), run.options.trust_code))
 
@@ -104,7 +103,7 @@ def _write_embeddings(run: RunPlan, embeddings: Mapping[str, np.ndarray]) -> Non
         prefix, table = "" if side == "test" else f"{side}_", run.data.tables[side]
         arrays |= {f"{prefix}embeddings": found, f"{prefix}labels": table.labels}
         arrays |= {} if table.paths is None else {f"{prefix}paths": table.paths}
-    with replacing(run.folder.file(EMBEDDINGS)) as path, open(path, "wb") as stream:
+    with run.folder.replacing(EMBEDDINGS) as path, open(path, "wb") as stream:
         np.savez(stream, **arrays)
 
 

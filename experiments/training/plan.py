@@ -11,9 +11,9 @@ import numpy as np
 from experiments import recipes
 from experiments.evaluation.evaluators import Evaluator, RetrievalScores
 from experiments.evaluation.figures import pair_rows
-from experiments.evaluation.texts import with_texts
 from experiments.options import RunOptions, UsageError
 from experiments.options import data as described
+from experiments.options.texts import with_texts
 from experiments.training.objectives import objective_of
 from experiments.training.objectives.base import Objective
 from experiments.training.run_files import BAD_IMAGES, CANDIDATE
@@ -23,6 +23,7 @@ from experiments.training.workers import Workers
 from keras_dml.models import TextTransform
 from keras_dml.optimizers import Rate
 from pipelines import EvaluationTransform, Split, TrainTransform
+from pipelines.hard_classes import HardClassSampler
 from pipelines.samplers import Sampler
 
 
@@ -81,6 +82,11 @@ class RunPlan:
     evaluators: list[Evaluator]
     paper: Mapping[str, float]
 
+    @property
+    def refreshed_sampler(self) -> HardClassSampler | None:
+        """The sampler, if a table of nearest classes is computed for it. None for the others."""
+        return self.sampler if isinstance(self.sampler, HardClassSampler) else None
+
     def transform_of(self, encoder: str) -> EvaluationTransform | TextTransform:
         """Return the evaluation transform of the inputs of an encoder."""
         texts = self.objective.text_transform
@@ -125,6 +131,7 @@ def plan_run(options: RunOptions, folder: RunFolder, workers: Workers) -> RunPla
     objective = objective_of(options)
     objective.check_steps(options.epochs * steps_per_epoch)
     objective.check_data(data)
+    objective.check_batches(data, sampler)
     return RunPlan(
         options=options,
         folder=folder,
@@ -172,7 +179,7 @@ def with_fitting_batch(options: RunOptions, data: Split, workers: Workers) -> Ru
     asked = {"batch_size", "images_per_class"} & options.on_command_line
     each, classes = options.of_samplers["images_per_class"], data.train.num_classes
     size = each * classes
-    if options.sampler != "balanced" or asked or classes < 2 or size >= options.batch_size:
+    if not options.batches_by_class or asked or classes < 2 or size >= options.batch_size:
         return options
     devices = workers.strategy.num_replicas_in_sync
     size -= size % math.lcm(devices, each)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from experiments.evaluation.held_folder import held
 from experiments.options.command_words import differences
 from experiments.options.errors import UsageError
+from experiments.options.held_folder import held
 from experiments.training.run_files import (
     BAD_IMAGES,
     BEST,
@@ -22,16 +22,14 @@ from experiments.training.run_files import (
     CHECKPOINT,
     FLAGS_FILE,
     LOG,
-    MANIFEST,
     QUERY,
     RESULT,
-    DamagedError,
-    Manifest,
     has_checkpoint,
     read_json,
     read_log,
     read_result,
 )
+from keras_dml._files.manifest import MANIFEST, DamagedError, Manifest
 
 # keras_dml imports Keras, which takes seconds. A finished run is reported without it.
 
@@ -88,6 +86,7 @@ class RunFolder:
         self.threads: int | None = None
         self.watch: Callable[[Mapping[str, float]], None] | None = None
         self._manifest = Manifest(self.path)
+        self._tables: dict[str, np.ndarray] = {}
         self._lock = contextlib.ExitStack()
         if writes:
             self._check()
@@ -186,8 +185,11 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Replace a file of the run."""
         if self.writes:
-            self._manifest.staged(name).write_text(text)
-            self._manifest.commit([name])
+            self._manifest.write_text(name, text)
+
+    def replacing(self, name: str) -> contextlib.AbstractContextManager[pathlib.Path]:
+        """Return a context with a temporary path, which then replaces a file of the run."""
+        return self._manifest.replacing(name)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Replace a file of the run by a JSON object."""
@@ -215,7 +217,13 @@ class RunFolder:
         """Return the path of a new best model, which the next checkpoint moves to `best.keras`."""
         return self._manifest.staged(f"{encoder}{BEST}")
 
-    def save_checkpoint(self, model: keras.Model, state: State, threads: int | None = None) -> None:
+    def save_checkpoint(
+        self,
+        model: keras.Model,
+        state: State,
+        threads: int | None = None,
+        tables: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Write the variables of `model` and its optimizers, with the log and the best model.
 
         The weight files of Keras leave out the seeds of dropout layers, without which a resumed run
@@ -225,11 +233,13 @@ class RunFolder:
             model: The fitted model.
             state: Progress of the run.
             threads: Number of threads that compute the model.
+            tables: The state of the sampler, if it has one.
         """
         if self.writes:
             variables = enumerate(_variables(model))
             arrays: dict[str, Any] = {f"variable_{i}": each.numpy() for i, each in variables}
             arrays |= {f"state_{name}": value for name, value in dataclasses.asdict(state).items()}
+            arrays |= {f"sampler_{name}": array for name, array in (tables or {}).items()}
             with self._manifest.staged(CHECKPOINT).open("wb") as stream:
                 np.savez(stream, **arrays, threads=threads or 0)
             self._manifest.commit([LOG, *_BEST_MODELS, CHECKPOINT])
@@ -268,6 +278,22 @@ class RunFolder:
             finalize(model)
         return state
 
+    def restored_tables(
+        self, like: Mapping[str, np.ndarray], workers: Workers
+    ) -> dict[str, np.ndarray]:
+        """Return the state of the sampler from the checkpoint, on every worker.
+
+        Args:
+            like: A state with arrays of the same names, ranks, and dtypes.
+            workers: All workers. Each calls this method, after `restore_checkpoint`.
+        """
+        found = {}
+        for name, array in like.items():
+            shape = workers.from_first(np.array(self._tables.get(name, array).shape))
+            empty = np.zeros(shape, array.dtype)
+            found[name] = workers.from_first(self._tables.get(name, empty))
+        return found
+
     def _read_checkpoint(self) -> tuple[State, list[np.ndarray]]:
         """Return the state and the variables. Without a checkpoint, delete an earlier best model.
 
@@ -291,6 +317,11 @@ class RunFolder:
                 self.threads = int(saved["threads"]) or None
                 fields = [field.name for field in dataclasses.fields(State)]
                 state = State(**{name: saved[f"state_{name}"].item() for name in fields})
+                self._tables = {
+                    name.removeprefix("sampler_"): saved[name]
+                    for name in saved.files
+                    if name.startswith("sampler_")
+                }
                 count = sum(name.startswith("variable_") for name in saved.files)
                 return state, [saved[f"variable_{i}"] for i in range(count)]
         except PermissionError:

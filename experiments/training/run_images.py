@@ -9,10 +9,10 @@ import pathlib
 from typing import Any
 
 from experiments.evaluation.result import NATIVE_FILE, RAW_PIXELS_FILE, UNTRAINED_FILE
-from experiments.evaluation.texts import with_texts
 from experiments.options import RunOptions, UsageError, parse
 from experiments.options.data import data, has_several_classes
 from experiments.options.run_options import BadImageOptions, DataOptions
+from experiments.options.texts import with_texts
 from experiments.options.visible import visible
 from experiments.training.run_files import (
     IMAGES,

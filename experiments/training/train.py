@@ -47,7 +47,7 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     from experiments.training.plan import describe, plan_run
     from experiments.training.run_files import QUERY
     from experiments.training.run_images import settle_images
-    from experiments.training.tracking import tracked
+    from experiments.training.trackers import sending_scores
     from experiments.training.workers import Workers
     from keras_dml.export import check_export
 
@@ -71,8 +71,8 @@ def train(options: RunOptions, cluster: Cluster, write_pages: WritePages) -> str
     training.restore()
 
     print(f"{run.options.name}: {describe(run, training.model, training.state)}", flush=True)
-    tracking = tracked(options.log_to, folder)
-    with tracking, explained(folder, run.data, options.max_pixels):
+    sending = sending_scores(options.log_to, folder)
+    with sending, explained(folder, run.data, options.max_pixels):
         training.open_feed()
         embedder = TableEmbedder(
             training.encoders[QUERY], run.preprocessing, options.eval_batch_size

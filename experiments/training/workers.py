@@ -9,6 +9,7 @@ import tensorflow as tf
 from experiments.options.errors import UsageError
 from experiments.training.cluster import Cluster
 from keras_dml._backend.cloning import finalize
+from keras_dml._backend.replicas import from_first_worker, on_first_replica
 from keras_dml.export.float32 import float32_copy
 
 
@@ -29,11 +30,7 @@ class Workers:
         """Return the first worker's array. Other workers pass an array of the same shape."""
         if not self.several:
             return array
-        sent = array if self.first else np.zeros_like(array)
-        if sent.dtype.kind != "f":
-            sent = sent.astype("int64")  # TensorFlow cannot send other integers
-        received = self.strategy.reduce("SUM", self._once(sent), axis=None)
-        return received.numpy().astype(array.dtype)
+        return from_first_worker(self.strategy, array, self.first)
 
     def first_says(self, answer: bool) -> bool:
         """Return the first worker's answer."""
@@ -59,16 +56,11 @@ class Workers:
         if not self.several:
             return
         # Add 1, because all replicas but a worker's first replica send 0.
-        checksums = self.strategy.gather(self._once(np.array([zlib.crc32(data) + 1])), axis=0)
+        checksums = self.strategy.gather(
+            on_first_replica(self.strategy, np.array([zlib.crc32(data) + 1])), axis=0
+        )
         checksums = [number for number in checksums.numpy().tolist() if number]
         if len(set(checksums)) > 1:
             raise UsageError(
                 f"{what} must be the same on all workers, but got the checksums {checksums}."
             )
-
-    def _once(self, array: np.ndarray) -> tf.distribute.DistributedValues:
-        """Distribute the array to this worker's first replica, and zeros to its other replicas."""
-        parts = iter([array])
-        return self.strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(next(parts, np.zeros_like(array)))
-        )

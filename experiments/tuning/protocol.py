@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.held_folder import waiting_for
-from experiments.evaluation.result import measurements_of
+from experiments.evaluation.result import EVALUATION, measurements_of
 from experiments.evaluation.scores import SCORES, compared
 from experiments.options import (
     RunError,
@@ -33,6 +32,7 @@ from experiments.options import (
     resolved,
 )
 from experiments.options.child_process import run_module
+from experiments.options.held_folder import waiting_for
 from experiments.training.objectives import objective_of
 from experiments.training.optimizer import optimizer
 from experiments.training.run_files import (
@@ -51,6 +51,7 @@ from keras_dml._common.regular_files import check_regular
 from keras_dml._common.rows import normalized
 from keras_dml._files.atomic import replacing
 from keras_dml._files.json_files import read_json
+from keras_dml._files.manifest import Manifest
 from pipelines.split import Split
 
 if TYPE_CHECKING:
@@ -336,12 +337,13 @@ def scores_on_test_classes(
         unfinished.write_text(resolved(options))
     given = [f"--flagfile={flags}", *command_line_only_words(options)]
     outputs = [_evaluated(run, given) for run in runs]
-    of_models = [_scores_of(output / "evaluation.json") for output in outputs]
+    of_models = [_scores_of(output) for output in outputs]
     together = _concatenated(outputs, given)
     found: Scores = {}
     for score in compared():
-        each = [scores.get(score.key) for scores in of_models if score.of_distance]
-        if each and None not in each:
+        values = [scores.get(score.key) for scores in of_models if score.of_distance]
+        each = [value for value in values if value is not None]
+        if each and len(each) == len(of_models):
             found[score.label_at_1] = {
                 "separate": float(np.mean(each)),
                 "concatenated": float(together[score.key]),
@@ -352,20 +354,26 @@ def scores_on_test_classes(
 def _evaluated(run: pathlib.Path, flags: Sequence[str]) -> pathlib.Path:
     """Evaluate a fold's model on the test classes, and return the folder of the results."""
     output = run / "test"
-    if not (output / "evaluation.json").is_file():
+    if not (output / EVALUATION).is_file():
         words = [f"--model={run / BEST}", *flags, "--noclustering", f"--output_dir={output}"]
         # An evaluation uses the devices of its process.
         run_module("experiments.evaluate", *words, name=f"the evaluation of {run}")
     return output
 
 
-def _scores_of(path: pathlib.Path) -> dict[str, float | None]:
+def _scores_of(folder: pathlib.Path) -> dict[str, float | None]:
     """Read the scores of an evaluation."""
+    path = _checked(folder, EVALUATION)
     try:
         scores: dict[str, float | None] = read_json(path, _EVALUATION)["scores"]
     except ArgumentError as error:
-        raise UsageError(f"{error}. {_evaluates_again(path.parent)}") from error
+        raise UsageError(f"{error}. {_evaluates_again(folder)}") from error
     return scores
+
+
+def _checked(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Return the path of a file of an evaluation."""
+    return Manifest(folder).check(name, _evaluates_again(folder), earlier=True)
 
 
 def _evaluates_again(folder: pathlib.Path) -> str:
@@ -376,7 +384,7 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict
     """Compute the scores of the concatenated normalized embeddings."""
 
     def concatenated(name: str) -> np.ndarray:
-        return np.concatenate([_rows(output / f"{name}.npy") for output in outputs], axis=1)
+        return np.concatenate([_rows(output, f"{name}.npy") for output in outputs], axis=1)
 
     embeddings = concatenated("evaluation")
     tested, _ = data.data(parse(RunOptions, ["study", *flags]))
@@ -393,12 +401,11 @@ def _concatenated(outputs: Sequence[pathlib.Path], flags: Sequence[str]) -> dict
     )
 
 
-def _rows(path: pathlib.Path) -> np.ndarray:
+def _rows(folder: pathlib.Path, name: str) -> np.ndarray:
     """Read the embeddings of an evaluation, and normalize them."""
+    path = _checked(folder, name)
     try:
         check_regular(path, sys.maxsize)
         return normalized(np.load(path))
     except (EOFError, OSError, ValueError) as error:
-        raise UsageError(
-            f"{path} is missing or damaged. {_evaluates_again(path.parent)}"
-        ) from error
+        raise UsageError(f"{path} is damaged. {_evaluates_again(folder)}") from error

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from experiments.evaluation.held_folder import waiting_for
 from experiments.options import RunError, RunOptions, UsageError, one_line, parse, resolved
 from experiments.options.command_words import differences
+from experiments.options.held_folder import waiting_for
 from experiments.tuning.space import Parameter, Trial, Value
 from keras_dml._common.errors import without_passwords
 from keras_dml._common.extras import needing

@@ -22,7 +22,7 @@ from experiments.pages.page import write_page
 from experiments.tuning.protocol import RecipeSearch
 from experiments.tuning.space import words_of_trial
 from keras_dml._common.errors import without_passwords
-from keras_dml._files.atomic import replacing
+from keras_dml._files.manifest import Manifest
 
 OfFolds = Mapping[str, Mapping[str, Mapping[str, float]]]
 
@@ -78,8 +78,7 @@ def write_results(
     if searches:
         written["search"] = {stem: search.as_json() for stem, search in searches.items()}
         written["models of the folds"] = of_folds
-    with replacing(output / "study.json") as path:
-        path.write_text(json.dumps(written, indent=1) + "\n")
+    Manifest(output).write_text("study.json", json.dumps(written, indent=1) + "\n")
     shown = {label: of_one if in_order else _best_first(of_one) for label, of_one in scores.items()}
     tables = [_rows(shown, by_label, baselines), *([_fold_rows(of_folds)] if of_folds else [])]
     sentences = [*(search.sentence for search in searches.values()), *verdicts]

@@ -15,6 +15,7 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope as in_st
 from keras.src.models.functional import Functional as Functional
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter as DataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 # Written in Python. `pickle.Unpickler`, in C, reserves memory for any index that a file names.
 PythonUnpickler = pickle._Unpickler
@@ -118,6 +119,27 @@ class InOrder(PyDatasetAdapter):
 
     def _get_iterator(self) -> Iterator[Any]:
         return self._iterator()
+
+
+class OfSteps(TFDatasetAdapter):
+    """Keras' adapter of a tf.data or distributed dataset that ends after a number of steps.
+
+    `fit` iterates over the dataset again in each epoch. Without this number, Keras counts the parts
+    of all replicas in a distributed dataset as batches.
+
+    Args:
+        dataset: The dataset.
+        steps: The number of steps.
+    """
+
+    def __init__(self, dataset: Any, steps: int) -> None:
+        super().__init__(dataset)
+        self._steps = steps
+
+    @property
+    def num_batches(self) -> int:
+        """The number of steps."""
+        return self._steps
 
 
 class BuildsOnBatch:

@@ -8,6 +8,7 @@ over them. Value and gradient therefore equal the values for the global batch on
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_dml._backend import private
@@ -74,6 +75,42 @@ def sum_over_replicas(x: Tensor) -> Tensor:
     import tensorflow as tf
 
     return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+def from_first_worker(strategy: Any, array: np.ndarray, first: bool | None = None) -> np.ndarray:
+    """Return the first worker's array on all workers of a `tf.distribute` strategy.
+
+    Every worker calls this function outside the replicas. With one worker, returns `array`.
+
+    Args:
+        strategy: The strategy, or None on other backends.
+        array: The array. Other workers pass an array of the same shape and dtype.
+        first: Whether this is the first worker. None: as the strategy's `TF_CONFIG` specifies.
+    """
+    resolver = getattr(strategy, "cluster_resolver", None)
+    if resolver is None:
+        return array
+    workers = resolver.cluster_spec().as_dict()
+    if sum(map(len, workers.values())) < 2:
+        return array
+    if first is None:
+        leader = "chief" if "chief" in workers else "worker"
+        first = (resolver.task_type, resolver.task_id) == (leader, 0)
+    sent = array if first else np.zeros_like(array)
+    if sent.dtype.kind != "f":
+        sent = sent.astype("int64")  # TensorFlow cannot send other integers
+    received = strategy.reduce("SUM", on_first_replica(strategy, sent), axis=None)
+    return received.numpy().astype(array.dtype)
+
+
+def on_first_replica(strategy: Any, array: np.ndarray) -> Any:
+    """Distribute the array to this worker's first replica, and zeros to its other replicas."""
+    import tensorflow as tf
+
+    parts = iter([array])
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(next(parts, np.zeros_like(array)))
+    )
 
 
 def _replica_context() -> Any:

@@ -34,7 +34,7 @@ def replacing(path: StrPath) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".writing-{path.name}")
-    with _turn(_file(path)):
+    with turn(_file(path)):
         try:
             # What a killed process left, or a link that another user put there.
             temporary.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ def replacing_folder(path: StrPath, marker: str, what: str) -> Iterator[pathlib.
         ValueError: The parent of `path` is missing, or `path` exists and lacks `marker`.
     """
     target, written, aside = _names(path)
-    with _turn(target):
+    with turn(target):
         if not target.parent.is_dir():
             raise argument_error("path", "in an existing folder", os.fspath(path))
         if target.exists() and not (target / marker).is_file():
@@ -133,7 +133,7 @@ def make_folder(path: StrPath) -> None:
     """
     target, _, aside = _names(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _turn(target):
+    with turn(target):
         if aside.exists() and not target.exists():
             os.rename(aside, target)
         target.mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ def replace_folder(source: StrPath, path: StrPath) -> None:
         path: The folder to replace. It exists.
     """
     target, _, aside = _names(path)
-    with _turn(target):
+    with turn(target):
         if aside.exists() and target.exists():  # remains of a killed process
             shutil.rmtree(aside)
         _rename(pathlib.Path(source), target, aside)
@@ -166,13 +166,13 @@ def read_folder(path: StrPath, read: Callable[[pathlib.Path], _Read]) -> _Read:
             killed after moving it aside. The next `replacing_folder` continues from there.
     """
     target, _, aside = _names(path)
-    with _turn(target):
+    with turn(target):
         moved = aside.exists() and not target.exists()
         return read(aside if moved else pathlib.Path(path))
 
 
 @contextlib.contextmanager
-def _turn(target: pathlib.Path) -> Iterator[None]:
+def turn(target: pathlib.Path) -> Iterator[None]:
     """Lock `target` against other threads and processes, if the system has locks."""
     path = target.with_name(f".{target.name}.turn")
     lock = _locked(path)

@@ -85,8 +85,8 @@ def _problem(value: Any, form: Any) -> tuple[str, str, Any] | None:
             return "", "a list", value
         if isinstance(form, list) and len(value) != len(form):
             return "", f"a list of {len(form)} values", value
-        forms = form if isinstance(form, list) else [arguments[0]] * len(value)
-        inner = ((f"[{row}]", *each) for row, each in enumerate(zip(value, forms)))
+        of_rows = form if isinstance(form, list) else [arguments[0]] * len(value)
+        inner = ((f"[{row}]", *each) for row, each in enumerate(zip(value, of_rows)))
     else:
         return None if _has_type(value, form) else ("", _WORDS.get(form, "null"), value)
     for place, each, its_form in inner:

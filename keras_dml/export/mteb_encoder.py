@@ -33,12 +33,10 @@ class MTEBEncoder:
     Each encoder is the folder of a SavedModel, or a pair `(model, preprocessing)` of a Keras model
     or the name of one, such as a `.keras` file, and its preprocessing, as in `export_saved_model`:
 
-    | model | argument |
-    | --- | --- |
-    | SavedModel of a run | `images="runs/folder-seed0/saved_model"` |
-    | `.keras` file | `images=("best.keras", pipelines.EvaluationTransform(224))` |
-    | text encoder | `texts=(encoder, models.TextTransform("hub:all_minilm_l6_v2_en"))` |
-    | `DualEncoder` | `images` and `texts`, of one length d |
+    - a SavedModel: `images="runs/folder-seed0/saved_model"`
+    - a `.keras` file: `images=("best.keras", pipelines.EvaluationTransform(224))`
+    - a text encoder: `texts=(encoder, models.TextTransform("hub:all_minilm_l6_v2_en"))`
+    - a `DualEncoder`: both arguments, with embeddings of one length d
 
     MTEB compares embeddings by cosine similarity. The embedding of a document with an image and a
     text is the sum of the two, as for the CLIP models of MTEB. MTEB stores its results by the name

@@ -1,18 +1,37 @@
 """A head of class proxies, for losses on cosines."""
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Literal
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_dml._backend.configured import Configured
-from keras_dml._common.checks import check_choice, check_positive, check_whole
+from keras_dml._backend.replicas import gather_candidates
+from keras_dml._common.checks import (
+    check_choice,
+    check_number,
+    check_positive,
+    check_seed,
+    check_whole,
+)
 from keras_dml._common.errors import argument_error
-from keras_dml._common.types import Tensor
+from keras_dml._common.types import Tensor, TensorLike
 from keras_dml._pairwise.arithmetic import matmul
+from keras_dml._pairwise.arrays import (
+    as_labels,
+    check_class_range,
+    checked_class_ids,
+    known_numbers,
+)
 from keras_dml._pairwise.pairs import normalize
 from keras_dml.layers.checks import check_full_precision, embedding_size
+
+# Name of the state of the seed generator in files.
+_STEP = "step_of_samples"
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -26,6 +45,13 @@ class ProxyHead(Configured, keras.Layer):
     - `"max"`: the cosine of the nearest center (sub-center ArcFace)
     - `"soft"`: the mean of its centers' cosines `c_j` with the weights `softmax_j(c_j / γ)`
       (SoftTriple)
+
+    With `sampled` below 1, a training step computes the cosines to only `s = ⌈sampled · K⌉`
+    classes: the classes of the batch, and random others without repetition. The loss is then a
+    cross-entropy over s classes. The sample is a pure function of the seed, the step, and the class
+    ids of the global batch, which must have at most s classes. Only `keras_dml.models.proxy_model`
+    trains such a head, because the sample needs the class ids. Outside of training, the head
+    computes the cosines to all classes.
 
     The cosines are float32 under any precision policy. Memory is `[n, K C]`, never `[n, K, d]`. Set
     the learning rate of the proxies in the optimizer,
@@ -44,16 +70,25 @@ class ProxyHead(Configured, keras.Layer):
         proxies_initializer: A Keras initializer. None is N(0, 1/d), which gives a length of about
             1. The length of a proxy does not change its cosines, but it changes how far a step
             turns the proxy.
-        proxies_regularizer: A Keras regularizer, such as `CenterRegularizer`, or None.
+        proxies_regularizer: A Keras regularizer, such as `CenterRegularizer`, or None. It reads
+            all proxies, also with `sampled`.
+        sampled: Fraction of the classes that a training step compares with, above 0 and at most 1.
+        seed: Seed of the samples.
         dtype: float32 or float64.
         name, trainable: As in every Keras layer.
 
     Raises:
-        ValueError: A number is out of range, `pooling` is unknown, `dtype` is not supported, or the
-            inputs are not `[n, d]`.
+        ValueError: A number is out of range, `pooling` is unknown, `dtype` is not supported, the
+            inputs are not `[n, d]`, or a model other than `keras_dml.models.proxy_model` trains a
+            head with `sampled` below 1.
 
-    References: Movshovitz-Attias et al. 2017; Deng et al. 2020, Eq. 3; Qian et al. 2019, Eq. 5.
+    References: Movshovitz-Attias et al. 2017; Deng et al. 2020, Eq. 3; Qian et al. 2019, Eq. 5. The
+    sample is from An et al., "Killing Two Birds with One Stone: Efficient and Robust Training of
+    Face Recognition CNNs by Partial FC", CVPR 2022, section 3.2.
     """
+
+    # Whether the model samples the classes, after this layer.
+    _deferred = False
 
     def __init__(
         self,
@@ -64,6 +99,8 @@ class ProxyHead(Configured, keras.Layer):
         temperature: float = 0.1,
         proxies_initializer: keras.initializers.Initializer | None = None,
         proxies_regularizer: keras.regularizers.Regularizer | None = None,
+        sampled: float = 1.0,
+        seed: int = 0,
         dtype: object = "float32",
         **kwargs: object,
     ) -> None:
@@ -84,6 +121,12 @@ class ProxyHead(Configured, keras.Layer):
         self.proxies_regularizer = _of_keras(
             "proxies_regularizer", "regularizer", keras.regularizers.get, proxies_regularizer
         )
+        self.sampled = check_number("sampled", sampled, above=0, most=1)
+        self.seed = check_seed("seed", seed)
+        if self.sampled < 1:
+            # Its state is the seed and the step. A full head has no further variables, as in files
+            # of earlier releases.
+            self.seed_generator = keras.random.SeedGenerator(self.seed)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Create the proxies."""
@@ -95,16 +138,129 @@ class ProxyHead(Configured, keras.Layer):
             regularizer=self.proxies_regularizer,
         )
 
-    def center_cosines(self, embeddings: Tensor) -> Tensor:
-        """Compute the cosines `[n, K, C]` of embeddings `[n, d]` to all centers."""
-        z = normalize(ops.cast(embeddings, self.compute_dtype))
-        proxies = normalize(ops.copy(self.proxies))
-        cosines = matmul(z, ops.transpose(proxies))
-        return ops.reshape(cosines, (-1, self.num_classes, self.centers))
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Save the proxies, and the step of the samples, which Keras leaves out of files."""
+        super().save_own_variables(store)
+        if self.sampled < 1:
+            store[_STEP] = ops.convert_to_numpy(self.seed_generator.state)
 
-    def call(self, embeddings: Tensor) -> Tensor:
-        """Compute the class cosines `[n, K]`."""
-        cosines = self.center_cosines(embeddings)
+    def load_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Load the variables that `save_own_variables` saved."""
+        names = list(store.keys())  # a store in a file is not a dictionary
+        super().load_own_variables({name: store[name] for name in names if name != _STEP})
+        if self.sampled < 1 and _STEP in names:
+            self.seed_generator.state.assign(store[_STEP])
+
+    def center_cosines(self, embeddings: Tensor, classes: Tensor | None = None) -> Tensor:
+        """Compute the cosines of embeddings `[n, d]` to all centers of classes.
+
+        Args:
+            embeddings: `[n, d]`.
+            classes: Class ids int32 `[s]`. None: all classes.
+
+        Returns:
+            `[n, s, C]`, or `[n, K, C]`.
+        """
+        z = normalize(ops.cast(embeddings, self.compute_dtype))
+        if classes is None:
+            proxies = ops.copy(self.proxies)
+        else:
+            rows = classes[:, None] * self.centers + ops.arange(self.centers, dtype="int32")
+            proxies = ops.take(self.proxies, ops.reshape(rows, (-1,)), axis=0)
+        cosines = matmul(z, ops.transpose(normalize(proxies)))
+        of_classes = self.num_classes if classes is None else classes.shape[0]
+        return ops.reshape(cosines, (-1, of_classes, self.centers))
+
+    def call(self, embeddings: Tensor, training: bool | None = None) -> Tensor:
+        """Compute the class cosines `[n, K]`. `sampled_cosines` does in training with `sampled`."""
+        if not training or self.sampled == 1:
+            return self._pooled(self.center_cosines(embeddings))
+        if not self._deferred:
+            wanted = "1 in this model"
+            advice = (
+                "Only the model of keras_dml.models.proxy_model(embedding, num_classes, "
+                "sampled=...) trains a sampled head, because the head needs the class ids."
+            )
+            raise argument_error("sampled", wanted, self.sampled, advice=advice)
+        return embeddings
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Return the embeddings instead of cosines in training, within a `with` block."""
+        self._deferred = True
+        try:
+            yield
+        finally:
+            self._deferred = False
+
+    def sampled_cosines(self, embeddings: Tensor, class_ids: TensorLike) -> tuple[Tensor, Tensor]:
+        """Draw the next sample of classes, and compute the cosines to them.
+
+        Args:
+            embeddings: `[n, d]`.
+            class_ids: `[n]` or `[n, 1]`, in 0 … K − 1. With `tf.distribute`, of this replica.
+
+        Returns:
+            `(ids, cosines)`: the place of each image's class in the sample, int32 `[n]`, and the
+            cosines `[n, s]`. The classes of the sample are in increasing order.
+
+        Raises:
+            ValueError: A class id is outside 0 … K − 1, or the batch has more than s classes. A
+                compiled graph cannot raise, and there the id is −1, for which a loss is NaN. Or
+                `sampled` is 1.
+        """
+        if self.sampled == 1:
+            raise argument_error("sampled", "below 1 for sampled cosines", self.sampled)
+        labels = checked_class_ids(as_labels(class_ids))
+        check_class_range(labels, self.num_classes, "num_classes of the ProxyHead")
+        every, _ = gather_candidates(self._valid(labels))
+        self.check_room(every)
+        classes = self._next_classes(every)
+        own = self._valid(labels)
+        places = ops.scatter_update(
+            ops.full((self.num_classes,), -1, dtype="int32"),
+            classes[:, None],
+            ops.arange(self.sample_size, dtype="int32"),
+        )
+        ids = ops.where(own < 0, -1, ops.take(places, ops.maximum(own, 0), axis=0))
+        return ids, self._pooled(self.center_cosines(embeddings, classes))
+
+    @property
+    def sample_size(self) -> int:
+        """s, the number of classes in a sample."""
+        return max(math.ceil(self.sampled * self.num_classes), 2)
+
+    def check_room(self, class_ids: TensorLike) -> None:
+        """Raise `ValueError` if the class ids of a global batch, if known, exceed a sample."""
+        known = known_numbers(class_ids)
+        used = 0 if known is None else len(np.unique(known))
+        if used > self.sample_size:
+            wanted = f"at least {used / self.num_classes:.3g}, because a batch has {used} classes"
+            advice = "Or put several images of each class into a batch (BalancedSampler)."
+            raise argument_error("sampled", wanted, self.sampled, advice=advice)
+
+    def _valid(self, labels: Tensor) -> Tensor:
+        """Return the labels as int32, and −1 for a label outside 0 … K − 1."""
+        ids = ops.cast(labels, "int32")
+        whole = ops.equal(ops.cast(ids, labels.dtype), labels)
+        inside = ops.logical_and(labels >= 0, labels < self.num_classes)
+        return ops.where(ops.logical_and(whole, inside), ids, -1)
+
+    def _next_classes(self, own: Tensor) -> Tensor:
+        """Return the next sample, int32 `[s]` in increasing order.
+
+        Args:
+            own: Class ids of the global batch, int32. -1 counts as class 0.
+        """
+        own = ops.maximum(own, 0)
+        # As in the authors' code: the classes of the batch have the largest numbers.
+        drawn = keras.random.uniform((self.num_classes,), seed=self.seed_generator)
+        drawn = ops.scatter_update(drawn, own[:, None], ops.full_like(own, 2, dtype=drawn.dtype))
+        _, classes = ops.top_k(drawn, self.sample_size, sorted=False)
+        return ops.sort(ops.cast(classes, "int32"))
+
+    def _pooled(self, cosines: Tensor) -> Tensor:
+        """Reduce the cosines `[n, K, C]` to the cosines of the classes."""
         if self.centers == 1:
             return ops.squeeze(cosines, axis=-1)
         if self.pooling == "max":

@@ -22,6 +22,7 @@ from keras_dml.metrics.mutual_information import InformationBound as Information
 from keras_dml.metrics.mutual_information import (
     mutual_information_bound as mutual_information_bound,
 )
+from keras_dml.metrics.nearest_classes import nearest_classes as nearest_classes
 from keras_dml.metrics.neighbors import nearest_neighbors as nearest_neighbors
 from keras_dml.metrics.open_set import Identification as Identification
 from keras_dml.metrics.open_set import IdentificationPoint as IdentificationPoint

@@ -37,6 +37,7 @@ from keras_dml.metrics.relevance import (
 
 if TYPE_CHECKING:
     from keras_dml.retrieval import Index
+    from keras_dml.retrieval.reranking import Reranked
 
 #: Number of images from which on "auto" selects ScaNN's tree.
 MANY = 200_000
@@ -150,6 +151,7 @@ class RetrievalTask:
         relevance: The relevance of the items.
         metric: "cosine" or "l2".
         engine: "numpy" for an exact index by NumPy. Otherwise it is by ScaNN, if ScaNN loads.
+        reranked: The items in the order of a re-ranking, instead of an index.
         paired: Whether query i and item i are the same image in two embeddings.
     """
 
@@ -158,6 +160,7 @@ class RetrievalTask:
     relevance: Relevance
     metric: Metric
     engine: Engine = "scann"
+    reranked: Reranked | None = None
     paired: bool = False
 
     @property
@@ -204,7 +207,10 @@ class RetrievalTask:
             (slice of `rows`, items int64 `[b, k]`, whether each is relevant, bool `[b, k]`).
         """
         own_rows = rows if self.own_rows else None
-        searched = neighbor_blocks(index or self.index, self.queries[rows], k, own_rows)
+        if self.reranked is not None:
+            searched = self.reranked.blocks(rows, k)
+        else:
+            searched = neighbor_blocks(index or self.index, self.queries[rows], k, own_rows)
         for block, found, _ in searched:
             yield block, found, self.relevance.hits(rows[block], found)
 

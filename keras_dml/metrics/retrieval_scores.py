@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +18,7 @@ from keras_dml.metrics.neighbors import RetrievalTask, retrieval_task
 
 if TYPE_CHECKING:
     from keras_dml.retrieval import Index
+    from keras_dml.retrieval.reranking import Reranking
 
 # ScaNN finds this many neighbors faster than products count the nearer items. Of the time of the
 # products, it takes 0.90 for 32 of 5,924 x 512, 0.60 for 30 of 20,000 x 512, and 0.94 for 100.
@@ -266,6 +268,7 @@ def scores_of_queries(
         searched[group] = depth
     missed = matched[np.isinf(rank[matched]) & (searched[matched] < most)]
     counted = index is None and not (task.by_scann and most <= _MOST_SEARCHED)
+    counted = counted and task.reranked is None  # products have another order
     if counted and len(missed):
         rank[missed] = _ranks(task, rows[missed], ks)
     depth = most if counted else 0
@@ -404,6 +407,7 @@ def approximate_scores(
     seed: int = 0,
     engine: Engine = "scann_tree",
     ranked: bool = True,
+    rerank: str | Reranking | None = None,
 ) -> ApproximateScores:
     """Compute R@K, MAP@R, and R-precision, and by a tree of ScaNN their certificates.
 
@@ -418,15 +422,23 @@ def approximate_scores(
         engine: The result of `engine_of`. Without a tree, the scores are exact, and have no
             certificates.
         ranked: Whether to compute MAP@R and R-precision, without a tree.
+        rerank: A re-ranking of the neighbors by cosine, as in `retrieval.named_reranking`. The
+            search is then exact.
 
     Raises:
-        ValueError: As in `recall_at_k`.
+        ValueError: As in `recall_at_k`, or as in the function of the re-ranking.
         MissingExtraError: ScaNN does not load.
 
     Reference: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
     task = retrieval_task(embeddings, labels, metric, gallery, gallery_labels, relation, engine)
     ks = task.check_ks("ks", ks)
+    if rerank is not None:
+        from keras_dml.retrieval.reranking import Reranked
+
+        items = None if task.own_rows else task.items
+        task = dataclasses.replace(task, reranked=Reranked(rerank, task.queries, items))
+        return _means(task, ks, scores_of_queries(task, ks, ranked=ranked), {})
     if engine != "scann_tree":
         return _means(task, ks, scores_of_queries(task, ks, ranked=ranked), {})
     from keras_dml.retrieval import ScannIndex, TreeAH

@@ -36,8 +36,8 @@ class BackwardCompatible(Wrapper):
     If the new embeddings are longer, only their first d_o numbers are compatible, and the others
     are free to be better. Search the old index with `n(x)[:, :d_o]`, and a new index with n(x).
 
-    Train with `fit` on `(images, (labels, old_embeddings))`. The old embeddings are those of
-    exactly these images, augmented or not. With `old_head`, labels suffice. The log
+    Train with `fit` on `(images, (labels, old_embeddings))`. Row i of the old embeddings is from
+    image i, augmented or not. With `old_head`, labels suffice. The log
     `compatible_loss` is L_c. Metrics of `compile` receive the labels and the new embeddings (or
     cosines). Works under every `tf.distribute` strategy, on JAX, and on PyTorch. For large batches,
     `BackwardCompatible(CachedGradients(embedding, 32), 128)`.
@@ -161,6 +161,7 @@ class BackwardCompatible(Wrapper):
             training: Unused.
         """
         labels, old = self._targets(y)
+        sample_weight = _once(sample_weight)
         if self.old_head is None:
             outputs, term = y_pred, self._between(labels, y_pred, old, sample_weight)
         else:
@@ -180,12 +181,12 @@ class BackwardCompatible(Wrapper):
         """Update the metrics of `compile` with the labels and the new outputs."""
         labels, _ = self._targets(y)
         outputs = y_pred if self.old_head is None else y_pred[0]
-        return super().compute_metrics(x, labels, outputs, sample_weight)
+        return super().compute_metrics(x, labels, outputs, _once(sample_weight))
 
     def _targets(self, y: Any) -> tuple[Any, Any]:
         """Return labels and old embeddings."""
         if isinstance(y, (tuple, list)) and len(y) == 2:
-            return tuple(y)  # type: ignore[return-value]
+            return tuple(y)
         if self.old_head is not None:
             return y, None
         wanted = "a tuple (labels, old embeddings)"
@@ -214,6 +215,12 @@ class BackwardCompatible(Wrapper):
             given = ops.cast(ops.convert_to_tensor(sample_weight), self.loss.dtype)
             weights = weights * ops.reshape(given, (-1,))
         return self.loss(ops.where(are_old, labels, ops.zeros_like(labels)), cosines, weights)
+
+
+def _once(sample_weight: Any) -> Any:
+    """Return the weights of the images, which Keras repeats for each array of `y`."""
+    repeated = isinstance(sample_weight, (tuple, list)) and len(sample_weight) == 2
+    return sample_weight[0] if repeated else sample_weight
 
 
 def _embedding_and_head(model: keras.Model) -> types.SimpleNamespace:

@@ -15,11 +15,13 @@ from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Logs, Tensor
 from keras_dml.layers.frozen_statistics import FrozenStatisticsBatchNormalization
 from keras_dml.layers.global_batch_dropout import GlobalBatchDropout, on_chunk
+from keras_dml.layers.proxy_head import ProxyHead
 from keras_dml.models.distributed_model import DistributedModel, Wrapper
+from keras_dml.models.sampled_classes import SampledClasses
 
 
 @keras.saving.register_keras_serializable("keras_dml")
-class CachedGradients(Wrapper):
+class CachedGradients(SampledClasses, Wrapper):
     """A model that trains on batches of any size with the memory of `chunk_size` images.
 
     A loss over pairs needs the embeddings of the whole batch, but not all activations at the same
@@ -98,6 +100,11 @@ class CachedGradients(Wrapper):
     def output_shape(self) -> Any:
         """Output shape of the model."""
         return self.model.output_shape
+
+    @property
+    def sampling_head(self) -> ProxyHead | None:
+        """The head of the model that samples classes, or None."""
+        return self.model.sampling_head if isinstance(self.model, SampledClasses) else None
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> keras.Layer:
         """Return a layer of the model."""

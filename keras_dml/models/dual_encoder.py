@@ -12,6 +12,7 @@ from keras_dml._backend.replicas import place_among_replicas
 from keras_dml._common.checks import check_bool, check_number, check_positive
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Config, Tensor, TensorLike
+from keras_dml._pairwise.arrays import of_one_dtype
 from keras_dml._pairwise.pairs import Sets
 from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
 from keras_dml.models.distributed_model import TWO_SETS, TwoSets, refuse_arguments
@@ -35,6 +36,11 @@ class DualEncoder(Configured, TwoSets):
     have the same number of rows. The loss's relation decides which pairs match. Without labels, row
     i of the queries matches row i of the candidates and nothing else. Triplets are labels, too: the
     candidates are the positives and then the hard negatives, with labels −1 for the latter.
+    `pipelines.HardCandidateSampler` adds the nearest candidates of the whole training set.
+
+    Batches `((queries, candidates, stored), (query labels, candidate labels, stored labels))` have
+    further candidates `stored`, embeddings `[s, d]` of an earlier state of the candidates' encoder.
+    They are constants, to which only the queries are compared.
 
     With `NTXentLoss(temperature=1.0)` and `scale=14.3`, this is CLIP. With `scale=10.0`,
     `bias=-10.0`, and `PairwiseSigmoidLoss(scale=1.0, bias=0.0)`, it is SigLIP with the start of the
@@ -127,12 +133,13 @@ class DualEncoder(Configured, TwoSets):
         """Output shape of the queries' encoder. The candidates' encoder has the same."""
         return self.query_encoder.output_shape
 
-    def call(self, inputs: Sequence[Tensor], training: bool = False) -> tuple[Tensor, Tensor]:
-        """Compute the embeddings of (queries, candidates)."""
-        queries, candidates = inputs
+    def call(self, inputs: Sequence[Tensor], training: bool = False) -> tuple[Tensor, ...]:
+        """Compute the embeddings of (queries, candidates). Stored candidates stay unchanged."""
+        queries, candidates, *stored = inputs
         return (
             self.query_encoder(queries, training=training),
             self.candidate_encoder(candidates, training=training),
+            *(ops.stop_gradient(ops.convert_to_tensor(rows)) for rows in stored),
         )
 
     def encode_queries(self, x: Any, batch_size: int = 128) -> np.ndarray:
@@ -192,11 +199,11 @@ class DualEncoder(Configured, TwoSets):
         self, loss: EmbeddingLoss, y: Any, y_pred: Any, sample_weight: TensorLike | None
     ) -> Tensor:
         """Compute the value of a loss for a batch, and the encoders' weight regularizers."""
-        sets = self.sets_of(y, y_pred)
+        labels, queries, candidate_labels, candidates = self.sets_of(y, y_pred)
         scale, bias = self.factor(), self.offset()
-        value = loss.between(*sets, sample_weight, scale=scale, bias=bias)
+        there = labels, queries, *_with_stored(candidate_labels, candidates, y, y_pred)
+        value = loss.between(*there, sample_weight, scale=scale, bias=bias)
         if self.symmetric:
-            labels, queries, candidate_labels, candidates = sets
             back = (candidate_labels, candidates, labels, queries)
             value = 0.5 * (value + loss.between(*back, sample_weight, scale=scale, bias=bias))
         return self.with_regularizers(value)
@@ -213,12 +220,14 @@ class DualEncoder(Configured, TwoSets):
         """Return labels and embeddings of both sets.
 
         Args:
-            y: Labels, a tuple (query labels, candidate labels), or None.
-            y_pred: Embeddings (queries, candidates).
+            y: Labels, a tuple (query labels, candidate labels), or None. With stored candidates,
+                their labels are third.
+            y_pred: Embeddings (queries, candidates), and perhaps stored candidates, which are left
+                out of the result.
             first: Label of the first row of the global batch, without labels.
         """
-        queries, candidates = y_pred
-        if y is None:
+        queries, candidates, *stored = y_pred
+        if y is None and not stored:
             rows = ops.shape(queries)[0]
             if isinstance(rows, int) and rows != ops.shape(candidates)[0]:
                 raise ArgumentError(
@@ -228,7 +237,12 @@ class DualEncoder(Configured, TwoSets):
             replica, _ = place_among_replicas()
             y = ops.arange(rows, dtype="int32") + ops.cast(replica * rows + first, "int32")
         labels = tuple(y) if isinstance(y, (tuple, list)) else (y, y)
-        if len(labels) != 2:
+        if stored and len(labels) != 3:
+            raise ArgumentError(
+                "y must be a tuple (query labels, candidate labels, stored labels) with stored "
+                f"candidates, but got {'none' if y is None else f'labels of {len(labels)} sets'}."
+            )
+        if not stored and len(labels) != 2:
             raise ArgumentError(
                 "y must be labels for both sets, or a tuple (query labels, candidate labels), but "
                 f"got a tuple of {len(labels)}."
@@ -246,6 +260,18 @@ class DualEncoder(Configured, TwoSets):
         config = keras.saving.deserialize_keras_object(config, custom_objects)
         candidates = config["candidate_encoder"] or config["query_encoder"]
         return cls(**{**config, "candidate_encoder": candidates})
+
+
+def _with_stored(
+    labels: TensorLike, candidates: Tensor, y: Any, y_pred: Any
+) -> tuple[TensorLike, Tensor]:
+    """Return the labels and the embeddings of the candidates, and then of the stored ones."""
+    if len(y_pred) == 2:
+        return labels, candidates
+    rows = ops.concatenate([candidates, ops.cast(y_pred[2], candidates.dtype)])
+    # The labels of two sets can have different dtypes.
+    of_both = of_one_dtype(*map(ops.convert_to_tensor, (labels, y[2])))
+    return ops.concatenate(of_both), rows
 
 
 @keras.saving.register_keras_serializable("keras_dml")

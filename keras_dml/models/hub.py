@@ -6,7 +6,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -25,6 +25,13 @@ from keras_dml.models.image_size import fitting_image_size
 PREFIX = "hub:"
 _CONFIG, _CONVERTER = "config.json", "image_converter.json"
 _PREPROCESSOR = "preprocessor_config.json"
+_SCALING = {
+    "do_rescale": bool | None,
+    "rescale_factor": float | None,
+    "do_normalize": bool | None,
+    "image_mean": ([float] * 3, None),
+    "image_std": ([float] * 3, None),
+}
 
 _PerColor: TypeAlias = float | list[float]
 
@@ -134,7 +141,7 @@ def _scaling(keras_hub: ModuleType, name: str, preset: str) -> tuple[_PerColor, 
         return scale, 0.0 if converter.offset is None else converter.offset
     # KerasHub reads the Hugging Face file only for some models.
     if (folder / _PREPROCESSOR).is_file():
-        return _of_hugging_face(read_json(folder / _PREPROCESSOR, dict[str, Any]))
+        return _of_hugging_face(folder / _PREPROCESSOR)
     wanted = _PREPROCESSOR if folder.is_dir() and _is_foreign(folder) else _CONVERTER
     raise ArgumentError(
         f"backbone must specify how its images are scaled, but got {name!r} without {wanted}. Use "
@@ -143,16 +150,30 @@ def _scaling(keras_hub: ModuleType, name: str, preset: str) -> tuple[_PerColor, 
     )
 
 
-def _of_hugging_face(config: Mapping[str, Any]) -> tuple[_PerColor, _PerColor]:
+def _of_hugging_face(path: pathlib.Path) -> tuple[_PerColor, _PerColor]:
     """Read a `preprocessor_config.json`: `(rescale_factor * image - mean) / std`, with defaults."""
-    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
-    if not config.get("do_normalize", True):
-        return factor, 0.0
-    means, deviations = config["image_mean"], config["image_std"]
+    config = read_json(path, _SCALING)
+    given = config.get("rescale_factor")
+    factor = 1 / 255 if given is None else given
+    if config.get("do_rescale") is False:
+        factor = 1.0
+    if config.get("do_normalize") is False:
+        return _finite(path, [factor])[0], 0.0
+    means, deviations = (config.get(name) or [] for name in ("image_mean", "image_std"))
+    if not (means and deviations and all(deviations)):
+        raise ArgumentError(
+            f"{path} must have image_mean and image_std, three numbers each, and no image_std of 0."
+        )
     return (
-        [factor / deviation for deviation in deviations],
-        [-mean / deviation for mean, deviation in zip(means, deviations, strict=True)],
+        _finite(path, [factor / deviation for deviation in deviations]),
+        _finite(path, [-mean / deviation for mean, deviation in zip(means, deviations)]),
     )
+
+
+def _finite(path: pathlib.Path, numbers: list[float]) -> list[float]:
+    if not all(map(math.isfinite, numbers)):
+        raise ArgumentError(f"{path} must have finite numbers, but got a scaling of {numbers}.")
+    return numbers
 
 
 def _is_foreign(folder: pathlib.Path) -> bool:

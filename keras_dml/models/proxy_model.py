@@ -12,6 +12,7 @@ from keras_dml._common.types import TensorLike
 from keras_dml._pairwise.arrays import as_labels, checked_class_ids
 from keras_dml.layers.proxy_head import ProxyHead
 from keras_dml.models.embeddings import symbolic_embedding
+from keras_dml.models.sampled_classes import SampledProxyModel
 
 
 def proxy_model(
@@ -23,6 +24,9 @@ def proxy_model(
     proxies_initializer: keras.initializers.Initializer | None = None,
     proxies_regularizer: keras.regularizers.Regularizer | None = None,
     name: str = "proxy_model",
+    *,
+    sampled: float = 1.0,
+    seed: int = 0,
 ) -> keras.Model:
     """Add a `ProxyHead` to an embedding model: images to the cosines to K classes.
 
@@ -38,10 +42,14 @@ def proxy_model(
         num_classes, centers, pooling, temperature, proxies_initializer, proxies_regularizer: As in
             `ProxyHead`.
         name: Name of the model.
+        sampled: Fraction of the classes that a training step compares with, as in `ProxyHead`. 1
+            is the full head.
+        seed: Seed of the samples.
 
     Returns:
         A `keras.Model` from images to cosines `[n, K]`. It shares the layers of `embedding`, and
-        its layer `proxy_head` contains the proxies.
+        its layer `proxy_head` contains the proxies. With `sampled` below 1, it is a
+        `DistributedModel` that trains in `fit` with any loss over proxies.
 
     Raises:
         TypeError: `embedding` is not a built functional or sequential model.
@@ -54,10 +62,13 @@ def proxy_model(
         temperature=temperature,
         proxies_initializer=proxies_initializer,
         proxies_regularizer=proxies_regularizer,
+        sampled=sampled,
+        seed=seed,
         name="proxy_head",
     )
     inputs, embeddings = symbolic_embedding(embedding)
-    return keras.Model(inputs, head(embeddings), name=name)
+    model = keras.Model if head.sampled == 1 else SampledProxyModel
+    return model(inputs, head(embeddings), name=name)
 
 
 def dominant_centers(

@@ -19,6 +19,10 @@ from keras_dml.retrieval.exact import ExactIndex
 from keras_dml.retrieval.files import SEARCHER, damaged, read_index
 from keras_dml.retrieval.index import Index
 from keras_dml.retrieval.prefix import PrefixIndex
+from keras_dml.retrieval.reranking import RERANKINGS as RERANKINGS
+from keras_dml.retrieval.reranking import augment_items as augment_items
+from keras_dml.retrieval.reranking import expand_queries as expand_queries
+from keras_dml.retrieval.reranking import k_reciprocal_distances as k_reciprocal_distances
 from keras_dml.retrieval.scann_import import import_scann
 from keras_dml.retrieval.scann_index import ScannIndex
 from keras_dml.retrieval.tree import TreeAH
@@ -117,12 +121,16 @@ def _load(folder: pathlib.Path, path: StrPath) -> Index:
 
 __all__ = [
     "METRICS",
+    "RERANKINGS",
     "ExactIndex",
     "Index",
     "PrefixIndex",
     "ScannIndex",
     "TreeAH",
+    "augment_items",
     "build_index",
+    "expand_queries",
+    "k_reciprocal_distances",
     "load_index",
     "scann_loads",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -14,14 +13,16 @@ import numpy as np
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import StrPath
 from keras_dml._files.atomic import read_folder, replacing_folder
-from keras_dml._files.checksums import check_same, folder_checksums
+from keras_dml._files.checksums import check_same, folder_checksums, json_digest
+from keras_dml._files.copies import names_of_files
 from keras_dml._files.json_files import read_json
+from keras_dml._files.manifest import MANIFEST, Manifest
 from keras_dml.retrieval.items import EMBEDDINGS, Items
 
 # Increment this whenever an older version of the library cannot read the new format.
-FORMAT = 2
-# An index without a tree is still written in the first format.
-_FORMAT_WITHOUT_TREE = 1
+FORMAT = 3
+# Up to this format, `index.json` has the checksums.
+_WITHOUT_MANIFEST = 2
 _DESCRIPTION = "index.json"
 SEARCHER = "searcher"
 _IDS = "ids.npy"
@@ -66,12 +67,10 @@ def save_index(
         if items.has_ids:
             np.save(folder / _IDS, items.ids)
         write_searcher(folder / SEARCHER)
-        written = FORMAT if "asked" in parameters else _FORMAT_WITHOUT_TREE
         sizes = {"items": len(items), "dimensions": items.dimensions, "ids": items.has_ids}
-        description = {"format": written, **sizes, **parameters}
-        sums = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
-        description[_CHECKSUMS] = sums
+        description = {"format": FORMAT, **sizes, **parameters}
         (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+        Manifest(folder).record(names_of_files(folder))
 
 
 def damaged(path: StrPath, error: object) -> ArgumentError:
@@ -97,14 +96,13 @@ def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Ite
         description = read_json(folder / _DESCRIPTION, _FORM)
         if description["format"] <= FORMAT:
             # Before anything is loaded, because ScaNN's reader can crash on a flipped bit.
-            found = {**folder_checksums(folder), _DESCRIPTION: _digest(description)}
-            check_same(found, description[_CHECKSUMS])
+            _checked_files(folder, description)
             ids = np.load(folder / _IDS) if description["ids"] else None
             return description, Items(np.load(folder / EMBEDDINGS), ids)
     except PermissionError as error:  # another user's file is not damaged
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
-    # Of the JSON reader. The checksums in the file cover all other files.
+    # Of the JSON reader. The checksums cover all other files.
     except (
         AttributeError, KeyError, MemoryError, OSError, RecursionError, TypeError, ValueError
     ) as error:  # fmt: skip
@@ -120,11 +118,26 @@ def index_files(path: StrPath) -> list[str]:
     Raises:
         ValueError: As for `read_index`.
     """
-    description, _ = read_folder(path, lambda folder: read_index(folder, path))
-    return list(description[_CHECKSUMS])
+
+    def read(folder: pathlib.Path) -> list[str]:
+        description, _ = read_index(folder, path)
+        return _checked_files(folder, description)
+
+    return read_folder(path, read)
 
 
-def _digest(description: Mapping[str, Any]) -> str:
-    """Compute the SHA-256 of `index.json` without its checksums."""
-    said = {name: value for name, value in description.items() if name != _CHECKSUMS}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _checked_files(folder: pathlib.Path, description: Mapping[str, Any]) -> list[str]:
+    """Return the relative paths of the files of an index.
+
+    Raises:
+        DamagedError: A file is missing or has changed since it was written.
+    """
+    if description["format"] <= _WITHOUT_MANIFEST:
+        found = {**folder_checksums(folder), _DESCRIPTION: json_digest(description)}
+        check_same(found, description[_CHECKSUMS])
+        return list(description[_CHECKSUMS])
+    manifest = Manifest(folder)
+    names = list(manifest.checksums())
+    for name in [_DESCRIPTION, *names]:
+        manifest.check(name)
+    return [*names, MANIFEST]

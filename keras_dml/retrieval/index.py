@@ -15,12 +15,18 @@ import numpy.typing as npt
 
 from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_whole
-from keras_dml._common.errors import ArgumentError, as_array, shape_error
+from keras_dml._common.errors import ArgumentError, argument_error, as_array, shape_error
 from keras_dml._common.rows import center, centered, prepared_rows
 from keras_dml._common.types import METRICS, Float32Array, Float64Array, Int64Array, Metric, StrPath
 from keras_dml.retrieval.files import save_index
 from keras_dml.retrieval.items import Change, Items, Removal, Upsert
 from keras_dml.retrieval.products import ExactProducts
+from keras_dml.retrieval.reranking import (
+    Expansion,
+    Reranking,
+    k_reciprocal_nearest,
+    named_reranking,
+)
 from keras_dml.retrieval.tree import RECALL_NEIGHBORS, RECALL_QUERIES
 from keras_dml.retrieval.tree_searcher import sample_of
 
@@ -179,12 +185,22 @@ class Index(abc.ABC):
         """
 
     def search(
-        self, queries: npt.ArrayLike, k: int, allowed: npt.ArrayLike | None = None
+        self,
+        queries: npt.ArrayLike,
+        k: int,
+        allowed: npt.ArrayLike | None = None,
+        *,
+        rerank: str | Reranking | None = None,
     ) -> tuple[np.ndarray, Float32Array]:
         """Find the k nearest items of each query, nearest first.
 
         With `allowed`, the search is exact for every kind of index. Each query is compared with
         only the allowed items, so k items are found even if few items are allowed.
+
+        With `rerank="expand_queries"`, a first search expands the queries, and a second search
+        takes the expanded queries. With `rerank="k_reciprocal"`, the results are in the order of
+        `k_reciprocal_distances`, exact for every kind of index. The queries of one call then
+        influence each other.
 
         Args:
             queries: Finite numbers `[q, dimensions]`. q can be 0.
@@ -192,16 +208,19 @@ class Index(abc.ABC):
             allowed: None (all items), or the items that can be found: a mask bool `[num_items]` in
                 the order of `ids`, or ids in any order, possibly repeated. Ids stay valid if other
                 threads change the index.
+            rerank: None, "expand_queries", or "k_reciprocal", for an index with the metric
+                "cosine". For other arguments, a `functools.partial` of the function:
+                `functools.partial(expand_queries, k=5)`.
 
         Returns:
             `(ids, scores)`: ids `[q, k]`, int64 or strings, and similarities ("cosine") or
-            distances ("l2") float32 `[q, k]`. If fewer than k items are allowed, the number of
-            columns is the number of allowed items.
+            distances ("l2", and with "k_reciprocal") float32 `[q, k]`. If fewer than k items are
+            allowed, the number of columns is the number of allowed items.
 
         Raises:
             ValueError: k is out of range, the rank is wrong, the dimensions differ, values are NaN
-                or infinity, the mask has another length, or an id is unknown (the message names
-                it).
+                or infinity, the mask has another length, an id is unknown (the message names it),
+                `rerank` is something else, or the index has too many items for it.
 
         Examples:
             >>> index = ExactIndex([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], ids=["a", "b", "c"])
@@ -213,11 +232,39 @@ class Index(abc.ABC):
         with self._ready():
             k = _checked_k(k, self.num_items)
             among = None if allowed is None else self._among(allowed)
-            if among is not None:
-                rows, scores = self._exactly(prepared, min(k, len(among)), among)
+            if rerank is None:
+                rows, scores = self._search(prepared, k, among)
             else:
-                rows, scores = self._nearest(prepared, k)
+                rows, scores = self._reranked(prepared, k, among, rerank)
             return self._items.ids_of(rows), scores
+
+    def _search(
+        self, queries: Float32Array, k: int, among: Int64Array | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return row numbers and scores of prepared queries, of all items or `among`."""
+        if among is None:
+            return self._nearest(queries, min(k, self.num_items))
+        return self._exactly(queries, min(k, len(among)), among)
+
+    def _reranked(
+        self, queries: Float32Array, k: int, among: Int64Array | None, rerank: object
+    ) -> tuple[np.ndarray, np.ndarray]:
+        name, arguments = named_reranking(rerank)
+        if self._metric != "cosine":
+            advice = 'Build the index with metric="cosine".'
+            raise argument_error("rerank", 'None for metric="l2"', rerank, advice=advice)
+        if name == "augment_items":
+            wanted = '"expand_queries" or "k_reciprocal" in a search'
+            advice = "Augment the items before: build_index(augment_items(embeddings))."
+            raise argument_error("rerank", wanted, rerank, advice=advice)
+        if name == "expand_queries":
+            expansion = Expansion(**arguments)
+            nearest = self._search(queries, expansion.k, among)
+            return self._search(expansion(queries, self._rows, *nearest), k, among)
+        items = self._rows if among is None else self._rows[among]
+        k = min(k, len(items))
+        rows, distances = k_reciprocal_nearest(queries, items, k, arguments)
+        return rows if among is None else among[rows], distances
 
     def embeddings_of(self, ids: npt.ArrayLike) -> Float32Array:
         """Return the stored embeddings of items: normalized for "cosine".

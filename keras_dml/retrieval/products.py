@@ -87,7 +87,7 @@ class ExactProducts:
         nearness, copies, lengths, dtype = self._products(queries, among)
         count = nearness.shape[1] if copies is None else len(copies)
         asked = min(k + _SPARE, count)
-        found, values = _largest(nearness if copies is None else nearness[:, copies], asked)
+        found, values = largest(nearness if copies is None else nearness[:, copies], asked)
         limits = self._limits(lengths, values[:, k - 1], dtype)
         unsure = np.flatnonzero((values[:, -1] >= limits) & (asked < count))
 
@@ -247,7 +247,7 @@ def _nearness(
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def _largest(nearness: Float32Array, count: int) -> tuple[Int64Array, Float32Array]:
+def largest(nearness: Float32Array, count: int) -> tuple[Int64Array, Float32Array]:
     """Return positions and values of the `count` largest numbers of each row, largest first.
 
     Equal numbers are in the order of their positions.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,16 +11,14 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from pipelines import heic
 from pipelines.images.pillow_decode import open_image, orientation_of, rgb_pixels, turned_upright
-
-if TYPE_CHECKING:
-    from pipelines.images.transforms import EvaluationTransform, TrainTransform
+from pipelines.images.transform_settings import EvaluationSettings, TrainSettings
 
 # The bytes of an image file, or pixels, uint8 [height, width, 1 or 3]. Optionally with a box.
 PillowSource: TypeAlias = bytes | np.ndarray | tuple[bytes | np.ndarray, ArrayLike]
 _ATTEMPTS = 10
 
 
-def augment(transform: TrainTransform, source: PillowSource, seed: ArrayLike) -> np.ndarray:
+def augment(transform: TrainSettings, source: PillowSource, seed: ArrayLike) -> np.ndarray:
     """Return `transform.with_pillow(source, seed)`, see `TrainTransform`."""
     generator = np.random.default_rng(np.asarray(seed))
     image = _upright(source, transform.max_pixels)
@@ -49,7 +47,7 @@ def augment(transform: TrainTransform, source: PillowSource, seed: ArrayLike) ->
     return np.asarray(output, np.float32)
 
 
-def center(transform: EvaluationTransform, source: PillowSource) -> np.ndarray:
+def center(transform: EvaluationSettings, source: PillowSource) -> np.ndarray:
     """Return `transform.with_pillow(source)`, see `EvaluationTransform`."""
     image = _upright(source, transform.max_pixels)
     resized = _resized_size(image, transform.resize or transform.image_size)
@@ -115,7 +113,7 @@ def _central_window(resized: tuple[int, int], side: int) -> tuple[int, int, int,
 
 
 def _area_window(
-    resized: tuple[int, int], transform: TrainTransform, generator: np.random.Generator
+    resized: tuple[int, int], transform: TrainSettings, generator: np.random.Generator
 ) -> tuple[int, int, int, int]:
     height, width = resized
     low, high = (math.log(aspect) for aspect in transform.aspect)
@@ -132,7 +130,7 @@ def _area_window(
 
 
 def _jittered(
-    image: Image.Image, transform: TrainTransform, generator: np.random.Generator
+    image: Image.Image, transform: TrainSettings, generator: np.random.Generator
 ) -> Image.Image:
     *strengths, hue = transform.jitter
     factors = [generator.uniform(max(0.0, 1 - each), 1 + each) for each in strengths]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -16,6 +16,7 @@ from pipelines.images import decode
 from pipelines.images.decode import Source
 from pipelines.images.jitter import JITTER_NUMBERS, jitter_colors
 from pipelines.images.resample import resample, resample_for_training, resample_pixels
+from pipelines.images.transform_settings import EvaluationSettings, TrainSettings
 from pipelines.images.windows import (
     WINDOW_NUMBERS,
     Window,
@@ -25,9 +26,6 @@ from pipelines.images.windows import (
     resized_size,
 )
 
-if TYPE_CHECKING:
-    from pipelines.images.transforms import EvaluationTransform, TrainTransform
-
 
 def _shared(compute: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     """Make all graphs of the process share one function for each transform.
@@ -36,11 +34,11 @@ def _shared(compute: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     """
 
     @functools.lru_cache(maxsize=64)
-    def traced(transform: TrainTransform | EvaluationTransform) -> Callable[..., tf.Tensor]:
+    def traced(transform: TrainSettings | EvaluationSettings) -> Callable[..., tf.Tensor]:
         return tf.function(functools.partial(compute, transform), autograph=False)
 
     @functools.wraps(compute)
-    def call(transform: TrainTransform | EvaluationTransform, *arguments: Any) -> tf.Tensor:
+    def call(transform: TrainSettings | EvaluationSettings, *arguments: Any) -> tf.Tensor:
         if tf.executing_eagerly():
             return compute(transform, *arguments)
         return traced(transform)(*arguments)
@@ -49,7 +47,7 @@ def _shared(compute: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def draw(
-    transform: TrainTransform, size: tf.Tensor, seed: tf.Tensor
+    transform: TrainSettings, size: tf.Tensor, seed: tf.Tensor
 ) -> tuple[tf.Tensor, Window, tf.Tensor, tf.Tensor]:
     """Draw the random choices for an image of a size, without its pixels.
 
@@ -87,7 +85,7 @@ def draw(
 
 
 @_shared
-def augment(transform: TrainTransform, source: Source, seed: tf.Tensor) -> tf.Tensor:
+def augment(transform: TrainSettings, source: Source, seed: tf.Tensor) -> tf.Tensor:
     """Return `transform(source, seed)`, see `TrainTransform`."""
     image = decode.open_image(source, transform.max_pixels)
     resized, window, flip_number, jitter_numbers = draw(transform, image.size, seed)
@@ -114,7 +112,7 @@ def _whole_window(size: tf.Tensor) -> Window:
 
 
 @_shared
-def center(transform: EvaluationTransform, source: Source) -> tf.Tensor:
+def center(transform: EvaluationSettings, source: Source) -> tf.Tensor:
     """Return `transform(source)`, see `EvaluationTransform`."""
     image = decode.open_image(source, transform.max_pixels)
     resized = resized_size(image.size, transform.resize or transform.image_size)
@@ -125,7 +123,7 @@ def center(transform: EvaluationTransform, source: Source) -> tf.Tensor:
 
 @_shared
 def transform_batch(
-    transform: TrainTransform | EvaluationTransform, pixels: tf.Tensor, *seeds: tf.Tensor
+    transform: TrainSettings | EvaluationSettings, pixels: tf.Tensor, *seeds: tf.Tensor
 ) -> tf.Tensor:
     """Transform a batch of images of one size. Each image has the same bits as from a call.
 
@@ -140,7 +138,7 @@ def transform_batch(
     resized = _static_resized_size(transform, pixels)
     mirrored = None
     if seeds:
-        training = cast("TrainTransform", transform)
+        training = cast(TrainSettings, transform)
         _, (corners, extent), flip_numbers, _ = draw(training, tf.shape(pixels)[1:3], *seeds)
         mirrored = flip_numbers[:, 0] < 0.5 if training.flip else None
     else:
@@ -150,7 +148,7 @@ def transform_batch(
 
 
 def _static_resized_size(
-    transform: TrainTransform | EvaluationTransform, pixels: tf.Tensor
+    transform: TrainSettings | EvaluationSettings, pixels: tf.Tensor
 ) -> tuple[int, int]:
     with tf.init_scope():
         size = tf.constant(list(pixels.shape[1:3]))

@@ -14,16 +14,13 @@ A call needs TensorFlow (see `tensorflow_transforms`), whose area crops use a fa
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_dml._common.checks import argument_error, check_bool, check_choice, check_whole
 from keras_dml._common.extras import needing
-from pipelines.checks import plain_numbers
-from pipelines.max_pixels import MOST_PIXELS
+from pipelines.images.transform_settings import EvaluationSettings, TrainSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -31,15 +28,9 @@ if TYPE_CHECKING:
     from pipelines.images.decode import Source
     from pipelines.images.pillow_transforms import PillowSource
 
-CROPS = ("area", "fixed", "none")
-"""The crops of a training image."""
-
-CROP_SOURCES = ("original", "resized")
-"""The images from which an area crop takes its pixels."""
-
 
 @dataclasses.dataclass(frozen=True)
-class TrainTransform:
+class TrainTransform(TrainSettings):
     """Resize, color jitter, random crop, and random flip, a pure function of (source, seed).
 
     Crops:
@@ -84,36 +75,6 @@ class TrainTransform:
         ValueError: An argument is out of range, or `resize` is smaller than a fixed crop.
     """
 
-    image_size: int
-    resize: int | tuple[int, int] | None = None
-    crop: str = "area"
-    # A keyword, because the arguments after it were positional before it existed.
-    crop_from: str = dataclasses.field(default="original", kw_only=True)
-    area: tuple[float, float] = (0.16, 1.0)
-    aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    flip: bool = True
-    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    # Not in the repr, which names cached results, because it does not change images.
-    max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
-
-    def __post_init__(self) -> None:
-        check_choice("crop", self.crop, CROPS)
-        check_choice("crop_from", self.crop_from, CROP_SOURCES)
-        object.__setattr__(self, "flip", check_bool("flip", self.flip))
-        _check_sizes(self, crop_is_fixed=self.crop != "area")
-        _check_range(self, "area", at_most=1.0)
-        _check_range(self, "aspect", at_most=math.inf)
-        jitter = plain_numbers(self.jitter)
-        if jitter is None or len(jitter) != 4 or min(jitter) < 0 or jitter[3] > 0.5:
-            wanted = "four strengths from 0 (brightness, contrast, saturation, hue), hue up to 0.5"
-            raise argument_error("jitter", wanted, self.jitter)
-        object.__setattr__(self, "jitter", jitter)
-
-    @property
-    def crops_resized_image(self) -> bool:
-        """Whether the image is resized, then cropped, and the crop is resized."""
-        return self.crop == "area" and self.crop_from == "resized"
-
     def __call__(self, source: Source, seed: tf.Tensor) -> tf.Tensor:
         """Augment one image.
 
@@ -153,7 +114,7 @@ class TrainTransform:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationTransform:
+class EvaluationTransform(EvaluationSettings):
     """A deterministic resize and center crop, also part of an exported model.
 
     Examples:
@@ -170,13 +131,6 @@ class EvaluationTransform:
     Raises:
         ValueError: A size is below 1, or `resize` is smaller than `image_size`.
     """
-
-    image_size: int
-    resize: int | tuple[int, int] | None = None
-    max_pixels: int = dataclasses.field(default=MOST_PIXELS, repr=False)
-
-    def __post_init__(self) -> None:
-        _check_sizes(self, crop_is_fixed=True)
 
     def __call__(self, source: Source) -> tf.Tensor:
         """Transform one image, with a `source` as in `TrainTransform`.
@@ -206,34 +160,3 @@ def _with_pillow() -> Any:
     with needing("images", "with_pillow"):
         from pipelines.images import pillow_transforms
     return pillow_transforms
-
-
-def _check_sizes(transform: TrainTransform | EvaluationTransform, crop_is_fixed: bool) -> None:
-    """Check the sizes and convert NumPy integers to Python integers."""
-    image_size = check_whole("image_size", transform.image_size, least=1)
-    object.__setattr__(transform, "image_size", image_size)
-    max_pixels = check_whole("max_pixels", transform.max_pixels, least=1)
-    object.__setattr__(transform, "max_pixels", max_pixels)
-    resize = transform.resize
-    if resize is None:
-        return
-    pair = isinstance(resize, tuple) and len(resize) == 2
-    sides = plain_numbers(resize if pair else (resize,))
-    if sides is None or not all(isinstance(side, int) and side >= 1 for side in sides):
-        wanted = "None, the shortest side (at least 1), or a tuple (height, width)"
-        raise argument_error("resize", wanted, resize)
-    if crop_is_fixed and min(sides) < image_size:
-        wanted = f"at least image_size={image_size}, so that the crop fits"
-        raise argument_error("resize", wanted, resize)
-    object.__setattr__(transform, "resize", sides if pair else sides[0])
-
-
-def _check_range(transform: TrainTransform, name: str, at_most: float) -> None:
-    """Check a pair (lowest, highest) and convert its numbers to Python numbers."""
-    value = getattr(transform, name)
-    plain = plain_numbers(value)
-    if plain is None or len(plain) != 2 or not 0 < plain[0] <= plain[1] <= at_most:
-        limit = "" if at_most == math.inf else f" <= {at_most:g}"
-        wanted = f"(lowest, highest) with 0 < lowest <= highest{limit}"
-        raise argument_error(name, wanted, value)
-    object.__setattr__(transform, name, plain)

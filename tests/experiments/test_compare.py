@@ -12,9 +12,9 @@ from tiny_run import TINY, command_of
 
 import keras_dml
 from experiments import compare
-from experiments.evaluation.held_folder import held
 from experiments.options import child_process
-from experiments.training.run_files import Manifest
+from experiments.options.held_folder import held
+from keras_dml._files.manifest import Manifest
 
 command = command_of("compare")
 
@@ -118,7 +118,7 @@ def test_runs_that_do_not_compare_are_named(runs, tmp_path, capsys, monkeypatch)
         assert said in capsys.readouterr().err
     (mine / "test_embeddings.npz").unlink()
     assert command(mine, others[0], output) == 2
-    assert "test_embeddings.npz is not a file" in capsys.readouterr().err
+    assert "test_embeddings.npz is missing. Put it back" in capsys.readouterr().err
 
 
 def test_a_second_comparison_of_one_folder_says_so(tmp_path, capsys):

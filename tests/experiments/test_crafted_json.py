@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -10,23 +11,29 @@ import tensorflow as tf
 from photo_search import picture
 from tiny_run import command_of
 
+from experiments.evaluation.baselines import RawPixels
 from experiments.evaluation.calibration import calibration_path, read_calibration
-from experiments.evaluation.checked_json import checked_text, read_checked
+from experiments.evaluation.result import RAW_PIXELS_FILE
 from experiments.options.errors import UsageError
 from experiments.searching.gallery import FolderGallery
+from experiments.searching.index_folder import (
+    read_settings,
+    write_json_file,
+    write_settings,
+)
 from experiments.training.run_files import (
     CHECKPOINT,
     IMAGES,
     LOG,
-    MANIFEST,
     RESULT,
-    DamagedError,
-    Manifest,
     read_finished,
 )
 from experiments.training.run_folder import RunFolder
 from experiments.training.run_images import settle_images
+from keras_dml._files.checksums import sealed_json
+from keras_dml._files.manifest import MANIFEST, DamagedError, Manifest
 from keras_dml.retrieval import ExactIndex
+from pipelines import ImageTable
 
 RESULT_OF_RUN = {
     "table": "t", "rows": {"embedding, cosine": {"recall@1": 0.5}}, "scores": {"nmi": None},
@@ -86,9 +93,37 @@ def test_crafted_images_are_named(run, images):
         settle_images(run, {"test": {"images": 1, "classes": {"a": ["x.png"]}}})
 
 
+@pytest.mark.parametrize(
+    ("crafted", "place"),
+    [
+        ({"cosine": {"recall@1": "high"}}, "cosine.recall@1"),
+        ({"cosine": [[0.5]]}, "cosine"),
+        ({"classes": [[0.5]]}, "classes"),
+        ({"classes": {"recall@1": [[0.5], [1]], "map@r": [[0.5, 1, 1], [1, 1, 1]]}}, "recall@1"),
+        ({"pairs": [[1, 2], [3, 4], 0.5, 0.5]}, "pairs"),
+        ({"pairs": [0.5]}, "pairs"),
+    ],
+)
+def test_a_crafted_file_of_a_baseline_is_named(run, crafted, place):
+    images = ImageTable.from_arrays(np.zeros((6, 2), "float32"), [0, 0, 1, 1, 2, 2])
+    options = types.SimpleNamespace(raw_pixels=True)
+    data = types.SimpleNamespace(tables={"test": images}, test=images)
+    of_run = types.SimpleNamespace(folder=run, options=options, data=data)
+    of_classes = dict.fromkeys(("recall@1", "map@r"), [[1] * 3] * 2)
+    good = {"cosine": {"recall@1": 0.5}, "classes": of_classes}
+    run.write_json(RAW_PIXELS_FILE, good)
+    baseline = RawPixels()
+    baseline.before(of_run, None)
+    assert baseline.finish(of_run, None).classes
+    run.write_json(RAW_PIXELS_FILE, good | crafted)
+    path = run.file(RAW_PIXELS_FILE)
+    with pytest.raises(DamagedError, match=rf"{path} is damaged: .*{place}.* Delete it, and"):
+        RawPixels().before(of_run, None)
+
+
 def test_a_manifest_that_is_no_file_of_checksums(run):
     path = run.path / MANIFEST
-    for text in ("", "null", "[]", '{"a": 1}', "[" * 100_000):
+    for text in ("", "null", "[]", '{"a": 1}', '{"../a": "0"}', '{"/a": "0"}', "[" * 100_000):
         path.write_text(text)
         with pytest.raises(DamagedError, match=f"{path} is damaged"):
             Manifest(run.path).checksums()
@@ -112,9 +147,9 @@ def test_a_manifest_that_is_no_file_of_checksums(run):
 def test_a_crafted_calibration_is_named(change, tmp_path):
     found = {"metric": "cosine", "threshold": 0.5, "false_match_rate": 0.01, "fingerprint": "f"}
     path = calibration_path(tmp_path / "model")
-    path.write_text(checked_text(found))
+    path.write_text(sealed_json(found))
     assert read_calibration(tmp_path / "model", "f").threshold == 0.5
-    path.write_text(checked_text(found | change))
+    path.write_text(sealed_json(found | change))
     with pytest.raises(UsageError, match=f"{path} is damaged"):
         read_calibration(tmp_path / "model", "f")
 
@@ -133,7 +168,7 @@ def test_a_crafted_calibration_is_named(change, tmp_path):
 def test_crafted_settings_of_an_index_are_named(change, index, tmp_path):
     copy = shutil.copytree(index, tmp_path / "index")
     path = copy / "settings.json"
-    path.write_text(checked_text(read_checked(path) | change))
+    write_settings(copy, read_settings(copy) | change)
     with pytest.raises(UsageError, match=f"{path} is damaged: {next(iter(change))} must be"):
         FolderGallery(copy)
 
@@ -149,8 +184,19 @@ def test_crafted_settings_of_an_index_are_named(change, index, tmp_path):
 )
 def test_crafted_columns_of_an_index_are_named(columns, index, tmp_path):
     copy = shutil.copytree(index, tmp_path / "index")
-    (copy / "columns.json").write_text(checked_text(columns))
+    write_json_file(copy, "columns.json", columns)
     with pytest.raises(UsageError, match=rf"{copy / 'columns.json'} is damaged"):
+        FolderGallery(copy)
+
+
+def test_the_settings_of_version_0_2_have_their_checksum_inside(index, tmp_path):
+    copy = shutil.copytree(index, tmp_path / "index")
+    (copy / "manifest.json").unlink()
+    text = sealed_json(json.loads((copy / "settings.json").read_text()))
+    (copy / "settings.json").write_text(text)
+    assert FolderGallery(copy).paths == FolderGallery(index).paths
+    (copy / "settings.json").write_text(text.replace("exact search", "exact seach"))
+    with pytest.raises(UsageError, match="settings.json is damaged: its SHA-256 differs"):
         FolderGallery(copy)
 
 

@@ -22,7 +22,7 @@ from experiments.evaluation.scores import SCORES
 from experiments.options import parse
 from experiments.pages import report
 from experiments.pages.retrieval import Shown
-from keras_dml import metrics
+from keras_dml import metrics, retrieval
 
 LABELS = np.repeat([f"class {number}" for number in range(6)], 5)
 EMBEDDINGS = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
@@ -102,6 +102,60 @@ def test_parts_of_losses(evaluated, tmp_path, capsys):
     assert "loss_parts must be losses over embeddings" in capsys.readouterr().err
     assert command(file, "--loss_parts=no_loss") == 2
     assert "loss_parts must be one of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by_gallery", [False, True])
+def test_reranked_rows_and_their_gains(evaluated, tmp_path, capsys, by_gallery):
+    """R@1 and MAP@R in the order of each re-ranking, counted by loops."""
+    z, labels = EMBEDDINGS[::2], LABELS[::2]
+    items, item_labels, arrays = z, labels, {}
+    if by_gallery:
+        items, item_labels = EMBEDDINGS[1::2], LABELS[1::2]
+        arrays = {"gallery_embeddings": items, "gallery_labels": item_labels}
+    names = ["expand_queries", "augment_items", "k_reciprocal"]
+    words = [f"--rerank={','.join(names)}", "--rerank_k=3", "--rerank_k1=4", "--rerank_k2=2"]
+    words += ["--recall_at=1", "--noclustering"]
+    result, page = evaluated(*words, embeddings=z, labels=labels, **arrays)
+    printed = capsys.readouterr().out
+    queries = retrieval.augment_items(z, 3)
+    if by_gallery:
+        queries = retrieval.expand_queries(z, items, 3)
+    unit_queries, unit_items = (
+        each / np.linalg.norm(each, axis=1, keepdims=True) for each in (z, items)
+    )
+    nearness = {
+        "expand_queries": queries @ unit_items.T,
+        "augment_items": unit_queries @ retrieval.augment_items(items, 3).T,
+        "k_reciprocal": -retrieval.k_reciprocal_distances(
+            z, items if by_gallery else None, k1=4, k2=2
+        ),
+    }
+    for name in names:
+        recalls, precisions = [], []
+        for row, values in enumerate(nearness[name]):
+            order = np.argsort(-values, kind="stable")
+            order = order if by_gallery else order[order != row]
+            hits = (item_labels[order] == labels[row]).astype(float)
+            r = int(hits.sum())
+            recalls.append(hits[0])
+            precisions.append((hits[:r] * np.cumsum(hits[:r]) / np.arange(1, r + 1)).sum() / r)
+        scores = result["rows"][f"{name}, cosine"]
+        assert scores["recall@1"] == pytest.approx(np.mean(recalls))
+        assert scores["map@r"] == pytest.approx(np.mean(precisions), rel=1e-6)
+        assert f"{name}, cosine" in page
+        assert re.search(rf"Gain of {name}: R@1 .* MAP@R .* intervals over 6 classes", printed)
+    gallery = {key.removesuffix("_embeddings"): value for key, value in arrays.items()}
+    plain = metrics.evaluate(z, labels, [1], clustering=False, **gallery)
+    assert {name: result["scores"][name] for name in plain} == plain
+    file = f"--embeddings={tmp_path / 'mine.npz'}"
+    for flags, message in {
+        ("--rerank=k_reciprical",): "rerank must be one of .*Did you mean k_reciprocal",
+        ("--rerank_k1=4",): "rerank_k1 must be unset without --rerank=k_reciprocal",
+        ("--rerank=expand_queries", "--rerank_k=0"): "rerank_k must be .* got 0",
+        ("--rerank=k_reciprocal", "--rerank_weight=2"): "rerank_weight must be .* got 2",
+    }.items():
+        assert command(file, *flags) == 2
+        assert re.search(message, capsys.readouterr().err)
 
 
 def test_a_gallery_without_a_class_missing_pictures_and_rows_of_zeros(evaluated, tmp_path, capsys):

@@ -11,8 +11,8 @@ from official_layouts import write_groceries
 from photo_search import png
 from tiny_run import TINY, small_encoder
 
-from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options import run_command
+from experiments.searching.index_folder import read_settings, write_settings
 
 LABELS = np.repeat([f"class {number}" for number in range(6)], 5)
 EMBEDDINGS = np.random.default_rng(0).normal(size=(30, 4)).astype("float32")
@@ -194,10 +194,10 @@ def places(photos, index, tmp_path_factory):
     maps.save(root / "named.keras")
     (root / "text.jpg").write_text("no image")
     # The settings of the index, changed or cut, and the index with damaged embeddings.
-    settings = read_checked(index / "settings.json")
+    settings = read_settings(index)
     for name, changes in (("unfinished", {"built": None}), ("moved", {"saved_model": "/no/model"})):
         shutil.copytree(index, root / name)
-        (root / name / "settings.json").write_text(checked_text(settings | changes))
+        write_settings(root / name, settings | changes)
     (root / "cut").mkdir()
     (root / "cut" / "settings.json").write_text((index / "settings.json").read_text()[:40])
     shutil.copytree(index, root / "damaged")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tiny_run import command_of, run_options, small_encoder, write_run
 
-from experiments.evaluation.checked_json import checked_text, read_checked
 from experiments.options import data
 from experiments.pages.page import add_link, write_page
 from keras_dml._common.errors import ArgumentError
+from keras_dml._files.checksums import read_sealed_json, sealed_json
 from keras_dml.retrieval import ExactIndex, load_index
 
 COMMANDS = {
@@ -86,8 +86,8 @@ def test_the_command_line_can_allow_paths_outside_of_a_table(tmp_path):
 
 def test_a_file_without_permission_is_not_damaged(tmp_path, monkeypatch):
     settings, index = tmp_path / "settings.json", tmp_path / "index"
-    settings.write_text(checked_text({"a": 1}))
-    assert read_checked(settings) == {"a": 1}
+    settings.write_text(sealed_json({"a": 1}))
+    assert read_sealed_json(settings) == {"a": 1}
     ExactIndex(np.eye(3, dtype="float32")).save(index)
 
     def forbidding(opened):
@@ -101,7 +101,7 @@ def test_a_file_without_permission_is_not_damaged(tmp_path, monkeypatch):
     monkeypatch.setattr(io, "open", forbidding(io.open))
     monkeypatch.setattr(os, "open", forbidding(os.open))
     with pytest.raises(PermissionError):
-        read_checked(settings)
+        read_sealed_json(settings)
     with pytest.raises(PermissionError, match=f"'{index}/index.json'"):
         load_index(index)
 

@@ -10,8 +10,8 @@ from tiny_run import command_of
 
 from experiments import study
 from experiments.evaluation.conclusions import differences, mean_interval
-from experiments.evaluation.held_folder import held_by_equal_commands, try_lock
 from experiments.options import RunError
+from experiments.options.held_folder import held_by_equal_commands, try_lock
 from experiments.tuning import protocol  # imported before names are patched
 
 command = command_of("study")

@@ -191,6 +191,14 @@ def proxies():
     return (model,)
 
 
+def sampled_proxies():
+    """Build a head that samples the classes, half of its 12."""
+    embedding = keras.Model(*network(), name="net")
+    model = models.proxy_model(embedding, 12, sampled=0.5, seed=3)
+    model.compile(optimizers.CoupledSGD(0.1, momentum=0.9), losses.ArcFaceLoss(8.0))
+    return (model,)
+
+
 def memory(steps_per_execution=1):
     """Build a memory of two and a half batches, filled from an empty start.
 
@@ -296,6 +304,7 @@ CASES = {
     },
     "rankmi_model": rankmi,
     "proxies": proxies,
+    "sampled_proxies": sampled_proxies,
     "memory": memory,
     "chunks": chunks,
     "dropout": dropout,

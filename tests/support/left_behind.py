@@ -10,10 +10,18 @@ import pathlib
 import numpy as np
 
 _OF_THE_TIME = {"train/seconds", "seconds", "train_seconds", "table", "files", "sha256"}
-# Only the names of archives, pages, and exports, which contain dates and times; flags contain the
-# folder's name.
+# Only the names of archives, pages, exports, and their manifests, which contain dates and times;
+# flags contain the folder's name.
 _NAMES_ALONE = (".html", ".keras", ".pb", ".index", ".data-00000-of-00001", "flags.txt")
-_NAMES_ALONE += (".onnx", ".tflite", ".xml", ".bin", "export.json", "model_card.md")
+_NAMES_ALONE += (
+    ".onnx",
+    ".tflite",
+    ".xml",
+    ".bin",
+    "export.json",
+    "model_card.md",
+    "manifest.json",
+)
 _ARRAYS_OF_THE_TIME = {"records", "state_seconds"}
 
 

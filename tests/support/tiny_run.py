@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from experiments.options import RunOptions, parse, run_command
-from experiments.training.run_files import Manifest
 from experiments.training.run_folder import RunFolder
+from keras_dml._files.manifest import Manifest
 
 TINY = [
     "--dataset=folder",
@@ -101,8 +101,8 @@ def stopping_after_a_checkpoint():
     """Within the block, a run stops after its first checkpoint."""
     save = RunFolder.save_checkpoint
 
-    def save_and_stop(self, model, state, threads):
-        save(self, model, state, threads)
+    def save_and_stop(self, *given):
+        save(self, *given)
         self.close()
         raise KeyboardInterrupt
 

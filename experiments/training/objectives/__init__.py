@@ -86,7 +86,7 @@ def _check_positives(options: RunOptions) -> None:
     """Raise `UsageError` if a loss over pairs trains on batches without two images of a class."""
     over_pairs = losses.LOSSES[options.loss].kind in ("pairs", "statistics_network")
     elsewhere = options.candidates == "catalog" or options.memory or options.relation is not None
-    if options.sampler != "balanced" or elsewhere or not (over_pairs or options.also):
+    if not options.batches_by_class or elsewhere or not (over_pairs or options.also):
         return
     if options.of_samplers["images_per_class"] == 1:
         raise UsageError(

@@ -22,12 +22,12 @@ from experiments.evaluation.evaluators import (
     MeanDistance,
     RetrievalScores,
 )
-from experiments.evaluation.texts import text_transform
 from experiments.options import RunOptions
 from experiments.options import data as described
 from experiments.options.conversions import whole_numbers
 from experiments.options.errors import UsageError
-from experiments.training.objectives.tracked import TrackedLosses
+from experiments.options.texts import text_transform
+from experiments.training.objectives.tracked_losses import TrackedLosses
 from experiments.training.old_model import CompatibleScores, OldModel
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
@@ -76,6 +76,10 @@ class Objective(abc.ABC):
         """Raise `UsageError` if the dataset lacks labels or images that the training needs."""
         if self.options.relation is not None:
             described.paths_of_classes(data.train)
+
+    def check_batches(self, data: Split, sampler: Sampler) -> None:
+        """Raise `UsageError` if the training cannot use the batches of a sampler."""
+        return None
 
     def batches(
         self, data: Split, sampler: Sampler, batches_of: Callable[..., tf.data.Dataset]

@@ -9,6 +9,8 @@ from experiments.evaluation.evaluators import ClassifierAccuracy, Evaluator
 from experiments.options.loss_flags import PROXIES, naming_flags
 from experiments.training.objectives.base import Objective
 from keras_dml import layers, models, optimizers
+from pipelines import Split
+from pipelines.samplers import Sampler
 
 # Arguments of a loss's head that differ from the defaults of `ProxyHead`, as in its paper.
 HEADS: dict[str, dict[str, Any]] = {
@@ -20,6 +22,13 @@ HEADS: dict[str, dict[str, Any]] = {
 class OverProxies(Objective):
     """Training with a loss over cosines to proxies. Levels are concatenated."""
 
+    def check_batches(self, data: Split, sampler: Sampler) -> None:
+        """Raise an error if a sample of the classes has no room for the classes of a batch."""
+        sampled = self.options.proxies.get("sampled", 1.0)
+        with naming_flags({"sampled": f"{PROXIES}sampled"}):
+            head = layers.ProxyHead(data.train.num_classes, sampled=sampled)
+            head.check_room(data.train.labels[sampler(0)])
+
     def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the embedding with the head of the loss, changed by the options."""
         options = self.options
@@ -29,9 +38,12 @@ class OverProxies(Objective):
                 given["proxies_regularizer"] = layers.CenterRegularizer(
                     given.get("centers", 1), options.proxies_merging
                 )
-            cosines = models.proxy_model(embedding, num_classes, **given)
-        fitted = models.DistributedModel(embedding.input, cosines.output, name="training")
-        return self.in_chunks(fitted)
+            cosines = models.proxy_model(
+                embedding, num_classes, name="training", seed=options.seed, **given
+            )
+        if not isinstance(cosines, models.DistributedModel):  # without a sample of the classes
+            cosines = models.DistributedModel(embedding.input, cosines.output, name="training")
+        return self.in_chunks(cosines)
 
     def rate_factors(self, model: keras.Model) -> Mapping[str, float]:
         """Return the factor of the proxies."""

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import resource
 import shutil
@@ -14,11 +15,11 @@ import pytest
 import tensorflow as tf
 from photo_search import write_photos
 
+from experiments.evaluation import saved_model
 from experiments.evaluation.embed import IdentifiedEmbedder, embed_table
 from experiments.evaluation.embedding_file import EmbeddingFile, UnreadableError, read_npz
-from experiments.evaluation.held_folder import held, held_beside, try_lock
-from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import RunError, UsageError
+from experiments.options.held_folder import held, held_beside, try_lock
 from pipelines import ImageTable
 
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
@@ -56,13 +57,31 @@ def test_rows_are_reused_if_the_key_is_the_same(tmp_path):
     assert computed == list(range(10)) and isinstance(array, np.memmap)
     np.testing.assert_array_equal(array, ROWS)
     assert fill(path)[0] == []
-    assert names(tmp_path) == ["e.npy", "e.npy.json"]
+    assert names(tmp_path) == ["e.npy", "e.npy.json", "manifest.json"]
     for other in ({"key": "b"}, {"rows": ROWS[:7]}, {}):
         computed, array = fill(path, **other)
         np.testing.assert_array_equal(array, other.get("rows", ROWS))
         assert len(computed) == len(array)
     path.write_bytes(path.read_bytes()[:-1] + b"x")  # a damaged file
     assert len(fill(path)[0]) == 10
+
+
+def test_a_damaged_manifest_is_named_before_any_row_is_computed(tmp_path):
+    (tmp_path / "manifest.json").write_text("of another program")
+    with pytest.raises(ValueError, match="manifest.json is damaged.*Put it back, or delete"):
+        fill(tmp_path / "e.npy")
+
+
+def test_a_file_of_version_0_2_resumes(tmp_path):
+    """Its state has a CRC-32, and it is in no manifest."""
+    path = tmp_path / "e.npy"
+    fill(path)
+    (tmp_path / "manifest.json").unlink()
+    for done, computed in ((10, []), (6, [6, 7, 8, 9])):
+        state = {"key": "a", "rows": 10, "dtype": "float32", "dimensions": 3, "done": done}
+        (tmp_path / "e.npy.json").write_text(json.dumps(state | {"crc32": 1}))
+        assert fill(path)[0] == computed
+    np.testing.assert_array_equal(np.load(path), ROWS)
 
 
 def test_an_error_loses_no_written_row(tmp_path):
@@ -131,16 +150,19 @@ def test_deleted_images_stop_the_command_and_are_not_reported_as_bad(keep_folder
 
 
 @pytest.mark.parametrize("error", [tf.errors.InvalidArgumentError, tf.errors.CancelledError])
-def test_other_images_are_embedded_despite_a_bad_image(error):
+def test_other_images_are_embedded_despite_a_bad_image(error, monkeypatch):
     """Under load, TensorFlow may raise an error that does not name the bad image."""
 
-    def signature(images):
-        if b"bad" in images.numpy():
-            raise error(None, None, "Function was cancelled before it was started")
-        return {"embeddings": tf.ones([len(images), 2])}
+    class Loaded:
+        dimensions, takes_text = 2, False
 
-    embedder = ImageEmbedder.__new__(ImageEmbedder)
-    embedder._function, embedder._input, embedder.dimensions = signature, "images", 2
+        def __call__(self, images):
+            if b"bad" in images:
+                raise error(None, None, "Function was cancelled before it was started")
+            return np.ones([len(images), 2], "float32")
+
+    monkeypatch.setattr(saved_model, "load_saved_model", lambda path: Loaded())
+    embedder = saved_model.ImageEmbedder("served")
     embeddings, bad = embedder([b"1", b"2", b"bad", b"4", b"5"])
     np.testing.assert_array_equal(embeddings[:, 0], [1, 1, 0, 1, 1])
     assert bad == {2: "not a JPEG, PNG, WebP, BMP or GIF image"}

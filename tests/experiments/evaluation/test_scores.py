@@ -17,7 +17,7 @@ from experiments.evaluation.measurement import Estimate, Measurement, log_row
 from experiments.evaluation.result import Result, measurements_of, scores_json
 from experiments.evaluation.scores import ROWS, Score, ScoredSet
 from experiments.training.run_folder import RunFolder
-from experiments.training.tracking import TRACKERS, tracked
+from experiments.training.trackers import TRACKERS, sending_scores
 from keras_dml import metrics
 from pipelines import ImageTable, Split
 
@@ -156,7 +156,7 @@ def test_a_new_score_of_a_catalog_is_everywhere(reach, tmp_path, capsys, monkeyp
     monkeypatch.setitem(TRACKERS, "mine", lambda *given: tracker)
     folder = RunFolder(tmp_path / "run", "--seed=0\n").open()
     log = [{"epoch": epoch, "step": epoch, **row} for epoch in (1, 2)]
-    with tracked("mine:", folder):
+    with sending_scores("mine:", folder):
         folder.write_history(log)
     assert got[0].scores["catalog/reach@2/cosine"] == 0.5
 

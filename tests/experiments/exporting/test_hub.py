@@ -66,7 +66,7 @@ def test_model_card_threshold_and_index_are_published(run, api, tmp_path):
     files = {path.relative_to(published).as_posix() for path in published.rglob("*.*")}
     assert files == {
         "README.md", "model.keras", "export.json", "threshold.json", "index/index.json",
-        "index/embeddings.npy",
+        "index/embeddings.npy", "index/manifest.json",
         "saved_model/saved_model.pb",
     }  # fmt: skip
     images = np.ones([2, 16, 16, 3], "float32")
@@ -94,7 +94,7 @@ def test_an_upload_has_no_files_that_links_name(run, api, tmp_path):
     repository, index = hub.check_target("hf:me/glyphs", folder.parent)
     hub.publish(run, options_of(), exported, repository, index)
     assert {path.name for path in (api.repository / "index").iterdir()} == {
-        "index.json", "embeddings.npy",
+        "index.json", "embeddings.npy", "manifest.json",
     }  # fmt: skip
     # A link under the name of a file of the index, and a link to a whole index.
     rows = folder / "embeddings.npy"

@@ -87,25 +87,13 @@ def test_invalid_command_lines(words, message, tmp_path, monkeypatch):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Needy(Options):
     command = "needy"
-    output_dir: pathlib.Path = option(
-        None, "Some", "Output folder.", required=True, former="output"
-    )
+    output_dir: pathlib.Path = option(None, "Some", "Output folder.", required=True)
 
 
 def test_a_required_option(tmp_path):
     with pytest.raises(UsageError, match="output_dir must be set.*--output_dir="):
         parse(Needy, ["needy"])
     assert parse(Needy, ["needy", f"--output_dir={tmp_path}"]).output_dir == tmp_path
-
-
-def test_a_former_name_works_and_warns(tmp_path, caplog):
-    given = parse(Needy, ["needy", f"--output={tmp_path}"])
-    assert given.output_dir == tmp_path and given.given == {"output_dir"}
-    assert caplog.messages == [
-        "--output is now --output_dir. The next version does not take --output"
-    ]
-    (tmp_path / "old.flags").write_text(f"--output={tmp_path}\n")
-    assert parse(Needy, ["needy", f"--flagfile={tmp_path / 'old.flags'}"]).output_dir == tmp_path
 
 
 def test_a_flag_of_a_recipe_can_be_unset(tmp_path):

@@ -101,5 +101,6 @@ def test_an_argument_of_the_recipe_is_dropped_with_its_choice(tmp_path):
     flagfile = f"--flagfile={recipe}"
     assert options(flagfile).sampler_arguments == {"images_per_class": 8}
     assert options(flagfile, "--sampler=random").sampler_arguments == {}
-    with pytest.raises(UsageError, match="sampler must be balanced with --images_per_class"):
+    message = "sampler must be balanced or hard_classes with --images_per_class"
+    with pytest.raises(UsageError, match=message):
         _ = options(flagfile, "--sampler=random", "--images_per_class=4").sampler_arguments

@@ -41,7 +41,7 @@ def test_batches_have_the_old_embeddings_of_their_images(photos, finished, tmp_p
     context = tf.distribute.InputContext()
     augmentation = described.training_transform(options)
     batches = training_batches(data.train, sampler, augmentation, start_step=2, num_steps=2)
-    found = old.beside(batches, data.train, sampler, 2, context)
+    found = old.beside(batches, data.train, sampler, 2, None, context)
     for step, (_, (labels, rows)) in enumerate(found, start=2):
         np.testing.assert_array_equal(labels, data.train.labels[sampler(step)])
         np.testing.assert_array_equal(rows, embedded[sampler(step)])
@@ -92,7 +92,7 @@ def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp
         (["--compatible_with=nowhere"], "compatible_with must be the folder of a finished run"),
         (["--embedding_size=4"], "embedding_size=8"),
         (["--loss=ce"], "compatible_with"),
-        (["--loss=smooth_ap"], "compatible_with"),
+        (["--loss=lifted_structure"], "compatible_with"),
         (["--memory_size=20"], "memory_size must be unset"),
         (["--matryoshka=4,12"], "matryoshka"),
         (["--compatible_weight=-1"], "compatible_weight"),

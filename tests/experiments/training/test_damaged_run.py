@@ -19,13 +19,12 @@ from experiments.training.run_files import (
     CHECKPOINT,
     FLAGS_FILE,
     LOG,
-    MANIFEST,
     RESULT,
-    Manifest,
     kept_model,
     read_finished,
 )
 from experiments.training.run_folder import RunFolder, State
+from keras_dml._files.manifest import MANIFEST, Manifest
 
 FLAGS = "--seed=0\n--epochs=3\n"
 ALONE = types.SimpleNamespace(first=True, from_first=lambda array: array)
@@ -111,7 +110,7 @@ def test_a_damaged_file_is_named_or_changes_nothing(name, damage, two_epochs, tm
     if repeated:
         assert ended(run)[:3] == two_epochs[1][:3]
         return
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(ValueError) as refused:
         ended(run)
     assert str(run) in str(refused.value) and "\n" not in str(refused.value)
     after = {path.name: path.read_bytes() for path in run.iterdir()}
@@ -136,7 +135,7 @@ def test_random_damage(count, two_epochs, tmp_path, capsys):
         try:
             assert ended(run) == two_epochs[1]
             tally.add("with the same end")
-        except UsageError as error:
+        except ValueError as error:
             assert str(run) in str(error) and "\n" not in str(error), f"seed {seed}, {how}"
             tally.add("named in one line")
         except Exception as error:
@@ -173,15 +172,15 @@ def test_changed_files_of_a_finished_run_are_named(tmp_path):
     result, log = read_finished(path)
     assert result["table"] == "t" and len(log) == 3 and kept_model(path) == path / BEST
     flip(path / LOG)
-    with pytest.raises(UsageError, match=f"metrics.jsonl is damaged.*or delete {path} and repeat"):
+    with pytest.raises(ValueError, match=f"metrics.jsonl is damaged.*or delete {path} and repeat"):
         read_finished(path)
     (path / BEST).write_text("another model")
-    with pytest.raises(UsageError, match="best.keras is damaged.*--model="):
+    with pytest.raises(ValueError, match="best.keras is damaged.*--model="):
         kept_model(path)
     flip(path / RESULT)
     assert RunFolder(path, FLAGS).result is None
     shutil.copytree(path, tmp_path / "earlier", ignore=shutil.ignore_patterns(MANIFEST))
-    with pytest.raises(UsageError, match="metrics.jsonl has no checksum.*an earlier version"):
+    with pytest.raises(ValueError, match="metrics.jsonl has no checksum.*an earlier version"):
         Manifest(tmp_path / "earlier").check(LOG)
     (path / CHECKPOINT).unlink()
     with pytest.raises(UsageError, match="there is no checkpoint: delete the result"):

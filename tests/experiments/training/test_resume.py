@@ -34,6 +34,8 @@ LOSSES = {
     "alternating": ["--loss=ce", "--label_smoothing=0", "--objective=alternating"],
     # The memory starts in step 3 of 12 and overwrites its oldest rows from step 5.
     "supcon": ["--loss=supcon", "--memory_size=20", "--memory_start_step=2"],
+    # The checkpoint contains the nearest classes.
+    "hard_classes": ["--loss=supcon", "--sampler=hard_classes", "--hardness=1"],
 }
 
 # With a tiny transformer as the backbone.
@@ -95,7 +97,7 @@ def test_a_killed_run_resumes_identically_and_tensorflow_reads_it(backend, loss,
 
 
 @pytest.mark.slow
-@tiers.parametrize("loss", LOSSES, ["rankmi"], pytest.mark.thorough)
+@tiers.parametrize("loss", LOSSES, ["rankmi", "hard_classes"], pytest.mark.thorough)
 def test_a_stopped_run_resumes_identically(loss, photos, tmp_path, monkeypatch):
     if loss in FINE_TUNED:
         monkeypatch.setattr(models, "build_backbone", lambda *_: tiny_transformer(seed=3))

@@ -12,7 +12,16 @@ import pytest
 import tensorflow as tf
 import tiers
 from local_workers import free_ports, tf_config
-from tiny_run import TINY_GLYPHS, assert_same_runs, command, final_weights, history, kill_when
+from tiny_run import (
+    TINY_GLYPHS,
+    assert_same_runs,
+    command,
+    final_weights,
+    finish,
+    history,
+    kill_when,
+)
+from tiny_run import start as start_run
 
 from experiments.options import RunOptions, UsageError, parse
 from experiments.training.cluster import Cluster, naming_missing_workers, read_cluster
@@ -51,6 +60,23 @@ def test_two_workers_give_the_result_of_one_process(whole, tmp_path):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
     kept = [{path.name for path in folder.iterdir()} for folder in (whole, alone)]
     assert kept[0] == kept[1]
+
+
+@tiers.thorough
+def test_workers_and_devices_train_on_the_same_hard_classes(tmp_path):
+    more = ["--sampler=hard_classes", "--images_per_class=2", "--hardness=1"]
+    several, alone, mirrored = (tmp_path / name for name in ("several", "alone", "mirrored"))
+    local_workers.finish(start(several, *more))
+    assert command(*TINY, *more, f"--output_dir={alone}") == 0
+    devices_of = ["--strategy=mirrored", "--logical_devices=2", f"--output_dir={mirrored}"]
+    finish(start_run("experiments.run", *TINY, *more, *devices_of))
+    tables = [np.load(each / "checkpoint.npz") for each in (alone, several, mirrored)]
+    assert tables[0]["sampler_first_steps"].tolist() == [0, 3, 6, 9]
+    for each in tables[1:]:
+        np.testing.assert_array_equal(each["sampler_neighbors"], tables[0]["sampler_neighbors"])
+    for folder in (several, mirrored):
+        for ours, theirs in zip(history(folder), history(alone)):
+            assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
 
 
 @tiers.thorough

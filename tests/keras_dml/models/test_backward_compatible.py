@@ -240,7 +240,7 @@ def test_models_of_two_sets_and_memories_are_refused():
     "loss, proxies",
     [
         (losses.NormSoftmaxLoss(), False),
-        (losses.SmoothAPLoss(), False),
+        (losses.LiftedStructureLoss(), False),
         (losses.MarginLoss(boundaries=1), False),
         (losses.SupConLoss(), True),
         ("mse", False),

@@ -184,6 +184,13 @@ def test_without_a_network_the_message_names_the_download(monkeypatch):
         models.build_backbone("hub:dinov2_base", 224)
 
 
+CRAFTED_SCALINGS = [
+    {"image_mean": [0.5]}, {"image_mean": None}, {"image_mean": [0.5, 0.5, float("nan")]},
+    {"image_std": [0.5, 0, 0.5]}, {"image_std": "x"}, {"rescale_factor": 10**400},
+    {"rescale_factor": float("inf")}, {"rescale_factor": "x"}, {"do_rescale": 5},
+]  # fmt: skip
+
+
 def test_a_hugging_face_folder(tmp_path):
     """A tiny ViT in the layout of Hugging Face. KerasHub reads the weights, and we the scaling."""
     config = {
@@ -198,6 +205,13 @@ def test_a_hugging_face_folder(tmp_path):
         "do_resize": True, "do_rescale": True, "do_normalize": True, "resample": 2,
         "size": {"height": 24, "width": 24},
     }))  # fmt: skip
+    path = tmp_path / "preprocessor_config.json"
+    text = path.read_text()
+    for crafted in CRAFTED_SCALINGS:
+        path.write_text(json.dumps({**json.loads(text), **crafted}))
+        with pytest.raises(ValueError, match=f"{path} (is damaged|must have)"):
+            models.build_backbone(f"hub:{tmp_path}", 32, weights="none")
+    path.write_text(text)
     backbone = models.build_backbone(f"hub:{tmp_path}", 32, weights="none")
     scaling = backbone.get_layer("input_scaling")
     np.testing.assert_allclose(scaling(np.full((1, 2, 2, 3), 255.0)), 1.0, atol=1e-5)

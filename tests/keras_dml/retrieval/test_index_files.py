@@ -1,5 +1,6 @@
 """Ids, added items, and indexes on disk."""
 
+import hashlib
 import json
 import logging
 import os
@@ -75,6 +76,7 @@ def test_saving_replaces_an_index_and_nothing_else(tmp_path, monkeypatch):
     assert sorted(path.name for path in (tmp_path / "index").iterdir()) == [
         "embeddings.npy",
         "index.json",
+        "manifest.json",
     ]
     monkeypatch.setattr(np, "save", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
@@ -95,13 +97,15 @@ def test_folders_without_an_index(tmp_path):
         load_index(tmp_path)
     folder = tmp_path / "index"
     for name, change, message in (
-        ("embeddings.npy", lambda data: data[:-4], "embeddings.npy has changed since"),
+        ("embeddings.npy", lambda data: data[:-4], "embeddings.npy is damaged"),
         ("ids.npy", None, "ids.npy is missing"),
         ("index.json", lambda data: data[:9], "it is not JSON"),
         ("index.json", lambda _: b"[" * 100_000, "it is not JSON"),
         ("index.json", lambda _: b"[]", "must be an object"),
-        ("index.json", lambda data: data.replace(b"cosine", b"l2"), "index.json has changed since"),
-        ("index.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "99.*newer"),
+        ("index.json", lambda data: data.replace(b"cosine", b"l2"), "index.json is damaged"),
+        ("index.json", lambda data: data.replace(b'"format": 3', b'"format": 99'), "99.*newer"),
+        ("manifest.json", None, "index.json has no checksum in manifest.json, which is missing"),
+        ("manifest.json", lambda data: data[:-9], "manifest.json is damaged"),
     ):
         ExactIndex(np.eye(3), ids=["first", "second", "third"]).save(folder)
         data = (folder / name).read_bytes()
@@ -112,6 +116,35 @@ def test_folders_without_an_index(tmp_path):
         with pytest.raises(ValueError, match=f"path must be an .*index'.*{message}"):
             load_index(folder)
         (folder / "index.json").write_bytes(b"{}")  # so that the next save replaces it
+
+
+def in_an_earlier_format(folder):
+    """Rewrite a saved index as version 0.2 wrote it: with the checksums in `index.json`."""
+    (folder / "manifest.json").unlink()
+    file = folder / "index.json"
+    description = json.loads(file.read_text()) | {"format": 1}
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+    sums = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path != file
+    }
+    file.write_text(json.dumps({**description, "sha256": {**sums, "index.json": digest}}))
+
+
+def test_an_index_of_an_earlier_format_is_checked_and_loads(tmp_path):
+    folder, index = tmp_path / "index", ExactIndex(ROWS, ids=names())
+    index.save(folder)
+    in_an_earlier_format(folder)
+    assert_same(load_index(folder), index, ROWS)
+    for name in ("embeddings.npy", "ids.npy", "index.json"):
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data.replace(b"cosine", b"l2") if b"co" in data else data[:-1])
+        with pytest.raises(ValueError, match=f"path must be an undamaged index.*{name} has ch"):
+            load_index(folder)
+        (folder / name).write_bytes(data)
+    load_index(folder).save(folder)
+    assert (folder / "manifest.json").is_file()
 
 
 @needs_scann
@@ -128,7 +161,11 @@ def test_a_flipped_bit_in_any_file_is_found_before_scann_reads_it(tmp_path):
         flipped = bytearray(data)
         flipped[len(data) // 2] ^= 1
         path.write_bytes(flipped)
-        with pytest.raises(ValueError, match=f"{path.name} has changed since it was written"):
+        # A flipped bit of the manifest changes the name or the checksum of another file.
+        named = (
+            "is (damaged|missing)" if path.name == "manifest.json" else f"{path.name} is damaged"
+        )
+        with pytest.raises(ValueError, match=f"path must be an undamaged index.*{named}"):
             load_index(tmp_path / "index")
         path.write_bytes(data)
     assert_same(load_index(tmp_path / "index"), ExactIndex(rows), rows[:3], 1)

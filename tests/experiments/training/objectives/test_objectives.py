@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import pipelines
 from experiments.evaluation.evaluators import ClassifierAccuracy, ClassMeanAccuracy
 from experiments.training.objectives.proxies import HEADS
 from experiments.training.optimizer import backbone_optimizer
@@ -95,6 +96,23 @@ def test_the_head_follows_the_definition_of_the_loss_by_default(tiny):
     assert (head.centers, head.pooling, head.temperature) == (2, "soft", 0.5)
     assert head.proxies_regularizer.get_config() == {"centers": 2, "weight": 0.3}
     assert tiny("--loss=subcenter_arcface").model.get_layer("proxy_head").centers == 3
+
+
+@pytest.mark.slow
+def test_a_head_can_sample_classes(tiny, objective):
+    run = tiny("--loss=arcface", "--proxies_sampled=0.9", "--seed=7")
+    head = run.model.get_layer("proxy_head")
+    assert (head.sampled, head.seed, head.sample_size) == (0.9, 7, 4)
+    history = run.fit(2)
+    assert np.isfinite([history["loss"], history["tightness"], history["contrastive"]]).all()
+    assert run.model.predict(run.images, verbose=0).shape == (8, 4)
+    table = pipelines.ImageTable.from_arrays(run.images.astype("uint8"), run.class_ids)
+    data = pipelines.Split(table, table)
+    run.objective.check_batches(data, lambda step: np.arange(8))
+    too_few = objective("--loss=arcface", "--proxies_sampled=0.5")
+    too_few.check_batches(data, lambda step: np.arange(4))
+    with pytest.raises(ValueError, match="proxies_sampled must be at least 1, .* got 0.5"):
+        too_few.check_batches(data, lambda step: np.arange(8))
 
 
 def test_proxies_can_have_a_separate_learning_rate(tiny):

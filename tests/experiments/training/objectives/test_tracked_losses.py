@@ -9,7 +9,7 @@ from tiny_run import assert_same_weights, finished_run, history
 
 from experiments.evaluation.figures import Curves, accuracy_difference, tracked_figures
 from experiments.evaluation.measurement import log_row
-from experiments.training.objectives.tracked import TrackedLosses, proposition_1
+from experiments.training.objectives.tracked_losses import TrackedLosses, proposition_1
 from keras_dml import losses
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from experiments.options import Options, RunOptions, UsageError, option, refuse_unused
+from experiments.options.registry_flags import arguments, import_attribute, words
 from experiments.options.run_options import (
     BackboneOptions,
     EvaluationOptions,
     ImageSizeOptions,
     RelationOptions,
+    flags_of_registry,
 )
 
 __all__ = ["SOURCES", "EvaluateOptions"]
 
 _WHAT, _HOW = "Evaluated model or file, one of", "How"
+RERANKINGS = "keras_dml.retrieval.RERANKINGS"
 SOURCES = ("run", "model", "saved_model", "embeddings")
 # Flags that have an effect on a file of embeddings.
 _OF_A_FILE = {
@@ -28,6 +34,7 @@ _OF_A_FILE = {
     "loss_parts",
     "neighbors",
     "output_dir",
+    "rerank",
 } | {field.name for field in dataclasses.fields(Options)}
 _OF_A_BACKBONE = [name for name in BackboneOptions.__annotations__ if name != "backbone"]
 
@@ -55,6 +62,9 @@ class EvaluateOptions(EvaluationOptions, BackboneOptions, RelationOptions):
         clustering: Compute NMI and AMI, which need k-means.
         loss_parts: Losses over embeddings whose tightness and contrastive part to print, such as
             center,contrastive,snca,multi_similarity,pce,spce.
+        rerank: Re-rankings whose scores to print too, with the differences and their intervals over
+            the classes.
+        of_rerankings: Arguments of all re-rankings, with their defaults.
         output_dir: Folder of the results. Default: NAME-evaluation next to the file or model, or
             evaluation in the folder of a run.
     """
@@ -83,6 +93,8 @@ default of --dataset is a folder of class folders. The same command resumes afte
     split: str = option("test", group=_HOW, choices=("test", "train", "all"))
     clustering: bool = option(True, group=_HOW)
     loss_parts: tuple[str, ...] = option((), group=_HOW)
+    rerank: tuple[str, ...] = option((), group=_HOW, choices=words(RERANKINGS))
+    of_rerankings: Mapping[str, Any] = flags_of_registry(RERANKINGS, _HOW, "rerank_", optional=True)
     output_dir: str | None = option(None, group=_HOW)
 
     @classmethod
@@ -121,11 +133,38 @@ default of --dataset is a folder of class folders. The same command resumes afte
         source = pathlib.Path(os.path.abspath(self.source))  # so that "." has a name
         return source.with_name(f"{source.name if source.is_dir() else source.stem}-{name}")
 
+    @property
+    def rerankings(self) -> dict[str, Callable[..., Any]]:
+        """The functions of `--rerank` with the arguments that are set, by name.
+
+        Raises:
+            UsageError: None of them takes an argument.
+        """
+        functions = import_attribute(RERANKINGS)
+        taken = {name: arguments(functions[name]) for name in self.rerank}
+        for argument, value in self.of_rerankings.items():
+            if not any(argument in each for each in taken.values()):
+                owners = [name for name in functions if argument in arguments(functions[name])]
+                raise UsageError(
+                    f"rerank_{argument} must be unset without --rerank={' or '.join(owners)}, but "
+                    f"got {value}."
+                )
+        return {
+            name: functools.partial(
+                functions[name],
+                **{key: value for key, value in self.of_rerankings.items() if key in each},
+            )
+            for name, each in taken.items()
+        }
+
     def check_effect(self) -> None:
         """Raise `UsageError` for flags on the command line without effect on the model or file."""
         kind = self.kind
         if kind == "embeddings":
-            refuse_unused(self, sorted(self.on_command_line - _OF_A_FILE), "--embeddings")
+            functions = import_attribute(RERANKINGS).values()
+            of_rerankings = {f"rerank_{name}" for each in functions for name in arguments(each)}
+            unused = self.on_command_line - _OF_A_FILE - of_rerankings
+            refuse_unused(self, sorted(unused), "--embeddings")
         elif kind != "backbone":
             sizes = ImageSizeOptions.__annotations__ if kind == "saved_model" else ()
             refuse_unused(self, [*_OF_A_BACKBONE, *sizes], f"--{kind}")

@@ -13,7 +13,7 @@ import tiny_run
 
 from experiments.options.errors import UsageError
 from experiments.training.run_folder import RunFolder
-from experiments.training.tracking import tracked
+from experiments.training.trackers import sending_scores
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.extras import MissingExtraError
 
@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 def evaluate(folder, log_to, *, fails=False, seconds=20.0):
     """Write the rows of two evaluations, as a run does."""
-    with tracked(log_to, folder, seconds):
+    with sending_scores(log_to, folder, seconds):
         for number in range(len(ROWS)):
             folder.write_history(ROWS[: number + 1])
         if fails:
@@ -90,7 +90,7 @@ def test_mlflow_gets_flags_and_scores(folder, client):
 
 def test_scores_that_a_tracker_refuses_are_sent_again(folder, client, caplog):
     client.log_batch.side_effect = [None, ConnectionError("unreachable"), None]
-    with tracked("mlflow:x", folder):
+    with sending_scores("mlflow:x", folder):
         folder.write_history(ROWS[:1])
         while client.log_batch.call_count < 2:
             time.sleep(0.001)
@@ -131,7 +131,7 @@ def test_a_silent_tracker_does_not_delay_the_training(folder, client, caplog):
         None if params else answers.wait(60)
     )
     began = time.monotonic()
-    with tracked("mlflow:x", folder, 0.3):
+    with sending_scores("mlflow:x", folder, 0.3):
         for number in range(1, 2001):
             folder.watch({"step": number, "test/R@1": 0.5})
         assert time.monotonic() - began < 10

@@ -153,7 +153,7 @@ class _Sender:
         seconds: The longest wait for the tracker, to open the run and to finish it.
 
     Raises:
-        UsageError, MissingExtraError: As `tracked`.
+        UsageError, MissingExtraError: As `sending_scores`.
     """
 
     def __init__(self, log_to: str, folder: RunFolder, seconds: float) -> None:
@@ -238,7 +238,9 @@ class _Sender:
 
 
 @contextlib.contextmanager
-def tracked(log_to: str | None, folder: RunFolder, seconds: float = _SECONDS) -> Iterator[None]:
+def sending_scores(
+    log_to: str | None, folder: RunFolder, seconds: float = _SECONDS
+) -> Iterator[None]:
     """Send the scores of each evaluation in the block to a tracker.
 
     The block never waits for the tracker. Evaluations that are not sent at the end cause one
