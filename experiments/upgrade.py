@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from experiments import typed
 from experiments.options import UsageError, parse, run_command
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from experiments.searching.gallery import FolderGallery
     from experiments.searching.images import ImageFolder
     from experiments.searching.upgrade_folder import NewModel
+    from keras_dml.upgrade import Kind
 
 
 def main(argv: list[str]) -> None:
@@ -105,12 +106,13 @@ def _measure_and_write(
     if options.to == AGAIN:
         print(upgrade_folder.write_again(folder, upgraded, model, images))
         return
+    kind = cast("Kind", options.kind)
     sample = embedded_sample(folder, gallery, model, images, options.sample, options.seed)
     seconds = seconds_per_image(sample, model, images)
-    ways = measured(sample, len(gallery.paths), options.kind, options.seed, seconds)
+    ways = measured(sample, len(gallery.paths), kind, options.seed, seconds)
     print(summary(ways, sample, recommended(ways)))
     if options.to:
-        to_new, to_old = sample.maps(options.kind, options.seed, every_row=True)
+        to_new, to_old = sample.maps(kind, options.seed, every_row=True)
         if options.to == MAP:
             print(upgrade_folder.write_mapped(gallery, folder, upgraded, model, to_new))
         if options.to == QUERIES:

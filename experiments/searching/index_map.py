@@ -98,7 +98,7 @@ class IndexMap:
         if self.of_queries is not None:
             with manifest.replacing(QUERY_MAP) as path:
                 self.of_queries.save(path)
-        else:
+        elif self.mapped is not None:
             with manifest.replacing(MAPPED) as path:
                 np.save(path, self.mapped)
         return {name: getattr(self, name) for name in MAP_FORM}

@@ -161,7 +161,7 @@ def write_stage(
 ) -> str:
     """Embed a share of the images in an index with mapped rows again. Replace the folder.
 
-    The share has every `stage.count`-th batch of the images in their folder. So the embeddings
+    The share has every `stage.shares`-th batch of the images in their folder. So the embeddings
     equal the embeddings of `keras-dml index` bit for bit. Images of the share that are missing in
     the index are added. Images that are deleted, or are in the share and cannot be embedded, are
     removed.
@@ -192,7 +192,7 @@ def write_stage(
         )
     settings = read_settings(folder)
     files = images.files()
-    starts = range(0, len(files), model.batch_size)[stage.number - 1 :: stage.count]
+    starts = range(0, len(files), model.batch_size)[stage.number - 1 :: stage.shares]
     share = [file for start in starts for file in files[start : start + model.batch_size]]
     known = read_rows(folder)
     rows, bad = model.embed(known, work_folder(folder, model, "stage"), images, share)
@@ -215,7 +215,7 @@ def write_stage(
     after = dataclasses.replace(found, mapped=is_mapped, bad=bad) if kept else None
     others = _other_names(folder)
     _write(folder, folder, settings, index, others, after, new, images.left_out | bad)
-    done = f"share {stage.number} of {stage.count}: {len(paths) - len(kept):,} of {len(paths):,}"
+    done = f"share {stage.number} of {stage.shares}: {len(paths) - len(kept):,} of {len(paths):,}"
     return f"{done} images are embedded by {model.path}"
 
 

@@ -17,7 +17,7 @@ from experiments.searching.gallery import FolderGallery
 from experiments.searching.images import ImageFolder, embed_batch
 from experiments.searching.upgrade_folder import NewModel, work_folder
 from experiments.searching.upgrade_options import AGAIN, MAP, QUERIES
-from keras_dml.upgrade import CrossScore, EmbeddingMap, cross_scores, fit_map
+from keras_dml.upgrade import CrossScore, EmbeddingMap, Kind, cross_scores, fit_map
 
 KEEP = "keep"
 _TITLES = {
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
     labels: np.ndarray | None
     fitted: np.ndarray
 
-    def maps(self, kind: str, seed: int, *, every_row: bool) -> tuple[EmbeddingMap, EmbeddingMap]:
+    def maps(self, kind: Kind, seed: int, *, every_row: bool) -> tuple[EmbeddingMap, EmbeddingMap]:
         """Fit the map from old to new and the map from new to old.
 
         Args:
@@ -71,7 +71,7 @@ class Sample(NamedTuple):
             return fit_map(old, new, kind, seed, classes), fit_map(new, old, kind, seed, classes)
 
 
-def drawn(class_names: Sequence[str], count: int, seed: int) -> np.ndarray:
+def drawn(class_names: Sequence[str] | np.ndarray, count: int, seed: int) -> np.ndarray:
     """Draw images from an index, whole classes if they are small.
 
     The classes come in random order, each with at most 20 random images, or more if all classes
@@ -173,7 +173,7 @@ class Way:
 
 
 def measured(
-    sample: Sample, images: int, kind: str, seed: int, seconds_per_image: float
+    sample: Sample, images: int, kind: Kind, seed: int, seconds_per_image: float
 ) -> dict[str, Way]:
     """Measure the four ways, on the images that do not fit the maps.
 

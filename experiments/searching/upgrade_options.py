@@ -17,10 +17,10 @@ MAP, QUERIES, AGAIN = "map", "queries", "again"
 
 
 class Stage(NamedTuple):
-    """Share `number` of `count` shares, from 1."""
+    """Share `number` of `shares` shares, from 1."""
 
     number: int
-    count: int
+    shares: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ interrupted command leaves an index that answers. A search names the map.
             return None
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.stage)
         stage = Stage(*map(int, found.groups())) if found else Stage(0, 0)
-        if not 1 <= stage.number <= stage.count:
+        if not 1 <= stage.number <= stage.shares:
             raise UsageError(
                 f"stage must be K/N with K from 1 to N, such as 1/4, but got {self.stage}."
             )
