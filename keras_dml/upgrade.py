@@ -61,7 +61,7 @@ _FOLDS = 5
 # ridge is one of these multiples of it. The strongest is first, and wins ties.
 _STRENGTHS = 10.0 ** np.arange(1, -6.5, -0.5)
 # The network of "residual".
-_HIDDEN, _BATCH, _EPOCHS, _PATIENCE, _RATE = 256, 128, 200, 10, 1e-3
+_HIDDEN, _BATCH, _EPOCHS, _PATIENCE, _RATE = 256, 128, 60, 5, 3e-3
 _SAMPLES = 2000
 _NEIGHBORS = 10
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from experiments.evaluation.checked_json import read_checked
 from experiments.evaluation.embed import (
     IdentifiedEmbedder,
     ServedEmbedder,
@@ -23,13 +22,14 @@ from experiments.evaluation.embed import (
 from experiments.evaluation.evaluators import EvaluatedRun, Evaluator, Finished
 from experiments.evaluation.measurement import Measurement
 from experiments.evaluation.result import Findings
-from experiments.evaluation.saved_model import fingerprint
 from experiments.evaluation.score_table import label_of
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
 from experiments.training.run_files import SERVED
 from keras_dml import upgrade
 from keras_dml._common.errors import ArgumentError
+from keras_dml._files.json_files import read_json
+from keras_dml.export.load import fingerprint
 from pipelines import ImageTable, feature_batches
 from pipelines.samplers import Sampler
 
@@ -138,7 +138,7 @@ def _saved_model_of(folder: pathlib.Path) -> pathlib.Path:
             f"{folder}."
         )
     try:
-        settings = read_checked(folder / _SETTINGS, _FORM)
+        settings = read_json(folder / _SETTINGS, _FORM)
     except ArgumentError as error:
         raise UsageError(f"compatible_with must be an undamaged index. {error}") from error
     if settings["map"] is not None:
