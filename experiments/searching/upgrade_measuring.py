@@ -234,13 +234,17 @@ def summary(ways: Mapping[str, Way], sample: Sample, advice: Recommendation) -> 
     for name, way in ways.items():
         cells = [_percent(way.scores[score]) for score in scores]
         lines.append([_TITLES[name], *cells, f"{way.seconds:,.0f}", f"{way.size / 1e6:,.1f}"])
-    tested = ~sample.fitted
+    tested, few = ~sample.fitted, ""
     of = f"{np.count_nonzero(tested):,} images"
     if sample.labels is not None:
-        of += f" of {len(np.unique(sample.labels[tested])):,} classes"
+        classes = len(np.unique(sample.labels[tested]))
+        of += f" of {classes:,} classes"
+        if classes < _FEWEST_CLASSES:
+            few += f"note: intervals over {classes:,} classes are too narrow\n"
     fitted = np.count_nonzero(sample.fitted)
     enough = 2 * max(sample.old.shape[1], sample.new.shape[1])
-    few = "" if fitted >= enough else f"note: a fit on fewer than {enough:,} images is uncertain\n"
+    if fitted < enough:
+        few += f"note: a fit on fewer than {enough:,} images is uncertain\n"
     return (
         f"{text_table(lines)}\n"
         f"On {of}, after a fit on {fitted:,} other images, with 95 % intervals. Seconds and MB are "
