@@ -93,14 +93,13 @@ class IndexMap:
         return {**found, **counts}
 
     def write(self, folder: pathlib.Path) -> dict[str, Any]:
-        """Write the file of the map into a folder, and return the value for the settings."""
-        manifest = Manifest(folder)
+        """Write the file of the map into a new folder. Return the value for the settings."""
+        name = MAPPED if self.of == ROWS else QUERY_MAP
         if self.of_queries is not None:
-            with manifest.replacing(QUERY_MAP) as path:
-                self.of_queries.save(path)
+            self.of_queries.save(folder / name)
         elif self.mapped is not None:
-            with manifest.replacing(MAPPED) as path:
-                np.save(path, self.mapped)
+            np.save(folder / name, self.mapped)
+        Manifest(folder).record([name])
         return {name: getattr(self, name) for name in MAP_FORM}
 
 
