@@ -43,8 +43,8 @@ SECTIONS = {
         "guides/photographs", "guides/keras", "guides/custom_data", "guides/losses",
         "guides/custom_loss", "guides/relations", "guides/training_loop", "guides/evaluation",
         "guides/finetuning", "guides/devices", "guides/backends", "guides/serving",
-        "guides/exporting", "guides/stores", "guides/datasets", "guides/runs", "guides/migrating",
-        "guides/theory", "guides/errors",
+        "guides/exporting", "guides/stores", "guides/upgrade", "guides/datasets", "guides/runs",
+        "guides/migrating", "guides/theory", "guides/errors",
     ]),
     "tutorials": ("Tutorials", [
         f"tutorials/{name}" for name in (
