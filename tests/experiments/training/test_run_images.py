@@ -103,7 +103,7 @@ def test_a_run_does_not_resume_with_other_images(photos, begun):
         pass
     (begun / IMAGES).write_text("damaged")
     with (
-        pytest.raises(UsageError, match="images.json is damaged.*Put it back, or delete"),
+        pytest.raises(ValueError, match="images.json is damaged.*Put it back, or delete"),
         opened(begun, photos),
     ):
         pass
