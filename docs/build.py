@@ -32,6 +32,7 @@ MODULES = {
     "keras_dml.callbacks": "Callbacks",
     "keras_dml.optimizers": "Optimizers",
     "keras_dml.retrieval": "Retrieval",
+    "keras_dml.upgrade": "Upgrades",
     "keras_dml.export": "Export",
     "pipelines": "Pipelines",
 }
@@ -42,8 +43,8 @@ SECTIONS = {
         "guides/photographs", "guides/keras", "guides/custom_data", "guides/losses",
         "guides/custom_loss", "guides/relations", "guides/training_loop", "guides/evaluation",
         "guides/finetuning", "guides/devices", "guides/backends", "guides/serving",
-        "guides/exporting", "guides/stores", "guides/datasets", "guides/runs", "guides/migrating",
-        "guides/theory", "guides/errors",
+        "guides/exporting", "guides/stores", "guides/upgrade", "guides/datasets", "guides/runs",
+        "guides/migrating", "guides/theory", "guides/errors",
     ]),
     "tutorials": ("Tutorials", [
         f"tutorials/{name}" for name in (
@@ -58,8 +59,8 @@ SECTIONS = {
     "measured": ("Results", [
         "results", "recipes_fidelity", "results/tuning", "results/evaluation",
         "results/information", "results/papers", "results/relations", "results/hard_classes",
-        "results/serving", "results/reranking", "results/sampled_proxies", "results/benchmarks",
-        "results/faults",
+        "results/serving", "results/upgrade", "results/reranking", "results/sampled_proxies",
+        "results/benchmarks", "results/faults",
     ]),
     "project": ("Project", list(REPOSITORY.values())),
 }  # fmt: skip

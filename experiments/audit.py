@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from experiments.options import FindingsError, UsageError, parse, run_command
 from experiments.options.audit_options import AuditOptions
 
 if TYPE_CHECKING:
+    from experiments.evaluation.audit import AuditedImages
     from experiments.evaluation.embed import IdentifiedEmbedder
     from pipelines import ImageTable
 
@@ -37,10 +39,18 @@ def main(argv: list[str]) -> None:
     from experiments.options.held_folder import held
     from experiments.pages.audit_page import write_audit_page
 
+    kind = "run" if options.run else "index" if options.index else "embeddings"
+    title = f"Audit of {kind} {source}"
     if options.run:
         tables, model = _images_and_model(options)
     else:
-        images = images_of_file(source)
+        if options.index:
+            images, used_map = _images_of_index(source)
+            if used_map:
+                title += f", with a map: {used_map}"
+                print(f"map: {used_map}")
+        else:
+            images = images_of_file(source)
         if options.max_leaks is not None and len(images.sets) == 1:
             raise UsageError(
                 "max_leaks must be unset without training images or a gallery, but got "
@@ -56,7 +66,6 @@ def main(argv: list[str]) -> None:
             images = audited_images(sets)
         findings = find(images, options)
         lines, counts = lines_of(findings), findings.counts()
-        title = f"Audit of {'run' if options.run else 'embeddings'} {source}"
         page, file = output / "audit.html", output / "findings.csv"
         write_findings(file, lines)
         write_audit_page(page, title, findings, lines, counts)
@@ -70,6 +79,24 @@ def main(argv: list[str]) -> None:
             for each in counts if each.is_over]  # fmt: skip
     if over:
         raise FindingsError(f"{', '.join(over)}: more than is allowed")
+
+
+def _images_of_index(folder: pathlib.Path) -> tuple[AuditedImages, str]:
+    """Return the images of an index, with its rows, and its map in words."""
+    import numpy as np
+
+    from experiments.evaluation.audit import audited_images
+    from experiments.evaluation.embedded_sets import EmbeddedSet
+    from experiments.searching.gallery import FolderGallery
+    from pipelines import ImageTable
+
+    gallery = FolderGallery(folder)
+    classes = gallery.columns.class_names
+    paths = [f"{gallery.description.images}/{path}" for path in gallery.paths]
+    table = ImageTable.from_paths(paths, classes)
+    rows = gallery.index.embeddings_of(gallery.paths)
+    images = audited_images({"": EmbeddedSet(rows, np.array(classes), table)})
+    return images, "" if gallery.map is None else gallery.map.in_words
 
 
 def _images_and_model(options: AuditOptions) -> tuple[dict[str, ImageTable], IdentifiedEmbedder]:

@@ -94,6 +94,11 @@ def _source(options: CalibrateOptions) -> _Source:
         from experiments.searching.gallery import FolderGallery
 
         gallery = FolderGallery(path)
+        if gallery.map is not None:
+            raise UsageError(
+                f"index must have rows and queries of one model, but got {path} with a map "
+                f"({gallery.map.in_words}): {gallery.map.no_threshold(path)}"
+            )
         labels = np.array(gallery.columns.class_names)
         model = pathlib.Path(gallery.description.saved_model)
         return _Source(gallery.index.embeddings_of(gallery.paths), labels, path, model)

@@ -95,7 +95,14 @@ def _embedded(
         return done.embedded
     from experiments.searching.folder_embeddings import embed_folder
 
-    return embed_folder(options, saved_model, images, files)
+    return embed_folder(
+        options.output_dir,
+        saved_model,
+        images,
+        files,
+        batch_size=options.batch_size,
+        max_pixels=options.max_pixels,
+    )
 
 
 if __name__ == "__main__":

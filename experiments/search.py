@@ -135,6 +135,8 @@ def main(argv: list[str]) -> None:
     search = VisualSearch(
         index, options.saved_model, images, options.max_pixels, options.query_model
     )
+    if search.not_calibrated:
+        print(f"note: {search.not_calibrated}", file=sys.stderr)
     with contextlib.closing(search):
         if options.serve:
             server = serve.open_server(search, options.host, options.port, options.allowed_host)
@@ -152,14 +154,15 @@ def _answer(search: VisualSearch, options: SearchOptions) -> None:
     if options.json:
         # JSON escapes all characters but ASCII, so that no file name can control a terminal.
         found = [{"query": name, **json_of(answer, search.metric)} for name, answer in answers]
-        known = {} if search.calibration is None else {"threshold": search.calibration.threshold}
-        print(json.dumps({"metric": search.metric, **known, "answers": found}, indent=1))
+        print(json.dumps({"metric": search.metric, **search.facts, "answers": found}, indent=1))
         return
     # A name can have characters that the terminal's encoding lacks.
     encoding = sys.stdout.encoding or "utf-8"
     text = answers_text(search.metric, answers)
     if search.calibration is not None:
         text += f"\nmatch: {search.calibration.in_words()}"
+    if search.map is not None:
+        text += f"\nmap: {search.map.in_words}"
     print(text.encode(encoding, "replace").decode(encoding))
 
 

@@ -1,10 +1,10 @@
 """Deep metric learning for Keras 3: losses, models, optimizers, metrics, retrieval, serving.
 
 It needs only Keras and NumPy, on any backend. As soon as Keras or one of the modules is imported,
-all modules are whose classes Keras can load from a `.keras` file. `keras_dml.retrieval` and
-`.export` are imported on first access, and TensorFlow and ScaNN on first use. If one of them is not
-installed, the error names the extra to install. `import keras_dml` by itself imports no Keras,
-because `pipelines` uses only `keras_dml._common`.
+all modules are whose classes Keras can load from a `.keras` file. `keras_dml.retrieval`, `.export`,
+and `.upgrade` are imported on first access, and TensorFlow and ScaNN on first use. If one of them
+is not installed, the error names the extra to install. `import keras_dml` by itself imports no
+Keras, because `pipelines` uses only `keras_dml._common`.
 """
 
 import importlib
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for type checkers and editors; see __getattr__
         optimizers,
         relations,
         retrieval,
+        upgrade,
     )
 
 __version__ = "0.3.0"
@@ -44,6 +45,7 @@ __all__ = [
     "optimizers",
     "relations",
     "retrieval",
+    "upgrade",
 ]
 
 _attribute, __dir__ = lazy_modules(__name__, __all__)
@@ -55,7 +57,7 @@ def __getattr__(name: str) -> ModuleType:
     return _attribute(name)
 
 
-_ON_FIRST_ACCESS = {"export", "retrieval"}
+_ON_FIRST_ACCESS = {"export", "retrieval", "upgrade"}
 
 
 def _import_modules() -> None:

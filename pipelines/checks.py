@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ __all__ = [
     "as_integers",
     "as_labels",
     "check_callable",
+    "check_sampler",
     "checked_items",
     "checked_seed",
     "checked_step",
@@ -102,6 +104,14 @@ def check_callable(name: str, value: object) -> None:
     """Raise `TypeError` unless the argument can be called."""
     if not callable(value):
         raise argument_error(name, "a function", value, ArgumentTypeError)
+
+
+def check_sampler(sampler: Any) -> int:
+    """Return the batch size of a sampler, or raise `TypeError` or `ValueError`."""
+    if not callable(sampler) or not hasattr(sampler, "batch_size"):
+        wanted = "a function from a step to rows, with an attribute batch_size"
+        raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
+    return check_whole("sampler.batch_size", sampler.batch_size, least=1)
 
 
 def plain_numbers(values: object) -> tuple[float, ...] | None:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, check_bool, check_whole
-from keras_dml._common.errors import ArgumentError, as_array
+from keras_dml._common.errors import ArgumentError
+from keras_dml._common.rows import finite_rows
 from pipelines.checks import as_integers
 from pipelines.relation_samplers import CatalogSampler
 from pipelines.samplers import Sampler
@@ -83,7 +84,8 @@ class HardCandidateSampler:
             raise argument_error("candidate_labels", wanted, candidate_labels)
         self.per_query = check_whole("per_query", per_query, least=1)
         self.frozen = check_bool("frozen", frozen)
-        self.batch_size = sampler.batch_size * (1 if self.frozen else 1 + self.per_query)
+        each = 1 if self.frozen else 1 + self.per_query
+        self.batch_size = self._matches.batch_size * each
         self._order = np.argsort(self.candidate_labels, kind="stable")
         self._sorted = self.candidate_labels[self._order]
         self._tables = StepTables()
@@ -149,8 +151,8 @@ class HardCandidateSampler:
             raise argument_error("embeddings", wanted, embeddings)
         stored = None
         if embeddings is not None:
-            stored = as_array("embeddings", embeddings).astype(np.float32)
-            if stored.ndim != 2 or len(stored) != len(self._order):
+            stored = finite_rows(embeddings, "embeddings")
+            if len(stored) != len(self._order):
                 wanted = f"[{len(self._order)}, d], a row for each candidate"
                 raise argument_error("embeddings", wanted, stored.shape)
         self._tables.add(table, first_step)

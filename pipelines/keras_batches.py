@@ -205,8 +205,9 @@ class _Pairs:
 
     def __init__(self, sides: Sequence[BatchSource], sampler: Sampler, start_step: int) -> None:
         self._sides, self._start_step = sides, start_step
-        frozen = isinstance(sampler, HardCandidateSampler) and sampler.frozen
-        self._stored = sampler.stored if frozen else None
+        self._stored: Callable[[int], Any] | None = None
+        if isinstance(sampler, HardCandidateSampler) and sampler.frozen:
+            self._stored = sampler.stored
 
     def __getitem__(self, index: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
         parts = [side[index] for side in self._sides]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from keras_dml._common.checks import argument_error, as_array, check_choice, check_whole
 from keras_dml._common.errors import ArgumentError, shape_error
-from pipelines.checks import as_integers, checked_seed
+from pipelines.checks import as_integers, check_sampler, checked_seed
 from pipelines.even_draws import choose
 from pipelines.permutation import derive_keys, seed_key
 from pipelines.samplers import QuietBalancedSampler, Sampler
@@ -52,7 +52,7 @@ class CatalogSampler:
         self._order = np.argsort(pictures, kind="stable")
         self._pictures = pictures[self._order]
         self._sampler, self._seed = sampler, check_whole("seed", seed, least=0)
-        self.batch_size = sampler.batch_size
+        self.batch_size = check_sampler(sampler)
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the row numbers of the pictures of batch `step` (from 0), int64 `[batch_size]`."""

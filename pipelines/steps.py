@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_dml._common.checks import argument_error, check_whole
-from keras_dml._common.errors import ArgumentError, ArgumentTypeError, as_array
+from keras_dml._common.errors import ArgumentError, as_array
+from pipelines.checks import check_sampler
 from pipelines.samplers import Sampler
 
 # The sum of the first step and the number of steps must be an int64.
@@ -77,10 +78,7 @@ class Steps:
         self.count = num_steps
         if num_steps is not None:
             self.count = check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
-        if not callable(sampler) or not hasattr(sampler, "batch_size"):
-            wanted = "a function from a step to rows, with an attribute batch_size"
-            raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
-        self.batch_size = check_whole("sampler.batch_size", sampler.batch_size, least=1)
+        self.batch_size = check_sampler(sampler)
         start = self.start
         if num_steps != 0:
             self.draw(start, 1)  # raises an error before the training starts

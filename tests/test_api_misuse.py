@@ -19,6 +19,8 @@ from keras_dml.losses import LOSSES
 from pipelines import (
     BalancedSampler,
     EvaluationTransform,
+    HardCandidateSampler,
+    HardClassSampler,
     ImageTable,
     RandomSampler,
     Split,
@@ -61,6 +63,7 @@ EXAMPLES = {
     metrics.evaluate: {**SETS, "clustering": False, "gallery_labels": None},
     metrics.clustering_scores: SETS,
     metrics.class_mean_accuracy: {**SETS, "train_embeddings": Z, "train_labels": IDS},
+    metrics.nearest_classes: {"embeddings": Z, "labels": IDS, "k": 1},
     metrics.nearest_neighbors: {"embeddings": Z, "k": 2},
     metrics.distance_histograms: SETS,
     metrics.LossPart: {"loss": losses.SNCALoss(), "part": "contrastive"},
@@ -97,6 +100,12 @@ EXAMPLES = {
     models.small_convnet: {"filters": (2,)},
     RandomSampler: {"num_images": 12, "batch_size": 4},
     BalancedSampler: {"labels": IDS, "classes_per_batch": 2, "images_per_class": 2},
+    HardClassSampler: {
+        "labels": IDS, "classes_per_batch": 2, "images_per_class": 2, "neighbors": [[1], [2], [0]],
+    },
+    HardCandidateSampler: {
+        "sampler": RandomSampler(12, 4), "labels": IDS, "candidate_labels": [0, 1, 2],
+    },
     ImageTable: {"labels": IDS, "class_names": ("a", "b", "c"), "arrays": IMAGES},
     ImageTable.from_arrays: {"arrays": IMAGES, "labels": IDS},
     ImageTable.from_paths: {"paths": [str(n) for n in range(12)], "labels": IDS},

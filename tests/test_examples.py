@@ -30,6 +30,7 @@ LONG = {
     "keras_dml.export.export_saved_model",
     "keras_dml.metrics.InformationBound",
     "keras_dml.metrics.mutual_information_bound",
+    "keras_dml.models.BackwardCompatible",
     "keras_dml.models.CachedGradients",
     "keras_dml.models.CrossBatchMemory",
 }

@@ -296,12 +296,16 @@ class ServedEmbedder:
     Args:
         path: As for `ImageEmbedder`.
         batch_size: Number of images in a batch.
+
+    Attributes:
+        dimensions: Length of an embedding.
     """
 
     transform = "its own preprocessing"
 
     def __init__(self, path: str | os.PathLike[str], batch_size: int) -> None:
         self._embed = ImageEmbedder(path)
+        self.dimensions = self._embed.dimensions
         self._batch_size = batch_size
 
     def batches(

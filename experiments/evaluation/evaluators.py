@@ -172,10 +172,10 @@ class RetrievalScores(Evaluator):
     ) -> list[Measurement]:
         """Return the scores of each epoch, and MAP@R if the run's patience needs it."""
         scored = scored_set(run, embeddings)
+        # First, because its search also gives R@K.
+        ranked = scores.SCORES["map@r"].measure(scored, "cosine") if run.options.patience else []
         found = scores.evaluate(scored, scores.of_each_epoch())
-        found += scores.of_prefixes(scored, self.prefixes)
-        if run.options.patience:
-            found += scores.SCORES["map@r"].measure(scored, "cosine")
+        found += scores.of_prefixes(scored, self.prefixes) + ranked
         found += scores.of_catalog(scored, embedded_set("catalog", run, embeddings))
         return [*found, *scores.certificates(scored)]
 

@@ -101,7 +101,7 @@ class ScoredSet:
     def __post_init__(self) -> None:
         self.embeddings, self.labels, _ = self.queries
         self._found: dict[Metric, ApproximateScores] = {}
-        self._information: dict[tuple[str | bool, ...], dict[str, float]] = {}
+        self._information: dict[tuple[tuple[str, ...], bool], dict[str, float]] = {}
         # The gallery and the relation as arguments of `keras_dml.metrics`.
         self._gallery: dict[str, Any] = {}
         if (items := self.gallery) is not None:
@@ -188,7 +188,7 @@ class ScoredSet:
             {name: nats} and the number of rows as `ROWS`. Empty if fewer than two classes have
             images, or no class has two.
         """
-        key: tuple[str | bool, ...] = (*names, every_row)
+        key = (tuple(names), every_row)
         if key not in self._information:
             self._information[key] = self._compute_information(names, every_row)
         return self._information[key]

@@ -11,7 +11,7 @@ from experiments.options.run_options import EvaluationOptions
 
 __all__ = ["AuditOptions"]
 
-_WHAT, _FOUND = "Audited run or file, one of", "What counts as found"
+_WHAT, _FOUND = "Audited run, index, or file, one of", "What counts as found"
 _LIMITS, _HOW = "How much is allowed, for an exit code", "How"
 # Flags of the audited run that have no effect on a file of embeddings.
 _OF_A_RUN = {field.name for field in dataclasses.fields(EvaluationOptions)} - {
@@ -26,6 +26,7 @@ class AuditOptions(EvaluationOptions):
     Attributes:
         run: Folder of keras-dml run: its images and its kept model. A model that was trained on
             wrong labels agrees with some of them.
+        index: Folder of keras-dml index: its images, classes, and rows.
         embeddings: File of numpy.savez with the arrays embeddings [n, d] and labels [n]. train_ or
             gallery_ before these names adds sets, and paths (train_paths, gallery_paths) of image
             files add pictures. Without pictures, near-duplicates are found by the embeddings.
@@ -39,7 +40,8 @@ class AuditOptions(EvaluationOptions):
             number.
         max_label_errors: Labels that are probably wrong. Default: any number.
         max_outliers: Outliers. Default: any number.
-        output_dir: Folder of the results. Default: RUN/audit, or NAME-audit next to the file.
+        output_dir: Folder of the results. Default: RUN/audit, or NAME-audit next to the index or
+            file.
     """
 
     group = _LIMITS
@@ -48,6 +50,7 @@ class AuditOptions(EvaluationOptions):
     intro = """Find errors in a set of labeled images by the embeddings of a model.
 
   keras-dml audit --run=runs/folder-seed0
+  keras-dml audit --index=photo_index
   keras-dml audit --embeddings=FILE.npz
 
 Finds near-duplicates within and across training and test images, labels that are probably wrong,
@@ -59,6 +62,7 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
 """
 
     run: str | None = option(None, group=_WHAT)
+    index: str | None = option(None, group=_WHAT)
     embeddings: str | None = option(None, group=_WHAT)
     correlation: float = option(0.92, group=_FOUND, lower_bound=0, upper_bound=1)
     similarity: float = option(0.97, group=_FOUND, lower_bound=-1, upper_bound=1)
@@ -75,11 +79,16 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
 
     @property
     def source(self) -> pathlib.Path:
-        """The path of the audited run or file."""
-        if bool(self.run) == bool(self.embeddings):
-            both = "both" if self.run else "neither"
-            raise UsageError(f"Set one of --run and --embeddings, but got {both}.")
-        return pathlib.Path(self.run or self.embeddings or "").expanduser()
+        """The path of the audited run, index, or file."""
+        sources = {"run": self.run, "index": self.index, "embeddings": self.embeddings}
+        found = {name: path for name, path in sources.items() if path}
+        if len(found) != 1:
+            raise UsageError(
+                "Set one of --run, --index, and --embeddings, but got "
+                f"{' and '.join(found) or 'none'}."
+            )
+        (path,) = found.values()
+        return pathlib.Path(path).expanduser()
 
     @property
     def output(self) -> pathlib.Path:
@@ -92,6 +101,7 @@ Exit code 0: done, and nothing is over a limit. 3: a limit is exceeded, and both
         return source.with_name(f"{source.stem}-audit")
 
     def check_effect(self) -> None:
-        """Raise `UsageError` for flags on the command line without effect on a file."""
-        if self.embeddings:
-            refuse_unused(self, sorted(_OF_A_RUN), "--embeddings")
+        """Raise `UsageError` for flags on the command line without effect on an index or a file."""
+        for name in ("index", "embeddings"):
+            if getattr(self, name):
+                refuse_unused(self, sorted(_OF_A_RUN), f"--{name}")

@@ -462,6 +462,11 @@ class LossOptions(RelationOptions):
             (triplet: see --triplets, too).
         memory: Arguments of `keras_dml.models.CrossBatchMemory` that are set. `memory_size` has the
             name `size`.
+        compatible_with: losses over pairs: folder of a finished run or of an index, whose model's
+            embeddings stay searchable by this run's model. The loss also compares the first numbers
+            of the embeddings with the old embeddings of the batch. The report has the scores of
+            searches with both models.
+        compatible_weight: compatible_with: weight of the comparison with the old embeddings.
         candidates: losses over pairs: images that a training image is compared with. batch: the
             batch. catalog: a catalog picture of the class of each image in the batch, in both
             directions. Needs a dataset with a catalog: groceries.
@@ -510,6 +515,15 @@ class LossOptions(RelationOptions):
         optional=True,
         entry="losses over pairs",
     )
+    compatible_with: str | None = option(
+        None,
+        convert=normal_path,
+        not_with=(
+            "levels", "matryoshka", "also", "objective", "classifier", "candidates=catalog",
+            "crop_to_box", "strategy=multi_worker",
+        ),
+    )  # fmt: skip
+    compatible_weight: float = option(1.0, lower_bound=0.0, needs="compatible_with")
     candidates: str = option(
         "batch",
         choices=("batch", "catalog"),

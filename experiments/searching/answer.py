@@ -32,6 +32,8 @@ class SearchResult(NamedTuple):
         class_name: The class, or "".
         alike: The paths of copies of the image.
         match: Whether the score reaches the threshold of a match. None without a calibration.
+        space: Origin of the image's row in an index with a map: "new" (the new model), "mapped"
+            (from the old model to the new one), or "old" (the old model). "" without a map.
     """
 
     item: int
@@ -40,6 +42,7 @@ class SearchResult(NamedTuple):
     class_name: str = ""
     alike: tuple[str, ...] = ()
     match: bool | None = None
+    space: str = ""
 
     @property
     def match_in_words(self) -> str:
@@ -174,7 +177,9 @@ def answers_text(metric: str, answers: Iterable[tuple[str, Answer]]) -> str:
         for rank, result in enumerate(answer.results, start=1):
             alike = f"  (and {len(result.alike)} alike)" if result.alike else ""
             match = f"{result.match_in_words:<17}" if result.match_in_words else ""
-            lines.append(f"{rank:>4}  {result.score:.4f}  {match}{visible(result.path)}{alike}")
+            mapped = "  (mapped)" if result.space == "mapped" else ""
+            name = f"{visible(result.path)}{alike}{mapped}"
+            lines.append(f"{rank:>4}  {result.score:.4f}  {match}{name}")
         if line := answer_line(answer):
             lines.append(visible(f"      {line}"))
     return "\n".join(lines)
@@ -193,6 +198,7 @@ def json_of(answer: Answer, metric: str) -> dict[str, Any]:
                 score: round(result.score, 6),
                 "alike": list(result.alike),
                 **({} if result.match is None else {"match": result.match}),
+                **({"space": result.space} if result.space else {}),
             }
             for rank, result in enumerate(answer.results, start=1)
         ],

@@ -10,9 +10,11 @@ from experiments.options.errors import UsageError
 from experiments.searching.addresses import is_address, parsed_address
 from experiments.searching.columns import Columns, Mask, StoredColumns, Where, read_columns
 from experiments.searching.index_folder import INDEX, read_settings
+from experiments.searching.index_map import read_map
 from experiments.searching.store import CLASS, PATH, Description, Store, Vectors, open_store
 from keras_dml._common.rows import prepared_rows
 from keras_dml._common.types import Metric
+from keras_dml._files.atomic import read_folder
 from keras_dml.retrieval import ExactIndex, load_index
 from keras_dml.retrieval.items import Items
 
@@ -49,9 +51,14 @@ class FolderGallery:
         description: The `Description` of the images.
         paths: The paths of all images from their folder.
         columns: The columns of the images, in the same order.
+        map: The map of an upgraded index, or None.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
+        # In one state, while keras-dml upgrade replaces the folder.
+        read_folder(folder, self._read)
+
+    def _read(self, folder: pathlib.Path) -> None:
         settings = read_settings(folder)
         if settings.get("built") is None and settings.get("store"):  # written with --engine=ray
             raise UsageError(
@@ -83,6 +90,7 @@ class FolderGallery:
                 "Its keras-dml index command builds it again."
             )
         self.columns = read_columns(folder, self.paths)
+        self.map = read_map(folder, settings, len(self.paths))
 
     def nearest(self, embedding: Vectors, k: int, where: Where, mask: Mask) -> Neighbors:
         """Return the k nearest images of an embedding `[1, d]`, scored as in `keras_dml.retrieval`.
@@ -107,6 +115,8 @@ class StoreGallery:
     The store finds candidates, and this class scores them as an exact index does. Paths and
     columns are read once. A search ignores images that are added later.
     """
+
+    map = None
 
     def __init__(self, store: Store) -> None:
         description = store.description()

@@ -6,7 +6,10 @@ import dataclasses
 import json
 import pathlib
 import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
+
+import numpy as np
 
 from experiments.options import data
 from experiments.options.conversions import import_modules
@@ -101,9 +104,9 @@ def update_index(options: IndexOptions, settings: Settings, embedded: Embedded) 
         shutil.rmtree(output / INDEX, ignore_errors=True)
     changes = _changes(index, embedded)
     if settings.get("built") != built or index is None or any(changes):
-        index = _new_index(embedded, options, tree)
+        index = new_index(embedded.paths, embedded.embeddings, built)
         index.save(output / INDEX)
-        settings |= {"built": built, "search": _search_line(index)}
+        settings |= {"built": built, "search": search_line(index)}
         write_settings(output, settings)
     return f"{changes}\n{settings['search']}"
 
@@ -121,10 +124,23 @@ def _changes(index: retrieval.Index | None, embedded: Embedded) -> Changes:
     return Changes(len(paths) - len(rows), changed, len(before) - len(rows))
 
 
-def _new_index(embedded: Embedded, options: IndexOptions, tree: TreeAH | None) -> retrieval.Index:
-    embeddings, paths = embedded.embeddings, embedded.paths
-    metric, prefix, dimensions = cast("Metric", options.metric), options.prefix, embeddings.shape[1]
+def new_index(
+    paths: Sequence[str], embeddings: np.ndarray, built: Mapping[str, Any]
+) -> retrieval.Index:
+    """Build the index of embeddings `[n, d]`.
+
+    Args:
+        paths: The images.
+        embeddings: Their embeddings.
+        built: `built` of an index folder's settings: the metric, the tree, and the prefix.
+
+    Raises:
+        UsageError: The prefix is not less than d.
+    """
+    metric, prefix = cast("Metric", built["metric"]), built["prefix"]
+    dimensions = embeddings.shape[1]
     if prefix is None:
+        tree = built["tree"] and retrieval.TreeAH(**built["tree"])
         return retrieval.build_index(embeddings, metric, paths, tree)
     if prefix >= dimensions:
         raise UsageError(
@@ -134,7 +150,7 @@ def _new_index(embedded: Embedded, options: IndexOptions, tree: TreeAH | None) -
     return retrieval.PrefixIndex(embeddings, metric, paths, length=prefix)
 
 
-def _search_line(index: retrieval.Index) -> str:
+def search_line(index: retrieval.Index) -> str:
     """Describe how a search works."""
     if isinstance(index, retrieval.PrefixIndex):
         return (

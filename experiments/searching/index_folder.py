@@ -13,7 +13,7 @@ from experiments import typed
 from experiments.options.errors import UsageError
 from experiments.options.held_folder import held
 from keras_dml._common.errors import ArgumentError, without_passwords
-from keras_dml._files.atomic import replacing
+from keras_dml._files.atomic import make_folder, replacing
 from keras_dml._files.checksums import read_sealed_json
 from keras_dml._files.json_files import read_json
 from keras_dml._files.manifest import MANIFEST, Manifest
@@ -24,6 +24,16 @@ MODEL = "model"
 EMBEDDINGS = "embeddings.npz"
 SKIPPED = "skipped.txt"
 SETTINGS = "settings.json"
+# What the map of an upgraded index changes: its rows, or the queries.
+ROWS, QUERIES = "rows", "queries"
+MAP_FORM = {
+    "kind": str,
+    "of": str,
+    "old_model": str,
+    "new_model": str,
+    "fingerprint": str,
+    "bad": dict[str, str],
+}
 _FORM = {
     "saved_model": str,
     "fingerprint": str,
@@ -31,6 +41,7 @@ _FORM = {
     "built": (dict[str, Any], None),
     "search": str,
     "store": str | None,
+    "map": (MAP_FORM, None),
 }
 
 
@@ -46,8 +57,12 @@ class Changes(NamedTuple):
 
 
 @contextlib.contextmanager
-def locked_folder(folder: pathlib.Path) -> Iterator[None]:
-    """Lock the folder of an index within a with statement, and create the folder if it is missing.
+def locked_folder(folder: pathlib.Path, argument: str = "output_dir") -> Iterator[None]:
+    """Lock the folder of an index within a with statement. Create the folder if it is missing.
+
+    Args:
+        folder: The folder.
+        argument: Name of the argument, for the message.
 
     Raises:
         UsageError: The folder is not an index, or new, or only has the model of an index. Or
@@ -60,10 +75,11 @@ def locked_folder(folder: pathlib.Path) -> Iterator[None]:
         is_free = not folder.exists()
     if not is_free:
         raise UsageError(
-            "output_dir must be a new or empty folder, or an index of the same images, but got "
+            f"{argument} must be a new or empty folder, or an index of the same images, but got "
             f"{folder}."
         )
-    with held(folder, "output_dir"):
+    make_folder(folder)
+    with held(folder, argument):
         Manifest(folder).recover()
         yield
 
@@ -103,6 +119,11 @@ def opened_settings(
         raise UsageError(
             f"images must be {before}, because the index in {folder} has these images, "
             f"but got {images}. Use another --output_dir."
+        )
+    if saved.get("map") and saved["map"]["of"] == ROWS:
+        raise UsageError(
+            f"output_dir must be an index without mapped rows, but got {folder}. Embed them first: "
+            f"keras-dml upgrade --index={folder} --stage=1/1"
         )
     if saved["fingerprint"] != fingerprint:
         raise UsageError(

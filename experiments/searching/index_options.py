@@ -9,6 +9,7 @@ from experiments.options import UsageError, check_together, option, registry_fla
 from experiments.options.run_options import CodeOptions, ImageSizeOptions
 from experiments.searching.addresses import FORMS
 from experiments.searching.index_folder import EMBEDDINGS, INDEX, MODEL, SETTINGS, SKIPPED
+from keras_dml._files.manifest import MANIFEST
 
 _MODEL, _HOW = "Model, one of", "Search"
 _TO = (
@@ -59,8 +60,8 @@ class IndexOptions(CodeOptions, ImageSizeOptions):
 INDEX/{SKIPPED} lists images that cannot be read or are too large: name, tab, reason. The same
 command continues after a kill, embeds new and changed images, and removes deleted images.
 
-INDEX contains {INDEX}/, {SETTINGS}, {SKIPPED}, {MODEL}/ (the backbone), and {EMBEDDINGS} for
-numpy.load (`embeddings` float32 [n, d], `paths` [n]).
+INDEX contains {INDEX}/, {SETTINGS}, {SKIPPED}, {MODEL}/ (the backbone), {EMBEDDINGS} for numpy.load
+(`embeddings` float32 [n, d], `paths` [n]), and {MANIFEST}, the SHA-256 of the files.
 """
     group = "Images and index"
 

@@ -325,6 +325,4 @@ def _json(search: VisualSearch, answer: Answer) -> dict[str, Any]:
     found = json_of(answer, search.metric)
     for neighbor in found["neighbours"]:
         neighbor["image"] = f"/image/{neighbor['item']}"
-    if search.calibration is not None:
-        found["threshold"] = search.calibration.threshold
-    return found
+    return found | search.facts

@@ -1,12 +1,14 @@
 """Search an index with its model: from an image to the most similar images. Needs TensorFlow."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
-from experiments.evaluation.calibration import read_calibration
+from experiments.evaluation.calibration import calibration_path, read_calibration
 from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.pages.pictures import checked_picture
@@ -49,7 +51,9 @@ class VisualSearch:
         num_items: The number of images.
         metric: The metric of the index.
         columns: The `Columns` of the images.
+        map: The `IndexMap` of an upgraded index, or None.
         calibration: The threshold of a match in the model's folder, or None.
+        not_calibrated: Why the threshold in the model's folder is not applied, or "".
 
     Raises:
         UsageError: The index, the model, or the images are missing, or do not fit each other.
@@ -81,21 +85,46 @@ class VisualSearch:
                 "set --images=FOLDER."
             )
         self._paths, self.columns = self._gallery.paths, self._gallery.columns
-        self.num_items, self.metric = len(self._paths), found.metric
-        self.calibration = None
-        if query_model is None:
+        self.num_items, self.metric, self.map = len(self._paths), found.metric, self._gallery.map
+        self.calibration, self.not_calibrated = None, ""
+        dimensions = found.dimensions
+        if query_model is not None:
+            if self.map is not None:
+                raise UsageError(
+                    f"query_model must be unset for an index with a map, but got {query_model}."
+                )
+            self.saved_model = pathlib.Path(query_model)
+        elif self.map is None:
             self.saved_model = _model_of_index(place, found, saved_model)
             self.calibration = read_calibration(self.saved_model, found.fingerprint, self.metric)
         else:
-            self.saved_model = pathlib.Path(query_model)
+            new = dataclasses.replace(
+                found, saved_model=self.map.new_model, fingerprint=self.map.fingerprint
+            )
+            self.saved_model = _model_of_index(place, new, saved_model)
+            models = self.map.old_model, self.map.new_model
+            if any(calibration_path(model).is_file() for model in models):
+                self.not_calibrated = self.map.no_threshold(place)
+            if self.map.of_queries is not None:
+                dimensions = self.map.of_queries.source_dimensions
         self._embedder = ImageEmbedder(self.saved_model)
-        if self._embedder.dimensions != found.dimensions:
+        if self._embedder.dimensions != dimensions:
             raise UsageError(
-                f"query_model must give embeddings of length {found.dimensions}, as the index in "
+                f"query_model must give embeddings of length {dimensions}, as the index in "
                 f"{place}, but got {self._embedder.dimensions} from {self.saved_model}."
             )
         self._item_of = {path: item for item, path in enumerate(self._paths)}
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """JSON values for every answer: the threshold of a match, and the map, if there are any."""
+        found: dict[str, Any] = {}
+        if self.calibration is not None:
+            found["threshold"] = self.calibration.threshold
+        if self.map is not None:
+            found["map"] = self.map.as_json
+        return found
 
     def close(self) -> None:
         """Close the connection to a store."""
@@ -136,6 +165,8 @@ class VisualSearch:
             embeddings, bad = self._embedder([checked_picture(encoded, self.max_pixels)])
             if bad:
                 raise UsageError(bad[0])
+            if self.map is not None and self.map.of_queries is not None:
+                embeddings = self.map.of_queries(embeddings)
             return self._answer(embeddings, k, conditions, mask, but)
 
     def search_text(self, text: str, k: int, conditions: Conditions = ANYTHING) -> Answer:
@@ -210,7 +241,9 @@ class VisualSearch:
     def _result(self, path: str, score: float) -> SearchResult:
         item = self._item_of[path]
         match = None if self.calibration is None else self.calibration.matches(score)
-        return SearchResult(item, path, score, self.columns.class_names[item], match=match)
+        space = "" if self.map is None else self.map.space(item)
+        class_name = self.columns.class_names[item]
+        return SearchResult(item, path, score, class_name, match=match, space=space)
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[None]:

@@ -176,6 +176,8 @@ class Training:
         over = self.workers.first_says(is_over(run.folder.history, run.options))
         if over or self.state.epoch >= run.options.epochs:
             return
+        if run.objective.old_model is not None:
+            run.objective.old_model.embeddings("training", run.data.train)
         if self._halves is None:
             self.feed = ImageFeed(run, self.encoders)
         else:
@@ -266,7 +268,10 @@ class Training:
             refresh = [RefreshOfRun(run, self.workers, feed, refreshed, first.step)]
 
         def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return run.objective.targets(feed.batches(start, context, until), run.data.train)
+            batches = run.objective.targets(feed.batches(start, context, until), run.data.train)
+            if (old := run.objective.old_model) is None:
+                return batches
+            return old.beside(batches, run.data.train, run.sampler, start, until, context)
 
         drawn = self.workers.strategy.distribute_datasets_from_function(batches)
 

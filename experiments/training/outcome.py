@@ -69,6 +69,8 @@ def finish_run(training: Training, began: float, write_pages: WritePages) -> str
     history = run.folder.history
     end = Finished(training.model, embeddings, history, kept(history, run.options))
     findings = Findings.together([each.finish(run, end) for each in run.evaluators])
+    if run.objective.old_model is not None:
+        run.objective.old_model.remove()
     # A SavedModel maps the bytes of image files to embeddings.
     for name, each in models_kept.items():
         export_saved_model(each, run.folder.file(f"{name}{SERVED}"), run.transform_of(name))

@@ -78,7 +78,7 @@ def has_checkpoint(path: str | os.PathLike[str]) -> bool:
     return (pathlib.Path(path) / CHECKPOINT).is_file()
 
 
-def checked_json(path: pathlib.Path, form: Any, advice: str = "") -> Any:
+def checked_json(path: pathlib.Path, form: Any, advice: str) -> Any:
     """Read a JSON file of a run, which another program can have written with a right checksum.
 
     Args:
@@ -92,7 +92,7 @@ def checked_json(path: pathlib.Path, form: Any, advice: str = "") -> Any:
     try:
         return read_json_file(path, form)
     except ArgumentError as error:
-        raise DamagedError(f"{error}{advice and '. '}{advice}") from error
+        raise DamagedError(f"{error}. {advice}") from error
 
 
 def read_json(

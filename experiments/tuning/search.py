@@ -74,34 +74,45 @@ class Search:
         self._argument = "storage" if storage else "output_dir"
         folder.mkdir(parents=True, exist_ok=True)
         optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-        with waiting_for(folder / ".search.lock"):
+        with waiting_for(folder / ".search.lock"), self._opens(storage is None):
             self._study = self._opened(folder, storage, name)
             self._check({key: list(lines) for key, lines in identity.items()})
-            if not self._trials():
+            trials = self._trials()
+            if sorted(trial.number for trial in trials) != [*range(len(trials))]:
+                raise ValueError("the numbers of its trials are damaged")
+            if not trials:
                 self._study.enqueue_trial(dict(own or {}))
+
+    @contextlib.contextmanager
+    def _opens(self, is_file: bool) -> Iterator[None]:
+        """Raise `UsageError` if the storage is not one, or has a trial that cannot be read."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except Exception as error:  # database drivers and damaged values raise any exception
+            why = one_line(error).partition(" (Background on this error")[0]
+            again = "If it is damaged, delete it: the same command repeats the search with its runs"
+            raise UsageError(
+                f"{self._argument} must be the storage of a study that can be opened, but got "
+                f"{self._shown} ({why[:300]}). {again if is_file else 'Set another --storage'}."
+            ) from error
 
     def _opened(self, folder: pathlib.Path, storage: str | None, name: str) -> optuna.Study:
         file = sqlalchemy.URL.create("sqlite", database=str(folder / FILE))
         # Optuna formats the URL, so braces are doubled.
         url = storage or str(file).replace("{", "{{").replace("}", "}}")
         waits = {"connect_args": {"timeout": _SQLITE_PATIENCE}} if url.startswith("sqlite") else {}
-        try:
-            opened = optuna.storages.RDBStorage(
-                url,
-                engine_kwargs=waits,
-                heartbeat_interval=max(1, GRACE // 3),
-                grace_period=GRACE,
-                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
-            )
-            return optuna.create_study(
-                storage=opened, study_name=name, direction="maximize", load_if_exists=True
-            )
-        except Exception as error:  # database drivers raise any exception
-            why = one_line(error).partition(" (Background on this error")[0]
-            raise UsageError(
-                f"{self._argument} must be the storage of a study that can be opened, but got "
-                f"{self._shown} ({why[:300]})."
-            ) from error
+        opened = optuna.storages.RDBStorage(
+            url,
+            engine_kwargs=waits,
+            heartbeat_interval=max(1, GRACE // 3),
+            grace_period=GRACE,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+        )
+        return optuna.create_study(
+            storage=opened, study_name=name, direction="maximize", load_if_exists=True
+        )
 
     def _check(self, identity: dict[str, list[str]]) -> None:
         stored = self._study.user_attrs.get(_IDENTITY)
@@ -167,10 +178,11 @@ class Search:
         names = {parameter.name for parameter in self._space}
         for each in done:
             if set(each.params) != names:
+                found = ", ".join(map(str, each.params))
                 raise UsageError(
                     f"{self._argument} must have trials of the parameters {', '.join(names)}, but "
-                    f"got trial {each.number} of {', '.join(each.params)} in {self._shown}. Set "
-                    "another --output_dir or --storage."
+                    f"got trial {each.number} of {found} in {self._shown}. Set another "
+                    "--output_dir or --storage."
                 )
         return [_trial(each, each.params, each.value) for each in done]
 

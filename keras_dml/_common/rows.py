@@ -24,12 +24,13 @@ def row_blocks(rows: np.ndarray) -> Iterator[slice]:
     return slices(len(rows), BLOCK // rows.shape[1])
 
 
-def finite_rows(array: npt.ArrayLike, name: str) -> Float32Array:
+def finite_rows(array: npt.ArrayLike, name: str, first: int = 0) -> Float32Array:
     """Convert `array` to float32 rows of finite numbers.
 
     Args:
         array: Numbers `[n, d]`, d at least 1.
         name: Name of the caller's argument, for messages.
+        first: Row number of the first row, if `array` is a block of the caller's argument.
 
     Returns:
         A new C-contiguous float32 array `[n, d]`.
@@ -56,7 +57,7 @@ def finite_rows(array: npt.ArrayLike, name: str) -> Float32Array:
     if len(bad):
         raise ArgumentError(
             f"{name} must be finite, but got NaN or infinity in {len(bad)} of {len(rows)} rows "
-            f"(row numbers {first_few(bad)})."
+            f"(row numbers {first_few(bad + first)})."
         )
     return rows
 

@@ -126,6 +126,35 @@ def replacing_folder(path: StrPath, marker: str, what: str) -> Iterator[pathlib.
             shutil.rmtree(written, ignore_errors=True)
 
 
+def make_folder(path: StrPath) -> None:
+    """Create a folder and its parents, unless it exists.
+
+    If a killed replacement has moved the folder aside, it is moved back.
+    """
+    target, _, aside = _names(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with turn(target):
+        if aside.exists() and not target.exists():
+            os.rename(aside, target)
+        target.mkdir(exist_ok=True)
+
+
+def replace_folder(source: StrPath, path: StrPath) -> None:
+    """Rename a folder to `path`, and remove the folder that is there.
+
+    After a kill, `read_folder` and `make_folder` find the old or the new folder.
+
+    Args:
+        source: The new folder, next to `path`.
+        path: The folder to replace. It exists.
+    """
+    target, _, aside = _names(path)
+    with turn(target):
+        if aside.exists() and target.exists():  # remains of a killed process
+            shutil.rmtree(aside)
+        _rename(pathlib.Path(source), target, aside)
+
+
 def read_folder(path: StrPath, read: Callable[[pathlib.Path], _Read]) -> _Read:
     """Call `read` on a folder of `replacing_folder`, and return a result from one state of it.
 

@@ -1,4 +1,4 @@
-"""Checksums of what travels alone, a SavedModel or a JSON file. Other folders have a `Manifest`."""
+"""Checksums inside a SavedModel or a JSON file, which can be copied without their folder."""
 
 import hashlib
 import json

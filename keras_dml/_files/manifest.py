@@ -15,6 +15,7 @@ from keras_dml._files.atomic import naming, turn
 from keras_dml._files.json_files import read_json
 
 MANIFEST = "manifest.json"
+"""Name of the manifest in its folder."""
 _STAGED = ".new-"
 
 
@@ -117,7 +118,7 @@ class Manifest:
                     path.unlink()
 
     def problem_of(self, name: str, earlier: bool = False) -> str:
-        """Return what is wrong with a file, such as "is missing". Empty if it is whole."""
+        """Return the problem of a file, such as "is missing". Empty if the file is whole."""
         return self._found(name, earlier)[1]
 
     def check(self, name: str, advice: str = "", earlier: bool = False) -> pathlib.Path:
@@ -138,7 +139,7 @@ class Manifest:
         return path
 
     def _found(self, name: str, earlier: bool) -> tuple[pathlib.Path, str]:
-        """Return the path of a file, and what is wrong with it."""
+        """Return the path of a file, and its problem."""
         path = self._folder / name
         with self._turn():
             checksum = self.checksums().get(name)
@@ -172,7 +173,7 @@ def sha256(path: StrPath) -> str:
 
 def _sha256_on_disk(path: pathlib.Path) -> str:
     """Return the SHA-256 of a file after it is on the disk."""
-    with path.open("rb") as stream:
+    with path.open("r+b") as stream:  # Windows does not sync a file that is open for reading
         os.fsync(stream.fileno())
     return sha256(path)
 

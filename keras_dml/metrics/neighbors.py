@@ -152,6 +152,7 @@ class RetrievalTask:
         metric: "cosine" or "l2".
         engine: "numpy" for an exact index by NumPy. Otherwise it is by ScaNN, if ScaNN loads.
         reranked: The items in the order of a re-ranking, instead of an index.
+        paired: Whether query i and item i are the same image in two embeddings.
     """
 
     queries: Float32Array
@@ -160,11 +161,12 @@ class RetrievalTask:
     metric: Metric
     engine: Engine = "scann"
     reranked: Reranked | None = None
+    paired: bool = False
 
     @property
     def own_rows(self) -> bool:
         """Whether query i is item i, and is not among its neighbors."""
-        return self.items is self.queries
+        return self.paired or self.items is self.queries
 
     @property
     def matched(self) -> Int64Array:

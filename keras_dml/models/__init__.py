@@ -7,6 +7,7 @@ from keras_dml.models.backbones import backbone_names as backbone_names
 from keras_dml.models.backbones import build_backbone as build_backbone
 from keras_dml.models.backbones import feature_extractor as feature_extractor
 from keras_dml.models.backbones import small_convnet as small_convnet
+from keras_dml.models.backward_compatible import BackwardCompatible as BackwardCompatible
 from keras_dml.models.blocks import layer_multipliers as layer_multipliers
 from keras_dml.models.blocks import rematerialize_blocks as rematerialize_blocks
 from keras_dml.models.blocks import transformer_blocks as transformer_blocks

@@ -63,9 +63,10 @@ class CachedGradients(SampledClasses, Wrapper):
 
     Raises:
         ValueError: `chunk_size` is below 1, or the model is not built or is a `CrossBatchMemory`
-            (wrap the `CachedGradients` in the memory instead). In `compile` or `fit`: the model has
-            batch norm without `batch_statistics`, layers with an activity regularizer or another
-            loss on activations, or layers that draw from the global seed of Keras.
+            or `BackwardCompatible` (wrap the `CachedGradients` in it instead). In `compile` or
+            `fit`: the model has batch norm without `batch_statistics`, layers with an activity
+            regularizer or another loss on activations, or layers that draw from the global seed of
+            Keras.
 
     References: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited
     Setup", 2021, section 3.2 (GradCache). Patel et al., "Recall@k Surrogate Loss", CVPR 2022, train
@@ -85,8 +86,9 @@ class CachedGradients(SampledClasses, Wrapper):
         if not isinstance(model, keras.Model) or not model.built:
             raise argument_error("model", "a built keras.Model", model)
         if isinstance(model, Wrapper) and model.is_outermost:
-            advice = "Use CrossBatchMemory(CachedGradients(model, chunk_size), memory_size)."
-            wanted = "a model other than CrossBatchMemory"
+            outermost = type(model).__name__
+            advice = f"Use {outermost}(CachedGradients(model, chunk_size), …)."
+            wanted = f"a model other than {outermost}"
             raise argument_error("model", wanted, model, advice=advice)
         self.chunk_size = check_whole("chunk_size", chunk_size, least=1)
         self.batch_statistics = check_bool("batch_statistics", batch_statistics)

@@ -14,8 +14,8 @@ from experiments.evaluation.calibration import (
     read_calibration,
     write_calibration,
 )
-from experiments.evaluation.saved_model import fingerprint
 from experiments.options.errors import UsageError
+from keras_dml.export.load import fingerprint
 from keras_dml.metrics import verification
 
 command = command_of("calibrate")

@@ -20,7 +20,7 @@ TRAIN = {"train_embeddings": EMBEDDINGS, "train_labels": LABELS}
 NAN_IN_ROW_3 = EMBEDDINGS + np.where(np.arange(30) == 3, np.nan, 0)[:, None]
 MISTAKES = {
     "audit": [
-        ("", "Set one of --run and --embeddings, but got neither"),
+        ("", "Set one of --run, --index, and --embeddings, but got none"),
         ("--run=/nowhere", "run must be the folder of a run, with flags.txt in it"),
         ("--run={begun}", "best.keras is missing.*keras-dml run --flagfile="),
         ("--embeddings=/nowhere.npz", "embeddings must be a .npz file.*nowhere.npz is not a file"),

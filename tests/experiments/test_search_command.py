@@ -14,9 +14,9 @@ from tiny_run import command_of
 
 import experiments.searching
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
-from experiments.evaluation.saved_model import fingerprint
 from experiments.searching.answer import Answer, Conditions
 from experiments.searching.visual_search import VisualSearch
+from keras_dml.export.load import fingerprint
 
 command = command_of("search")
 

@@ -246,6 +246,19 @@ def dual(labeled=False):
     return model, batches().map(both)
 
 
+def compatible(proxies=False):
+    """Build a model that is compared with old embeddings, or with old proxies of three classes."""
+    model = keras.Model(*network(), name="net")
+    head, loss = None, losses.MultiSimilarityLoss(beta=10.0)
+    if proxies:
+        head, loss = layers.ProxyHead(3), losses.NormSoftmaxLoss()
+        head.build((None, 3))
+        model = models.proxy_model(model, CLASSES)
+    model = models.BackwardCompatible(model, 3, weight=0.5, old_head=head)
+    model.compile(keras.optimizers.SGD(0.05), loss)
+    return model, batches().map(lambda x, ids: (x, (ids, x[:, 0, :3, 0])))
+
+
 def tags():
     """Build a model with a relation: two tags of each image, its class and the next class."""
     model = models.DistributedModel(*network(), name="net")
@@ -297,6 +310,8 @@ CASES = {
     "dropout": dropout,
     "dual": dual,
     "dual_memory": functools.partial(dual, labeled=True),
+    "compatible": compatible,
+    "compatible_proxies": functools.partial(compatible, proxies=True),
     "tags": tags,
     "rankmi_clipped": functools.partial(rankmi, global_clipnorm=0.1),
     "weighted": weighted,

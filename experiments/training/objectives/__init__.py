@@ -46,6 +46,7 @@ _TAKEN_WITH: dict[str, _Rule] = {
     "dropout": lambda loss, kind: kind.has_classifier,
     "matryoshka": lambda loss, kind: kind in (OverPairs, BesideClassifier),
     "chunk_size": lambda loss, kind: kind is not Alternating,
+    "compatible_with": lambda loss, kind: kind is OverPairs and loss.takes_memory,
     loss_flags.MEMORY: lambda loss, kind: kind is OverPairs and loss.takes_memory,
     loss_flags.PROXIES: lambda loss, kind: kind is OverProxies,
 }

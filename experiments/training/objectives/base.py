@@ -1,6 +1,7 @@
 """The base class of the kinds of training."""
 
 import abc
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ from experiments.options.conversions import whole_numbers
 from experiments.options.errors import UsageError
 from experiments.options.texts import text_transform
 from experiments.training.objectives.tracked_losses import TrackedLosses
+from experiments.training.old_model import CompatibleScores, OldModel
 from experiments.training.optimizer import Rate, scheduled
 from keras_dml import losses, mining, models
 from keras_dml._common.errors import ArgumentError
@@ -60,6 +62,11 @@ class Objective(abc.ABC):
         self.options = options
         self.candidate_encoder: keras.Model | None = None
         self.text_transform = text_transform(options)
+
+    @functools.cached_property
+    def old_model(self) -> OldModel | None:
+        """The model of `compatible_with`."""
+        return None if self.options.compatible_with is None else OldModel(self.options)
 
     def check(self) -> None:
         """Raise `UsageError` if other options do not allow this kind of training."""
@@ -207,6 +214,7 @@ class Objective(abc.ABC):
             RawPixels(),
             PairSimilarities(),
             *([TrackedLosses(names, flags, self.has_classifier)] if names or flags else []),
+            *([CompatibleScores(self.old_model)] if self.old_model else []),
         ]
 
     def accuracy(self) -> Evaluator:

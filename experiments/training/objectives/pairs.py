@@ -27,6 +27,15 @@ class OverPairs(Objective):
     With levels, the loss is summed over the levels, as in Wang et al. 2019a.
     """
 
+    def check(self) -> None:
+        """Raise `UsageError` if the batch would be compared with a memory and with old rows."""
+        options = self.options
+        if options.compatible_with is not None and options.memory:
+            raise UsageError(
+                f"{MEMORY}size must be unset with compatible_with, but got "
+                f"{options.memory.get('size')}."
+            )
+
     def outputs(self) -> Sequence[str]:
         """Return the names of the levels, if any."""
         return self.options.levels or ()
@@ -43,11 +52,27 @@ class OverPairs(Objective):
         # A separate model of the same layers: a compiled model is saved with its optimizer.
         fitted = self.compared(models.DistributedModel(embedding.input, output, name="training"))
         fitted = self.in_chunks(fitted)
+        if self.old_model is not None:
+            return self._compatible(fitted, self.old_model.dimensions)
         return self._remembering(fitted) if self.options.memory else fitted
 
     def compared(self, fitted: models.DistributedModel) -> models.DistributedModel:
         """Return the model whose outputs the loss compares."""
         return fitted
+
+    def _compatible(
+        self, fitted: models.DistributedModel, old_dimensions: int
+    ) -> models.DistributedModel:
+        """Return the model that is also compared with the old embeddings."""
+        options = self.options
+        dimensions = fitted.output_shape[1]
+        if dimensions < old_dimensions:
+            raise UsageError(
+                f"compatible_with must be a model with embeddings of at most {dimensions} numbers, "
+                f"the length of this run's embeddings, but got {options.compatible_with} with "
+                f"{old_dimensions}. Set --embedding_size={old_dimensions} or more."
+            )
+        return models.BackwardCompatible(fitted, old_dimensions, weight=options.compatible_weight)
 
     def _remembering(self, fitted: models.DistributedModel) -> models.DistributedModel:
         """Return the model with a memory of earlier batches."""

@@ -25,13 +25,13 @@ pytest.importorskip("flask")
 pytest.importorskip("waitress")
 
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
-from experiments.evaluation.saved_model import fingerprint
 from experiments.searching import serve, visual_search
 from experiments.searching.answer import Answer, SearchResult, answers_text
 from experiments.searching.columns import Columns
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.store import StoreError
 from experiments.searching.visual_search import VisualSearch
+from keras_dml.export.load import fingerprint
 
 
 def client_of(*search, **more):

@@ -64,7 +64,7 @@ OTHERS = [(backend, loss) for backend in ("jax", "torch") for loss in ("ce", "ra
 @pytest.mark.slow
 @tiers.parametrize(
     ("backend", "loss"),
-    [("tensorflow", "ce"), *OTHERS],
+    [("tensorflow", "ce"), ("tensorflow", "hard_classes"), *OTHERS],
     [("tensorflow", "ce")],
     pytest.mark.thorough,
 )

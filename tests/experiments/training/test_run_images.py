@@ -21,6 +21,7 @@ from experiments.training.run_files import (
 )
 from experiments.training.run_folder import RunFolder
 from experiments.training.run_images import images_of_run, record_of, settle_images
+from keras_dml._files.manifest import DamagedError
 from pipelines import ImageTable, Split
 
 NAMES = [f"{kind}/{number}.png" for kind in "abcdef" for number in range(2)]
@@ -103,7 +104,7 @@ def test_a_run_does_not_resume_with_other_images(photos, begun):
         pass
     (begun / IMAGES).write_text("damaged")
     with (
-        pytest.raises(UsageError, match="images.json is damaged.*Put it back, or delete"),
+        pytest.raises(DamagedError, match="images.json is damaged.*Put it back, or delete"),
         opened(begun, photos),
     ):
         pass

@@ -1,7 +1,9 @@
 """Optuna trials: resuming, sharing, and refusing another study's storage."""
 
 import concurrent.futures
+import contextlib
 import pathlib
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -140,6 +142,26 @@ def test_an_invalid_storage_file(tmp_path):
     with pytest.raises(UsageError, match="output_dir must be the storage.*not a database"):
         opened(tmp_path)
     assert (tmp_path / searching.FILE).read_text() == "thesis"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE trial_params SET distribution_json = '{'",
+        "UPDATE study_user_attributes SET value_json = '{'",
+        "UPDATE trials SET state = 'DONE'",
+        "UPDATE trials SET number = 'x'",
+    ],
+)
+def test_a_damaged_storage_is_one_line_with_the_next_step(damage, tmp_path):
+    done(tmp_path, 1)
+    with contextlib.closing(sqlite3.connect(tmp_path / searching.FILE)) as database, database:
+        database.execute(damage)
+    with pytest.raises(UsageError, match=f"{searching.FILE} .*delete it: ") as refused:
+        done(tmp_path, 2)
+    assert "\n" not in str(refused.value)
+    (tmp_path / searching.FILE).unlink()
+    assert len(done(tmp_path, 1).trials()) == 1
 
 
 def test_a_trial_of_a_killed_process_is_repeated(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,290 @@
+"""Write an upgraded index folder: mapped, embedded again, or embedded again in stages.
+
+Each function writes a complete folder under a temporary name and renames it. So a killed command
+leaves the folder before or after it. The embeddings of a killed command stay in a hidden folder of
+the index, and the same command continues from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+import shutil
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from experiments.evaluation.saved_model import ImageEmbedder
+from experiments.options.errors import UsageError
+from experiments.searching.columns import COLUMNS
+from experiments.searching.folder_embeddings import (
+    Rows,
+    embed_files,
+    embedded_images,
+    read_rows,
+    write_rows,
+)
+from experiments.searching.gallery import FolderGallery
+from experiments.searching.images import ImageFile, ImageFolder
+from experiments.searching.index_building import new_index, search_line
+from experiments.searching.index_folder import (
+    EMBEDDINGS,
+    INDEX,
+    QUERIES,
+    ROWS,
+    SETTINGS,
+    SKIPPED,
+    Settings,
+    read_settings,
+    write_settings,
+    write_skipped,
+)
+from experiments.searching.index_map import MAPPED, QUERY_MAP, IndexMap
+from experiments.searching.upgrade_options import Stage
+from keras_dml import retrieval
+from keras_dml._files.atomic import replace_folder, replacing_folder
+from keras_dml._files.manifest import MANIFEST, Manifest
+from keras_dml.export.load import fingerprint
+from keras_dml.upgrade import EmbeddingMap
+
+_WORK = ".upgrade"
+# The files of an index folder that belong to its rows, and are written again with them.
+_OF_ROWS = (INDEX, SETTINGS, EMBEDDINGS, SKIPPED, MAPPED, QUERY_MAP, MANIFEST)
+
+
+class NewModel:
+    """The new model, and how it embeds images.
+
+    Args:
+        path: The folder of the SavedModel.
+        batch_size: Images per batch.
+        max_pixels: The largest number of pixels of an image.
+
+    Attributes:
+        path, batch_size, max_pixels: The arguments.
+        fingerprint: The fingerprint of its files.
+
+    Raises:
+        UsageError: The folder is not a SavedModel.
+    """
+
+    def __init__(self, path: pathlib.Path, batch_size: int, max_pixels: int) -> None:
+        self.path, self.batch_size, self.max_pixels = path, batch_size, max_pixels
+        self.fingerprint = fingerprint(path)
+
+    @functools.cached_property
+    def embedder(self) -> ImageEmbedder:
+        """The model."""
+        return ImageEmbedder(self.path)
+
+    def embed(
+        self, known: Rows, work: pathlib.Path, images: ImageFolder, files: list[ImageFile]
+    ) -> tuple[Rows, dict[str, str]]:
+        """Embed the images that are not in `known`, as `embed_files` does."""
+        work.mkdir(parents=True, exist_ok=True)
+        return embed_files(
+            known,
+            work,
+            lambda: self.embedder,
+            images,
+            files,
+            batch_size=self.batch_size,
+            max_pixels=self.max_pixels,
+        )
+
+
+def work_folder(folder: pathlib.Path, model: NewModel, step: str) -> pathlib.Path:
+    """Return the hidden folder in an index that keeps the embeddings of a killed step."""
+    return folder / ".upgrade" / model.fingerprint / step
+
+
+def write_mapped(
+    gallery: FolderGallery,
+    folder: pathlib.Path,
+    target: pathlib.Path,
+    model: NewModel,
+    to_new: EmbeddingMap,
+) -> str:
+    """Write the index with its rows mapped to the new model. Return a line for the terminal."""
+    settings = read_settings(folder)
+    paths, rows = gallery.paths, gallery.index.embeddings_of(gallery.paths)
+    index = new_index(paths, to_new(rows), settings["built"])
+    found = IndexMap(
+        to_new.kind,
+        ROWS,
+        str(folder / settings["saved_model"]),
+        str(model.path),
+        model.fingerprint,
+        mapped=np.ones(len(paths), bool),
+    )
+    _write(folder, target, _of_model(settings, model), index, [COLUMNS, SKIPPED], found)
+    return f"{target}: {found.in_words}"
+
+
+def write_query_map(
+    gallery: FolderGallery,
+    folder: pathlib.Path,
+    target: pathlib.Path,
+    model: NewModel,
+    to_old: EmbeddingMap,
+) -> str:
+    """Write the index with a map of the queries of the new model. Return a line."""
+    settings = read_settings(folder)
+    old = str(folder / settings["saved_model"])
+    found = IndexMap(
+        to_old.kind, QUERIES, old, str(model.path), model.fingerprint, of_queries=to_old
+    )
+    kept = [EMBEDDINGS, SKIPPED, *_other_names(folder)]
+    _write(folder, target, settings, gallery.index, kept, found)
+    return f"{target}: {found.in_words}"
+
+
+def write_again(
+    folder: pathlib.Path, target: pathlib.Path, model: NewModel, images: ImageFolder
+) -> str:
+    """Write the index of all images in their folder by the new model. Return a line."""
+    settings = _of_model(read_settings(folder), model)
+    files, work = images.files(), work_folder(folder, model, "again")
+    rows, bad = model.embed({}, work, images, files)
+    embedded = embedded_images(files, rows, bad)
+    index = new_index(embedded.paths, embedded.embeddings, settings["built"])
+    rows = {file: rows[file] for file in embedded.files}
+    _write(folder, target, settings, index, [COLUMNS], None, rows, images.left_out | bad)
+    shutil.rmtree(work)
+    return f"{target}: {index.num_items:,} images by {model.path}"
+
+
+def write_stage(
+    gallery: FolderGallery, folder: pathlib.Path, model: NewModel, images: ImageFolder, stage: Stage
+) -> str:
+    """Embed a share of the images in an index with mapped rows again. Replace the folder.
+
+    The share has every `stage.shares`-th batch of the images in their folder. So the embeddings
+    equal the embeddings of `keras-dml index` bit for bit. Images of the share that are missing in
+    the index are added. Images that are deleted, or are in the share and cannot be embedded, are
+    removed.
+
+    Args:
+        gallery: The index.
+        folder: Its folder.
+        model: The new model.
+        images: The images' folder.
+        stage: The share.
+
+    Returns:
+        A line for the terminal.
+
+    Raises:
+        UsageError: The index has no mapped rows, or they are mapped to another model.
+    """
+    found = gallery.map
+    if found is None or found.mapped is None:
+        raise UsageError(
+            f"index must have mapped rows for --stage, but got {folder}. --to=map writes such an "
+            "index."
+        )
+    if model.fingerprint != found.fingerprint:
+        raise UsageError(
+            f"saved_model must be the model of the mapped index, {found.new_model}, but got "
+            f"{model.path}."
+        )
+    settings = read_settings(folder)
+    files = images.files()
+    starts = range(0, len(files), model.batch_size)[stage.number - 1 :: stage.shares]
+    share = [file for start in starts for file in files[start : start + model.batch_size]]
+    known = read_rows(folder)
+    rows, bad = model.embed(known, work_folder(folder, model, "stage"), images, share)
+    in_share = {file.path for file in share}
+    bad = {path: why for path, why in found.bad.items() if path not in in_share} | bad
+    # Outside of the share, a changed image keeps the row of its earlier version.
+    earlier = {file.path: file for file in rows if file.path not in in_share}
+    versions = [file if file in rows else earlier.get(file.path) for file in files]
+    new = {file: rows[file] for file in versions if file is not None}
+    vectors = {file.path: row for file, row in new.items()}
+    mapped = set(itertools.compress(gallery.paths, found.mapped)) - in_share - vectors.keys()
+    kept = [file.path for file in files if file.path in mapped]
+    vectors |= zip(kept, gallery.index.embeddings_of(kept))
+    if not vectors:
+        raise UsageError(f"images must be images of the index, but got {images.place}.")
+
+    paths = sorted(vectors)  # the order of `files`
+    index = new_index(paths, np.stack([vectors[path] for path in paths]), settings["built"])
+    is_mapped = np.array([path in mapped for path in paths])
+    after = dataclasses.replace(found, mapped=is_mapped, bad=bad) if kept else None
+    others = _other_names(folder)
+    _write(folder, folder, settings, index, others, after, new, images.left_out | bad)
+    done = f"share {stage.number} of {stage.shares}: {len(paths) - len(kept):,} of {len(paths):,}"
+    return f"{done} images are embedded by {model.path}"
+
+
+def replace(folder: pathlib.Path, upgraded: pathlib.Path) -> str:
+    """Replace an index by its upgraded index, and delete it. Return a line for the terminal.
+
+    Raises:
+        UsageError: The upgraded index is missing or damaged.
+    """
+    if not upgraded.is_dir():
+        raise UsageError(
+            f"replace must come after --to=map, queries, or again, but {upgraded} does not exist."
+        )
+    FolderGallery(upgraded)  # checks its files before the old index is deleted
+    replace_folder(upgraded, folder)
+    return f"{folder}: replaced by {upgraded.name}"
+
+
+def _of_model(settings: Settings, model: NewModel) -> Settings:
+    return settings | {"saved_model": str(model.path), "fingerprint": model.fingerprint}
+
+
+def _other_names(folder: pathlib.Path) -> list[str]:
+    """Return the names in an index folder that do not belong to its rows, such as columns."""
+    names = (path.name for path in folder.iterdir())
+    return [name for name in names if name not in _OF_ROWS and not name.startswith(".")]
+
+
+def _write(
+    source: pathlib.Path,
+    target: pathlib.Path,
+    settings: Settings,
+    index: retrieval.Index,
+    kept: Collection[str],
+    found: IndexMap | None,
+    rows: Rows | None = None,
+    bad: Mapping[str, str] | None = None,
+) -> None:
+    """Write an index folder in one rename.
+
+    Args:
+        source: The folder that has the kept files.
+        target: The folder to write.
+        settings: The settings, with any map.
+        index: The index.
+        kept: Names to copy.
+        found: The map, if there is one.
+        rows: The content of `embeddings.npz`.
+        bad: The content of `skipped.txt`.
+    """
+    manifest = Manifest(source)
+    with replacing_folder(target, SETTINGS, "an index") as folder:
+        folder.mkdir()
+        for name in kept:
+            path = source / name
+            if path.is_dir():
+                shutil.copytree(path, folder / name, symlinks=True)
+            elif name in manifest.checksums():
+                shutil.copy2(manifest.check(name), folder / name)
+                Manifest(folder).record([name])
+            elif path.exists():
+                shutil.copy2(path, folder / name)
+        index.save(folder / INDEX)
+        if rows:
+            write_rows(folder, rows)
+        if bad is not None:
+            write_skipped(folder / SKIPPED, bad)
+        written = {name: value for name, value in settings.items() if name != "map"}
+        written["search"] = search_line(index)
+        if found is not None:
+            written["map"] = found.write(folder)
+        write_settings(folder, written)
