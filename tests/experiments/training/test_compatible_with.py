@@ -81,6 +81,7 @@ def test_a_stopped_run_resumes_identically(photos, finished, tmp_path):
 @pytest.mark.slow
 def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp_path):
     more = ["--freeze_backbone", "--cache_features", f"--cache_dir={tmp_path / 'features'}"]
+    more += ["--embedding_size=48"]  # the length of the index
     assert compatible(photos, index, tmp_path / "new", *more) == 0
     names = {path.name.split("-")[1] for path in (tmp_path / "features").glob("old-*.npy")}
     assert names == {"training", "test"}
