@@ -307,7 +307,7 @@ def test_mapped_queries_search_the_old_rows(made, index, to, capsys):
     map_file = index / "query.map"
     map_file.write_bytes(map_file.read_bytes()[:-1])
     assert search(f"--index={index}", *words) == 2
-    assert "query.map has changed" in capsys.readouterr().err
+    assert "query.map is damaged" in capsys.readouterr().err
 
 
 def test_a_threshold_is_not_applied_to_an_index_with_a_map(made, index, to, capsys):
