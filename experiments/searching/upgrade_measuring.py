@@ -269,16 +269,19 @@ def recommended(ways: Mapping[str, Way]) -> Recommendation:
 
     With classes, "keep the old model" if the new model is worse. Otherwise a map if its search
     keeps 95 % of the R@1 and MAP@R of the weaker of the two models, and 90 % at the low end of the
-    interval. Otherwise "embed again" if the new model is better, or else "keep the old model". A
-    model is better if a score is higher and no score is lower, with the whole interval of the
-    difference.
+    interval. Otherwise "embed again" if the new model is better, or else "keep the old model". The
+    new model is worse if a score is lower by more than 5 % and no score is higher, and better if a
+    score is higher and none is lower, each with the whole interval of the difference.
 
     Without classes, no score shows which model is better. Then a map if its search finds 80 % of
     the new model's ten nearest images, at the low end of the interval, or else "embed again".
     """
     by_class = "map@r" in ways[AGAIN].scores
-    new = ways[AGAIN].differences.values()
-    is_lower, is_higher = any(row.high < 0 for row in new), any(row.low > 0 for row in new)
+    old, new = ways[KEEP].scores, ways[AGAIN].differences
+    is_higher = any(row.low > 0 for row in new.values())
+    is_lower = any(
+        row.high < 0 and row.value < (_LEAST - 1) * old[score].value for score, row in new.items()
+    )
     change = _changes(ways[AGAIN])
     if by_class and is_lower and not is_higher:
         return Recommendation(KEEP, f"the new model is worse ({change})")
