@@ -1,5 +1,7 @@
 """An embedding model with a head of class proxies, and the dominant centers of its classes."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import keras

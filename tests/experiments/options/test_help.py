@@ -144,15 +144,16 @@ WRONG = {
 
 def wrong_values(flag, is_first):
     """Return values that the flag's declaration excludes; all of them for the first of its type."""
+    may_be_empty = flag.repeated or (flag.kind is tuple and flag.default == ())
     if flag.choices:
         several = [] if flag.kind is tuple else [",".join(flag.choices * 2)]
-        return ["", "x", "nan", flag.choices[0].upper() + "_", *several]
+        empty = [] if may_be_empty else [""]
+        return [*empty, "x", "nan", flag.choices[0].upper() + "_", *several]
     values = WRONG.get(flag.kind, [])[: None if is_first else 1]
     if flag.lower_bound is not None:
         values += [str(flag.lower_bound - 1)] + ["-1"] * (flag.lower_bound > -1)
     if flag.upper_bound is not None:
         values.append(str(flag.upper_bound + 1))
-    may_be_empty = flag.repeated or (flag.kind is tuple and flag.default == ())
     return values if flag.kind in WRONG or may_be_empty else [*values, ""]
 
 

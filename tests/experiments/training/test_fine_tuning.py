@@ -238,6 +238,7 @@ def test_the_best_model_of_a_subclassed_backbone_reuses_the_features(pooling, su
         objective=types.SimpleNamespace(sides=()),
         evaluators=[],
         preprocessing=EvaluationTransform(8),
+        refreshed_sampler=None,
     )
     feed = FeatureFeed(run, *models.split_at_features(embedding))
     embedding.save(tmp_path / "best.keras")
