@@ -25,6 +25,7 @@ def compatible(photos, old, folder, *more):
     return command(*TINY, "--embedding_size=12", *words)
 
 
+@pytest.mark.slow
 def test_batches_have_the_old_embeddings_of_their_images(photos, finished, tmp_path):
     """From any step on, and on the folder of a run as well as on an index of its model."""
     words = [*TINY, f"--data_dir={photos}", f"--output_dir={tmp_path}"]
@@ -87,6 +88,7 @@ def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp
     assert names == {"training", "test"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more, words",
     [
