@@ -293,6 +293,7 @@ class _HardClasses(_Refreshed, Protocol):
     """The sampler of `RefreshHardClasses`: `pipelines.HardClassSampler`."""
 
     nearest_per_batch: int
+    num_rows: int
     steps_per_epoch: int
 
     @property
@@ -330,14 +331,22 @@ class _Refresh(keras.callbacks.Callback):
     Args:
         sampler: The sampler.
         kind: Name of its class, for messages.
+        method: A method or attribute that only this class has.
         every, ahead, start_step, batch_size: As in `RefreshHardClasses`.
     """
 
     def __init__(
-        self, sampler: Any, kind: str, every: int, ahead: int, start_step: int, batch_size: int
+        self,
+        sampler: Any,
+        kind: str,
+        method: str,
+        every: int,
+        ahead: int,
+        start_step: int,
+        batch_size: int,
     ) -> None:
         super().__init__()
-        if not callable(getattr(sampler, "has_begun", None)):
+        if not hasattr(sampler, method):
             wanted = f"a pipelines.{kind}"
             raise argument_error("sampler", wanted, sampler, ArgumentTypeError)
         self.sampler = sampler
@@ -477,13 +486,18 @@ class RefreshHardClasses(_Refresh):
         embedding_model: keras.Model | None = None,
         batch_size: int = 128,
     ) -> None:
-        super().__init__(sampler, "HardClassSampler", every, ahead, start_step, batch_size)
-        self.images = images
+        super().__init__(
+            sampler, "HardClassSampler", "some_rows", every, ahead, start_step, batch_size
+        )
+        self.images = _checked_inputs("images", images, sampler.num_rows)
         self.neighbors = neighbors
         if neighbors is not None:
             most = sampler.steps_per_epoch - 1
             least = max(sampler.nearest_per_batch, 1)
             self.neighbors = check_whole("neighbors", neighbors, least=least, most=most)
+            if sampler.num_neighbors not in (None, self.neighbors):
+                wanted = f"None or {sampler.num_neighbors}, as in the first table of the sampler"
+                raise argument_error("neighbors", wanted, neighbors)
         self.images_per_class = images_per_class
         if images_per_class is not None:
             self.images_per_class = check_whole("images_per_class", images_per_class, least=1)
@@ -533,7 +547,7 @@ class RefreshHardCandidates(_Refresh):
     query q with the candidates P of its class, the table has the nearest candidates c of other
     classes with
 
-        cos(q, c) ≤ skip · max_{p∈P} cos(q, p)
+        cos(q, c) ≤ min(skip · m, m),   m = max_{p∈P} cos(q, p)
 
     A more similar candidate is probably a match without a label. The table has fewer candidates if
     the 1,024 nearest do not contain enough of them. Everything else is as in `RefreshHardClasses`.
@@ -582,8 +596,17 @@ class RefreshHardCandidates(_Refresh):
         start_step: int = 0,
         batch_size: int = 128,
     ) -> None:
-        super().__init__(sampler, "HardCandidateSampler", every, ahead, start_step, batch_size)
-        self.queries, self.candidates = queries, candidates
+        super().__init__(
+            sampler,
+            "HardCandidateSampler",
+            "candidate_labels",
+            every,
+            ahead,
+            start_step,
+            batch_size,
+        )
+        self.queries = _checked_inputs("queries", queries, len(sampler.labels))
+        self.candidates = _checked_inputs("candidates", candidates, len(sampler.candidate_labels))
         self.skip = check_number("skip", skip, above=0, most=1)
 
     def has_table(self) -> bool:
@@ -785,6 +808,17 @@ def _embeddings_of(model: keras.Model, images: Any, number: int) -> np.ndarray:
         )
     # Each replica of a strategy embeds the whole batch.
     return found[:number].astype("float32")
+
+
+def _checked_inputs(name: str, inputs: Any, rows: int) -> Any:
+    """Return inputs: a function, or an array of as many rows as the sampler has labels.
+
+    None is for a subclass that embeds other inputs.
+    """
+    if inputs is not None and not callable(inputs) and len(inputs) != rows:
+        wanted = f"of {rows} rows, one for each label of the sampler"
+        raise argument_error(name, wanted, np.shape(inputs))
+    return inputs
 
 
 def _embeddings_of_rows(

@@ -14,9 +14,6 @@ from pipelines.relation_samplers import CatalogSampler
 from pipelines.samplers import Sampler
 from pipelines.step_tables import StepTables
 
-# Refreshes whose stored embeddings are kept: batches of the table before can still be drawn.
-_KEPT = 2
-
 
 class HardCandidateSampler:
     """A sampler of candidates: for each query of a batch, a match and the nearest other candidates.
@@ -137,8 +134,8 @@ class HardCandidateSampler:
             nearest: Rows of candidates for each query, integers `[n, per_query]`. −1 where a query
                 has fewer.
             first_step: First step that uses the table.
-            embeddings: Embeddings of all candidates `[c, d]`, for `frozen=True`. They are kept for
-                the last two tables.
+            embeddings: Embeddings of all candidates `[c, d]`, for `frozen=True`. They are kept
+                until batches of a later table are drawn.
 
         Raises:
             ValueError, TypeError: The table is wrong or contains a match of its query, the
@@ -157,8 +154,10 @@ class HardCandidateSampler:
                 raise argument_error("embeddings", wanted, stored.shape)
         self._tables.add(table, first_step)
         if stored is not None:
-            kept = dict(list(self._stored.items())[1 - _KEPT :])
-            self._stored = {**kept, int(first_step): stored}
+            kept = list(self._stored.items())
+            while len(kept) > 1 and self.has_begun(kept[1][0]):
+                del kept[0]
+            self._stored = {**dict(kept), int(first_step): stored}
 
     @property
     def has_table(self) -> bool:

@@ -48,7 +48,7 @@ class HardClassSampler:
         >>> neighbors = [[1], [0], [3], [2]]
         >>> sampler = HardClassSampler(labels, 2, 2, neighbors, hardness=1.0)
         >>> [sorted(set(labels[sampler(step)].tolist())) for step in range(4)]
-        [[0, 1], [2, 3], [2, 3], [0, 1]]
+        [[0, 1], [0, 1], [2, 3], [2, 3]]
 
     Args:
         labels: Class of each row, integers (or whole floats) or strings `[n]`.
@@ -64,6 +64,7 @@ class HardClassSampler:
 
     Attributes:
         batch_size: P·m.
+        num_rows: Number of labels.
         steps_per_epoch: Number of classes.
         classes: The classes in sorted order, `[classes]`.
         nearest_per_batch: `round(hardness · (P − 1))`, the smallest k.
@@ -100,6 +101,7 @@ class HardClassSampler:
             wanted = f"at most the number of classes, {len(self.classes)}"
             raise argument_error("classes_per_batch", wanted, classes_per_batch)
         self.batch_size = self._classes_per_batch * self._images_per_class
+        self.num_rows = len(given)
         self.steps_per_epoch = len(self.classes)
         self.nearest_per_batch = round(hardness * (self._classes_per_batch - 1))
         key = seed_key(checked_seed(seed))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -196,10 +197,8 @@ class RawPixels(Baseline):
         self._read(run)
         if embeddings := self.embeddings(run, start):
             # TensorFlow traces the first step on one core. The search takes the others.
-            pool = concurrent.futures.ThreadPoolExecutor(1)
-            self._scoring = pool.submit(self.findings, run, embeddings)
-            pool.shutdown(wait=False)
-        else:
+            self._scoring = _in_thread(lambda: self.findings(run, embeddings))
+        elif run.folder.writes:
             self._print()
 
     def measure(
@@ -230,6 +229,20 @@ class RawPixels(Baseline):
             return {}
         tables, size = run.data.tables, run.options.eval_batch_size
         return {side: raw_pixels(tables[side], size) for side in labels_of(run)}
+
+
+def _in_thread(compute: Callable[[], dict[str, Any]]) -> concurrent.futures.Future[dict[str, Any]]:
+    """Compute in a thread that does not keep a failed run from ending, as a pool would."""
+    future: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(compute())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 class PairSimilarities(Evaluator):

@@ -1,6 +1,7 @@
 """A head of class proxies, for losses on cosines."""
 
 import contextlib
+import contextvars
 import math
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Literal
@@ -32,6 +33,13 @@ from keras_dml.layers.checks import check_full_precision, embedding_size
 
 # Name of the state of the seed generator in files.
 _STEP = "step_of_samples"
+
+
+# The head whose model samples the classes after it. Not an attribute of the layer, because each
+# replica calls it in its thread.
+_DEFERRED: contextvars.ContextVar["ProxyHead | None"] = contextvars.ContextVar(
+    "_DEFERRED", default=None
+)
 
 
 @keras.saving.register_keras_serializable("keras_dml")
@@ -86,9 +94,6 @@ class ProxyHead(Configured, keras.Layer):
     sample is from An et al., "Killing Two Birds with One Stone: Efficient and Robust Training of
     Face Recognition CNNs by Partial FC", CVPR 2022, section 3.2.
     """
-
-    # Whether the model samples the classes, after this layer.
-    _deferred = False
 
     def __init__(
         self,
@@ -175,7 +180,7 @@ class ProxyHead(Configured, keras.Layer):
         """Compute the class cosines `[n, K]`. `sampled_cosines` does in training with `sampled`."""
         if not training or self.sampled == 1:
             return self._pooled(self.center_cosines(embeddings))
-        if not self._deferred:
+        if _DEFERRED.get() is not self:
             wanted = "1 in this model"
             advice = (
                 "Only the model of keras_dml.models.proxy_model(embedding, num_classes, "
@@ -186,12 +191,15 @@ class ProxyHead(Configured, keras.Layer):
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Return the embeddings instead of cosines in training, within a `with` block."""
-        self._deferred = True
+        """Return the embeddings instead of cosines in training, within a `with` block.
+
+        The block applies to calls in this thread.
+        """
+        token = _DEFERRED.set(self)
         try:
             yield
         finally:
-            self._deferred = False
+            _DEFERRED.reset(token)
 
     def sampled_cosines(self, embeddings: Tensor, class_ids: TensorLike) -> tuple[Tensor, Tensor]:
         """Draw the next sample of classes, and compute the cosines to them.

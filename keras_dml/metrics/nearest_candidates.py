@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from keras_dml._common.rows import prepared_rows
+from keras_dml._common.blocks import slices
+from keras_dml._common.rows import BLOCK, prepared_rows
 from keras_dml.metrics.neighbors import MANY
 
 # Most candidates that are searched for a query.
@@ -19,7 +20,7 @@ def nearest_candidates(
     k: int,
     skip: float,
 ) -> np.ndarray:
-    """Find the k nearest candidates of other classes, below a fraction of the best match.
+    """Find the k nearest candidates of other classes, less similar than the best match.
 
     Args:
         queries: Embeddings `[n, d]`.
@@ -27,7 +28,8 @@ def nearest_candidates(
         candidates: Embeddings `[c, d]`.
         candidate_labels: Class ids `[c]`.
         k: Number of candidates.
-        skip: Highest cosine, as a fraction of the cosine of the query's most similar match.
+        skip: Highest cosine, as a fraction of the cosine m of the query's most similar match. If m
+            is negative, the highest cosine is m.
 
     Returns:
         int32 `[n, k]`, nearest first, and then −1.
@@ -35,22 +37,26 @@ def nearest_candidates(
     from keras_dml.retrieval import TreeAH, build_index
 
     q, c = (prepared_rows(each, "embeddings", "cosine") for each in (queries, candidates))
-    limits = skip * _best_matches(q, labels, c, candidate_labels)
+    best = _best_matches(q, labels, c, candidate_labels)
+    limits = np.minimum(skip * best, best)
     index = build_index(c, tree=TreeAH() if len(c) >= MANY else None)
     table = np.full((len(q), k), -1, np.int32)
     left, depth = np.arange(len(q)), 4 * k
     while len(left):
         depth = min(depth, len(c), _MOST)
-        found, scores = index.search(q[left], depth)
-        fits = candidate_labels[found] != labels[left, None]
-        fits &= scores <= limits[left, None]
-        order = np.argsort(~fits, axis=1, kind="stable")[:, :k]  # those that fit come first
-        fits_of, rows_of = (np.take_along_axis(each, order, axis=1) for each in (fits, found))
-        chosen = np.where(fits_of, rows_of, -1)
-        table[left, : chosen.shape[1]] = chosen
+        enough = np.zeros(len(left), bool)
+        for block in slices(len(left), BLOCK // depth):
+            some = left[block]
+            found, scores = index.search(q[some], depth)
+            fits = candidate_labels[found] != labels[some, None]
+            fits &= scores <= limits[some, None]
+            order = np.argsort(~fits, axis=1, kind="stable")[:, :k]  # fitting ones come first
+            fits_of, rows_of = (np.take_along_axis(each, order, axis=1) for each in (fits, found))
+            table[some, : order.shape[1]] = np.where(fits_of, rows_of, -1)
+            enough[block] = fits.sum(axis=1) >= k
         if depth == min(len(c), _MOST):
             break
-        left, depth = left[fits.sum(axis=1) < k], 4 * depth
+        left, depth = left[~enough], 4 * depth
     return table
 
 
@@ -64,5 +70,7 @@ def _best_matches(
     starts = np.flatnonzero(np.diff(labels[by_class], prepend=labels[by_class[:1]] - 1))
     for rows in np.split(by_class, starts[1:]):
         first, end = (np.searchsorted(ordered, labels[rows[0]], side) for side in ("left", "right"))
-        best[rows] = (q[rows] @ c[order[first:end]].T).max(axis=1)
+        matches = c[order[first:end]]
+        for block in slices(len(rows), BLOCK // len(matches)):
+            best[rows[block]] = (q[rows[block]] @ matches.T).max(axis=1)
     return best

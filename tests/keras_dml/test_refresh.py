@@ -179,12 +179,19 @@ def test_mistakes_of_the_callbacks():
         ({"images_per_class": 0}, "images_per_class must be"),
         ({"ahead": -1}, "ahead must be"),
         ({"metric": "dot"}, "metric must be"),
+        ({"images": IMAGES[:-1]}, "images must be of .* rows"),
     ):
         with pytest.raises(ValueError, match=message):
-            RefreshHardClasses(hard_classes(), IMAGES, **change)
+            RefreshHardClasses(**{"sampler": hard_classes(), "images": IMAGES, **change})
     with pytest.raises(TypeError, match="sampler must be a pipelines.HardClassSampler"):
         RefreshHardClasses(pipelines.BalancedSampler(LABELS, 4, 2), IMAGES)
     candidates = hard_candidates()
+    with pytest.raises(TypeError, match="sampler must be a pipelines.HardClassSampler"):
+        RefreshHardClasses(candidates, IMAGES)
+    with pytest.raises(TypeError, match="sampler must be a pipelines.HardCandidateSampler"):
+        RefreshHardCandidates(hard_classes(), QUERIES, CANDIDATES)
+    with pytest.raises(ValueError, match="candidates must be of 12 rows"):
+        RefreshHardCandidates(candidates, QUERIES, QUERIES)
     with pytest.raises(ValueError, match="skip must be .*1.5"):
         RefreshHardCandidates(candidates, QUERIES, CANDIDATES, skip=1.5)
     refresh = RefreshHardCandidates(candidates, QUERIES, CANDIDATES)
@@ -222,7 +229,7 @@ def nearest_by_loops(q, c, per_query, skip):
         fits = [
             j
             for j in np.argsort([-s for s in cosines], kind="stable")
-            if CANDIDATE_LABELS[j] != QUERY_LABELS[i] and cosines[j] <= skip * own
+            if CANDIDATE_LABELS[j] != QUERY_LABELS[i] and cosines[j] <= min(skip * own, own)
         ]
         table[i, : len(fits[:per_query])] = fits[:per_query]
     return table

@@ -101,6 +101,7 @@ def test_residual_learns_what_a_line_cannot():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.any_backend
 def test_residual_is_a_function_of_the_seed():
     x, y = rows(60, 4), np.abs(rows(60, 4))

@@ -192,8 +192,9 @@ def proxies():
 
 
 def sampled_proxies():
-    """Build a head that samples the classes, half of its 12."""
-    embedding = keras.Model(*network(), name="net")
+    """Build a head that samples the classes, half of its 12, after replicas wait for each other."""
+    norm = keras.layers.BatchNormalization(synchronized=True)
+    embedding = keras.Model(*network(norm), name="net")
     model = models.proxy_model(embedding, 12, sampled=0.5, seed=3)
     model.compile(optimizers.CoupledSGD(0.1, momentum=0.9), losses.ArcFaceLoss(8.0))
     return (model,)

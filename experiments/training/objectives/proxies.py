@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from experiments.evaluation.evaluators import ClassifierAccuracy, Evaluator
 from experiments.options.loss_flags import PROXIES, naming_flags
@@ -27,7 +28,10 @@ class OverProxies(Objective):
         sampled = self.options.proxies.get("sampled", 1.0)
         with naming_flags({"sampled": f"{PROXIES}sampled"}):
             head = layers.ProxyHead(data.train.num_classes, sampled=sampled)
-            head.check_room(data.train.labels[sampler(0)])
+            if self.options.batches_by_class:
+                head.check_room(data.train.labels[sampler(0)])
+            else:  # a batch can have as many classes as images
+                head.check_room(np.arange(min(sampler.batch_size, data.train.num_classes)))
 
     def training_model(self, embedding: keras.Model, num_classes: int) -> models.DistributedModel:
         """Return the embedding with the head of the loss, changed by the options."""

@@ -70,6 +70,7 @@ def test_a_run_reports_the_scores_of_both_models(photos, finished, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_stopped_run_resumes_identically(photos, finished, tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert compatible(photos, finished, whole, "--deterministic") == 0

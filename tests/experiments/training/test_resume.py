@@ -97,7 +97,7 @@ def test_a_killed_run_resumes_identically_and_tensorflow_reads_it(backend, loss,
 
 
 @pytest.mark.slow
-@tiers.parametrize("loss", LOSSES, ["rankmi", "hard_classes"], pytest.mark.thorough)
+@tiers.parametrize("loss", LOSSES, ["hard_classes"], pytest.mark.thorough)
 def test_a_stopped_run_resumes_identically(loss, photos, tmp_path, monkeypatch):
     if loss in FINE_TUNED:
         monkeypatch.setattr(models, "build_backbone", lambda *_: tiny_transformer(seed=3))

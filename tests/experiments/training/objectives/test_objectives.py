@@ -108,11 +108,15 @@ def test_a_head_can_sample_classes(tiny, objective):
     assert run.model.predict(run.images, verbose=0).shape == (8, 4)
     table = pipelines.ImageTable.from_arrays(run.images.astype("uint8"), run.class_ids)
     data = pipelines.Split(table, table)
-    run.objective.check_batches(data, lambda step: np.arange(8))
-    too_few = objective("--loss=arcface", "--proxies_sampled=0.5")
-    too_few.check_batches(data, lambda step: np.arange(4))
+    run.objective.check_batches(data, pipelines.RandomSampler(8, 8))
+    half = "--loss=arcface", "--proxies_sampled=0.5"
+    objective(*half).check_batches(data, pipelines.RandomSampler(8, 2))
     with pytest.raises(ValueError, match="proxies_sampled must be at least 1, .* got 0.5"):
-        too_few.check_batches(data, lambda step: np.arange(8))
+        objective(*half).check_batches(data, pipelines.RandomSampler(8, 8))
+    by_class = objective(*half, "--sampler=balanced")
+    by_class.check_batches(data, pipelines.BalancedSampler(run.class_ids, 2, 2))
+    with pytest.raises(ValueError, match="because a batch has 3 classes"):
+        by_class.check_batches(data, pipelines.BalancedSampler(run.class_ids, 3, 2))
 
 
 def test_proxies_can_have_a_separate_learning_rate(tiny):
