@@ -282,6 +282,7 @@ def test_interval_of_a_fitted_network_contains_it():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_every_score_by_default():
     z, labels = clusters(6, 20, 4, 4.0)
     found = information(z, labels)
