@@ -177,11 +177,9 @@ class HardCandidateSampler:
         """
         nearest, first_steps = self._tables.arrays(len(self.labels))
         state = {"nearest": nearest, "first_steps": first_steps}
-        return (
-            {**state, "embeddings": np.stack(list(self._stored.values()))}
-            if self._stored
-            else (state)
-        )
+        if self._stored:
+            state["embeddings"] = np.stack(list(self._stored.values()))
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Replace all tables by those of `state()`.

@@ -97,7 +97,7 @@ class NewModel:
 
 def work_folder(folder: pathlib.Path, model: NewModel, step: str) -> pathlib.Path:
     """Return the hidden folder in an index that keeps the embeddings of a killed step."""
-    return folder / ".upgrade" / model.fingerprint / step
+    return folder / _WORK / model.fingerprint / step
 
 
 def write_mapped(
@@ -276,8 +276,8 @@ def _write(
             elif name in manifest.checksums():
                 shutil.copy2(manifest.check(name), folder / name)
                 Manifest(folder).record([name])
-            elif path.exists():
-                shutil.copy2(path, folder / name)
+            elif path.exists():  # a link stays a link, as in a folder
+                shutil.copy2(path, folder / name, follow_symlinks=False)
         index.save(folder / INDEX)
         if rows:
             write_rows(folder, rows)

@@ -126,6 +126,20 @@ def fresh_index(made, folder, *more):
     return folder
 
 
+# A stranger's index.
+
+
+@pytest.mark.parametrize("way", ["queries", "map"])
+def test_the_content_behind_a_link_in_an_index_is_not_copied(index, to, tmp_path, way):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    (index / "notes.txt").symlink_to(secret)
+    upgraded = to(way)
+    assert (upgraded / "settings.json").is_file()
+    copies = [path for path in upgraded.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert b"secret" not in [path.read_bytes() for path in copies]
+
+
 # The measurement.
 
 
