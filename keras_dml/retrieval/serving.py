@@ -167,10 +167,13 @@ class ScannSearchModule(SearchModule):
     def _candidates(self, queries: tf.Tensor, k: int) -> tf.Tensor:
         searcher = self._scann.searcher_from_module(self._state)
         found = searcher.search_batched_parallel(queries, k, self._reorder(k), self._leaves)
-        rows = tf.ensure_shape(tf.cast(found.indices, tf.int32), [None, k])
+        # The operation returns as many columns as the query with the most items has.
+        missing = [[0, 0], [0, k - tf.shape(found.indices)[1]]]
+        rows = tf.ensure_shape(tf.pad(tf.cast(found.indices, tf.int32), missing), [None, k])
+        raw = tf.pad(found.distances, missing, constant_values=float("nan"))
         # A score is NaN if the leaves contain too few items, and infinite beyond the range of
         # float32. Such a query is searched exactly.
-        short = ~tf.reduce_all(tf.math.is_finite(found.distances), axis=1, keepdims=True)
+        short = ~tf.reduce_all(tf.math.is_finite(raw), axis=1, keepdims=True)
 
         def exactly() -> tf.Tensor:
             exact = super(ScannSearchModule, self)._candidates(queries, k)
