@@ -15,7 +15,7 @@ from experiments.evaluation.tables import text_table
 from experiments.options.errors import UsageError
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.images import ImageFolder, embed_batch
-from experiments.searching.upgrade_folder import NewModel, work_folder
+from experiments.searching.upgrade_folder import NewModel, files_of_index, work_folder
 from experiments.searching.upgrade_options import AGAIN, MAP, QUERIES
 from keras_dml.upgrade import CrossScore, EmbeddingMap, Kind, cross_scores, fit_map
 
@@ -113,9 +113,9 @@ def embedded_sample(
     A repeated command finds the embeddings in `folder / ".upgrade"`.
 
     Raises:
-        UsageError: Too few images can be embedded.
+        UsageError: Too few images can be embedded, or the folder has other images.
     """
-    files = {file.path: file for file in images.files()}
+    files = {file.path: file for file in files_of_index(gallery, images)}
     class_names = np.array(gallery.columns.class_names)
     rows = drawn(class_names, count, seed)
     asked = [files[path] for path in (gallery.paths[row] for row in rows) if path in files]
@@ -148,10 +148,17 @@ def _has_classes(labels: np.ndarray) -> bool:
 
 
 def _fitted(classes: np.ndarray, seed: int) -> np.ndarray:
-    """Return which images belong to a random four fifths of the classes, bool `[n]`."""
-    found, codes = np.unique(classes, return_inverse=True)
-    order = np.random.default_rng((seed, 1)).permutation(len(found))
-    return order[codes] < _FIT * len(found)
+    """Return which images belong to a random four fifths of the classes, bool `[n]`.
+
+    Of the classes of one image, four fifths as well, so that the others have classes to find.
+    """
+    _, codes, sizes = np.unique(classes, return_inverse=True, return_counts=True)
+    order = np.random.default_rng((seed, 1)).permutation(len(sizes))
+    is_fitted = np.zeros(len(sizes), bool)
+    for alike in (sizes == 1, sizes > 1):
+        ranks = np.argsort(np.argsort(order[alike]))
+        is_fitted[alike] = ranks < _FIT * len(ranks)
+    return is_fitted[codes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,8 +332,9 @@ def _kept(ways: Mapping[str, Way], name: str) -> dict[str, _Kept]:
     for score, row in way.scores.items():
         if score in way.differences and score != "neighbors@10":
             before = old.scores[score].value
-            weaker = max(min(before, new.scores[score].value), np.finfo(float).tiny)
-            kept[score] = _Kept(row.value / weaker, (before + way.differences[score].low) / weaker)
+            low = before + way.differences[score].low
+            weaker = min(before, new.scores[score].value)
+            kept[score] = _Kept(row.value / weaker, low / weaker) if weaker else _Kept(1.0, 1.0)
         else:
             kept[score] = _Kept(row.value, row.low)
     return kept

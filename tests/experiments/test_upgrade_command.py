@@ -18,7 +18,7 @@ from tiny_run import command_of
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
 from experiments.searching import upgrade_measuring as measuring
 from experiments.searching.gallery import FolderGallery
-from experiments.searching.index_folder import locked_folder
+from experiments.searching.index_folder import locked_folder, read_settings, write_settings
 from experiments.searching.visual_search import VisualSearch
 from keras_dml._files import atomic
 from keras_dml.export.load import fingerprint
@@ -197,6 +197,19 @@ def test_a_map_is_recommended_where_it_keeps_the_scores(change, labeled, ways):
     assert found["again"].seconds == 500 and found["again"].size == 4 * 1000 * made.new.shape[1]
 
 
+def test_of_a_model_that_finds_nothing_a_map_keeps_everything():
+    def useless(rng, centers, old):  # the nearest images are of other classes
+        return np.tile(rng.normal(size=(10, 16)), (30, 1)) + 1e-3 * rng.normal(size=old.shape)
+
+    made = sample(useless)
+    found = measuring.measured(made, 1000, "affine", 0, seconds_per_image=0.5)
+    assert found["again"].scores["recall@1"].value == 0
+    assert measuring.recommended(found).way == "keep"
+    swapped = made._replace(old=made.new, new=made.old)
+    found = measuring.measured(swapped, 1000, "affine", 0, seconds_per_image=0.5)
+    assert "100 % (at least 100 %) of R@1" in measuring.recommended(found).reason
+
+
 def test_the_drawn_images_are_whole_classes_and_depend_on_the_seed_only():
     names = [f"{number // 7}" for number in range(7000)] + ["large"] * 3000
     rows = measuring.drawn(names, 1000, seed=3)
@@ -237,6 +250,19 @@ def test_an_index_without_classes(made, tmp_path, capsys):
     assert upgrade(f"--index={tmp_path / 'index'}", f"--saved_model={made / 'new'}") == 0
     out = capsys.readouterr().out
     assert "the ten nearest" in out and "R@1" not in out and "recommended: map" in out
+
+
+def test_classes_of_one_image_leave_classes_to_measure(made, tmp_path, capsys):
+    """Some of the classes with two images measure, however few they are."""
+    names = [f"pair{number}/{k}.png" for number in range(10) for k in range(2)]
+    photos = write_photos(tmp_path / "photos", names + [f"{n}/0.png" for n in range(60)])
+    index = tmp_path / "index"
+    given = [f"--saved_model={made / 'old'}", f"--images={photos}", f"--output_dir={index}"]
+    assert index_command(*given) == 0
+    for seed in range(12):
+        words = [f"--index={index}", f"--saved_model={made / 'new'}", f"--seed={seed}"]
+        assert upgrade(*words) == 0
+        assert "On 16 images of 14 classes" in capsys.readouterr().out
 
 
 # The upgraded folders.
@@ -300,6 +326,40 @@ def test_stages_follow_added_changed_and_deleted_images(made, index, to, tmp_pat
         found.index.embeddings_of(found.paths), fresh.index.embeddings_of(found.paths), atol=1e-6
     )
     assert "e/1.png" in (upgraded / "skipped.txt").read_text()
+
+
+def test_a_stage_embeds_lost_embeddings_of_earlier_stages(made, to, tmp_path):
+    """The message about a damaged file of embeddings says to delete it."""
+    upgraded = to("map")
+    words = [f"--index={upgraded}", "--batch_size=8"]
+    assert upgrade(*words, "--stage=1/3") == 0
+    path = upgraded / "embeddings.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert upgrade(*words, "--stage=2/3") == 2
+    path.unlink()
+    assert upgrade(*words, "--stage=2/3") == 0
+    assert spaces(upgraded).count("new") == 48 and len(spaces(upgraded)) == 72
+    assert upgrade(*words, "--stage=3/3") == 0
+    found, fresh = FolderGallery(upgraded), FolderGallery(fresh_index(made, tmp_path / "fresh"))
+    assert found.paths == fresh.paths and found.map is None
+    np.testing.assert_array_equal(
+        found.index.embeddings_of(found.paths), fresh.index.embeddings_of(found.paths)
+    )
+
+
+def test_an_upgraded_index_names_the_place_of_a_moved_model_and_of_moved_images(
+    made, index, tmp_path
+):
+    photos, upgraded = tmp_path / "photos", tmp_path / "index-upgraded"
+    model = shutil.copytree(made / "new", tmp_path / "first" / "new")
+    assert upgrade(f"--index={index}", f"--saved_model={model}", "--to=map") == 0
+    model = model.rename(tmp_path / "new")
+    shutil.copytree(made / "photos", photos)
+    words = [f"--index={upgraded}", f"--images={photos}", f"--saved_model={model}"]
+    assert upgrade(*words, "--batch_size=8", "--stage=1/2") == 0
+    found = VisualSearch(upgraded)
+    assert found.search(QUERY, 1).results[0].path == "b/3.png"
+    assert (found.saved_model, found.images.place) == (model, str(photos))
 
 
 def test_mapped_queries_search_the_old_rows(made, index, to, capsys):
@@ -435,7 +495,52 @@ def test_a_second_command_is_refused(made, index, capsys):
     assert "is in use by another running process" in said
 
 
+def test_an_index_that_a_command_upgrades_does_not_replace_another(index, to, capsys):
+    upgraded = to("map")
+    with locked_folder(upgraded):
+        assert upgrade(f"--index={index}", "--replace") == 2
+    assert f"'{upgraded}' is in use by another running process" in capsys.readouterr().err
+    assert FolderGallery(index).map is None and FolderGallery(upgraded).map is not None
+
+
+def test_an_upgraded_index_that_a_kill_left_aside_is_not_written_again(made, index, to, capsys):
+    upgraded = to("map")
+    upgraded.rename(index.with_name(".index-upgraded.old"))  # between the two renames of a stage
+    assert upgrade(f"--index={index}", f"--saved_model={made / 'new'}", "--to=map") == 2
+    assert f"{upgraded} exists" in capsys.readouterr().err
+    assert set(spaces(upgraded)) == {"mapped"}
+    assert upgrade(f"--index={index}", "--replace") == 0
+    assert set(spaces(index)) == {"mapped"}
+
+
 # Mistakes.
+
+
+@pytest.mark.parametrize("words", [["--to=again"], ["--to=map"], ["--stage=1/2"]])
+def test_the_folder_of_other_images_is_refused(made, index, tmp_path, capsys, words):
+    others = write_photos(tmp_path / "others", [f"{number}.png" for number in range(70)])
+    words = [f"--saved_model={made / 'new'}", *words]
+    if "--stage=1/2" in words:
+        assert upgrade(f"--index={index}", words[0], "--to=map", "--replace") == 0
+    before = files_of(index)
+    assert upgrade(f"--index={index}", f"--images={others}", *words) == 2
+    assert "images must be the folder of the index's images" in capsys.readouterr().err
+    assert files_of(index) == before
+
+
+def test_an_address_in_an_index_is_not_opened(made, index, capsys):
+    """It can be the index of a stranger, and opening an address sends credentials."""
+    write_settings(index, read_settings(index) | {"images": "s3://stranger/photos"})
+    assert upgrade(f"--index={index}", f"--saved_model={made / 'new'}") == 2
+    assert "--images=s3://stranger/photos" in capsys.readouterr().err
+
+
+def test_an_unknown_kind_of_a_map_is_refused(made, to, capsys):
+    upgraded = to("map")
+    settings = read_settings(upgraded)
+    write_settings(upgraded, settings | {"map": settings["map"] | {"kind": "\x1b[31m"}})
+    assert search(f"--index={upgraded}", f"--query={made / 'photos' / 'a' / '0.png'}") == 2
+    assert "its kind is \\u001b[31m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -449,6 +554,7 @@ def test_a_second_command_is_refused(made, index, capsys):
         (["--index={index}", "--stage=1/4"], "index must have mapped rows"),
         (["--index={index}", "--stage=1/4", "--to=map"], "stage"),
         (["--index={index}", "--replace"], "index-upgraded does not exist"),
+        (["--index={index}", "--saved_model={new}", "--replace"], "to must be set"),
         (["--index={index}", "--saved_model={old}"], "must differ from the model"),
         (["--index={photos}", "--saved_model={new}"], "is not an index"),
         (["--index={index}", "--saved_model={photos}"], "SavedModel"),

@@ -167,6 +167,19 @@ def test_memory_is_bounded():
     assert peak < mapped.nbytes + 160 * 2**20
 
 
+def test_memory_is_bounded_if_the_target_is_long():
+    with pytest.warns(UserWarning, match="uncertain"):
+        found = upgrade.fit_map(rows(50, 2), rows(50, 2048, seed=1), "orthogonal")
+    many = np.ones((20_000, 2), np.float32)
+    tracemalloc.start()
+    try:
+        mapped = found(many)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < mapped.nbytes + 160 * 2**20
+
+
 def test_an_error_names_the_row_of_a_later_block():
     found = upgrade.fit_map(rows(), rows(300, 5, seed=1))
     many = np.ones((600_000, 8), np.float32)
