@@ -13,6 +13,7 @@ from experiments.options.conversions import absolute_place
 from experiments.searching.upgrade_options import (
     AGAIN,
     MAP,
+    PREFIX,
     QUERIES,
     UpgradeOptions,
     check_upgrade,
@@ -110,6 +111,12 @@ def _measure_and_write(
     if options.to == AGAIN:
         print(upgrade_folder.write_again(gallery, folder, upgraded, model, images))
         return
+    lengths = model.embedder.dimensions, gallery.index.dimensions
+    if options.to == PREFIX and lengths[0] < lengths[1]:
+        raise UsageError(
+            f"saved_model must have embeddings of at least {lengths[1]} numbers for --to=prefix, "
+            f"as the rows of the index, but got {options.saved_model} with {lengths[0]}."
+        )
     kind = cast("Kind", options.kind)
     sample = embedded_sample(folder, gallery, model, images, options.sample, options.seed)
     seconds = seconds_per_image(sample, model, images)
@@ -121,7 +128,10 @@ def _measure_and_write(
         if options.to == MAP:
             print(upgrade_folder.write_mapped(*places, to_new))
         if options.to == QUERIES:
-            print(upgrade_folder.write_query_map(*places, to_old))
+            print(upgrade_folder.write_query_map(*places, to_old, kind))
+        if options.to == PREFIX:
+            cut = upgrade_folder.prefix_map(*lengths)
+            print(upgrade_folder.write_query_map(*places, cut, PREFIX))
 
 
 if __name__ == "__main__":

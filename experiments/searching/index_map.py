@@ -18,6 +18,7 @@ import numpy.typing as npt
 from experiments.options.errors import UsageError
 from experiments.options.visible import visible
 from experiments.searching.index_folder import MAP_FORM, QUERIES, ROWS
+from experiments.searching.upgrade_options import PREFIX
 from keras_dml._common.errors import ArgumentError
 from keras_dml._files.manifest import Manifest
 from keras_dml.upgrade import KINDS, EmbeddingMap, load_map
@@ -30,7 +31,7 @@ class IndexMap:
     """The map between the two models of an upgraded index.
 
     Attributes:
-        kind: The kind of the map, such as "affine".
+        kind: The kind of the map, such as "affine", or "prefix": the first numbers.
         of: "rows" (from the old model to the new one) or "queries" (from the new model to the old
             one).
         old_model, new_model: Folders of the SavedModels.
@@ -122,7 +123,7 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
         found = {name: settings["map"][name] for name in MAP_FORM}
         if found["of"] not in (ROWS, QUERIES):
             raise ArgumentError(f"it maps {visible(found['of'])}")
-        if found["kind"] not in KINDS:
+        if found["kind"] not in (*KINDS, PREFIX):
             raise ArgumentError(f"its kind is {visible(found['kind'])}")
         path = Manifest(folder).check(MAPPED if found["of"] == ROWS else QUERY_MAP)
         if found["of"] == QUERIES:

@@ -149,16 +149,33 @@ def write_query_map(
     model: NewModel,
     images: ImageFolder,
     to_old: EmbeddingMap,
+    kind: str,
 ) -> str:
-    """Write the index with a map of the queries of the new model. Return a line."""
+    """Write the index with a map of the queries of the new model. Return a line.
+
+    Args:
+        gallery, folder, target, model, images: The index, both folders, the model, and the images.
+        to_old: The map.
+        kind: Its kind, or "prefix".
+    """
     settings = _settings(folder, images)
     old = str(folder / settings["saved_model"])
-    found = IndexMap(
-        to_old.kind, QUERIES, old, str(model.path), model.fingerprint, of_queries=to_old
-    )
+    found = IndexMap(kind, QUERIES, old, str(model.path), model.fingerprint, of_queries=to_old)
     kept = [EMBEDDINGS, SKIPPED, *_other_names(folder)]
     _write(folder, target, settings, gallery.index, kept, found)
     return f"{target}: {found.in_words}"
+
+
+def prefix_map(source: int, target: int) -> EmbeddingMap:
+    """Return the map from embeddings to their first numbers, an orthogonal map without a turn.
+
+    Args:
+        source: Length of the embeddings.
+        target: Number of the first numbers.
+    """
+    shapes = (target,), (source, 0), (0,), (0, target)
+    empty = [np.zeros(shape, np.float32) for shape in shapes]
+    return EmbeddingMap("orthogonal", 0, 0.0, np.eye(source, target, dtype=np.float32), *empty)
 
 
 def write_again(
