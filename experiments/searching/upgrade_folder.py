@@ -276,8 +276,10 @@ def replace(folder: pathlib.Path, upgraded: pathlib.Path) -> str:
     """
     if not read_folder(upgraded, pathlib.Path.is_dir):
         raise UsageError(
-            f"replace must come after --to=map, queries, or again, but {upgraded} does not exist."
+            f"replace must come after --to, which writes {upgraded}, but it does not exist, or has "
+            f"replaced {folder} already."
         )
+    read_folder(upgraded, read_settings)  # refuse another folder before locking it
     with locked_folder(upgraded, "index"):
         FolderGallery(upgraded)  # checks its files before the old index is deleted
         replace_folder(upgraded, folder)
@@ -322,16 +324,19 @@ def _write(
         bad: The content of `skipped.txt`.
     """
     manifest = Manifest(source)
+    checksums = manifest.checksums()
     with replacing_folder(target, SETTINGS, "an index") as folder:
         folder.mkdir()
         for name in kept:
             path = source / name
             if path.is_dir():
                 shutil.copytree(path, folder / name, symlinks=True)
-            elif name in manifest.checksums():
-                shutil.copy2(manifest.check(name), folder / name)
+            elif not path.exists():  # the user has deleted it, for example because it was damaged
+                continue
+            elif name in checksums:
+                shutil.copy2(manifest.check(name, "Put it back, or delete it"), folder / name)
                 Manifest(folder).record([name])
-            elif path.exists():  # a link stays a link, as in a folder
+            else:  # a link stays a link, as in a folder
                 shutil.copy2(path, folder / name, follow_symlinks=False)
         index.save(folder / INDEX)
         if rows:

@@ -129,12 +129,15 @@ def replacing_folder(path: StrPath, marker: str, what: str) -> Iterator[pathlib.
 def make_folder(path: StrPath) -> None:
     """Create a folder and its parents, unless it exists.
 
-    If a killed replacement has moved the folder aside, it is moved back.
+    If a killed replacement has moved the folder aside, it is moved back. If it has left the old
+    folder next to the new one, the old folder is deleted.
     """
     target, _, aside = _names(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with turn(target):
-        if aside.exists() and not target.exists():
+        if aside.exists() and target.exists():
+            shutil.rmtree(aside)
+        elif aside.exists():
             os.rename(aside, target)
         target.mkdir(exist_ok=True)
 

@@ -534,6 +534,14 @@ def test_an_upgraded_index_that_a_kill_left_aside_is_not_written_again(made, ind
     assert set(spaces(index)) == {"mapped"}
 
 
+def test_what_a_killed_replacement_left_is_removed(index, to, capsys):
+    to("map", "--replace")
+    left = index.with_name(".index.old")
+    left.mkdir()
+    assert upgrade(f"--index={index}", "--replace") == 2
+    assert not left.exists() and set(spaces(index)) == {"mapped"}
+
+
 # Mistakes.
 
 
@@ -574,7 +582,7 @@ def test_an_unknown_kind_of_a_map_is_refused(made, to, capsys):
         (["--index={index}", "--stage=half"], "stage must be K/N"),
         (["--index={index}", "--stage=1/4"], "index must have mapped rows"),
         (["--index={index}", "--stage=1/4", "--to=map"], "stage"),
-        (["--index={index}", "--replace"], "index-upgraded does not exist"),
+        (["--index={index}", "--replace"], "replace must come after --to"),
         (["--index={index}", "--saved_model={new}", "--replace"], "to must be set"),
         (["--index={index}", "--saved_model={old}"], "must differ from the model"),
         (["--index={photos}", "--saved_model={new}"], "is not an index"),
@@ -615,6 +623,38 @@ def test_a_damaged_map_of_rows_is_refused(made, index, to, capsys, damage):
         path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert search(f"--index={path.parent}", f"--query={made / 'photos' / 'a' / '0.png'}") == 2
     assert "mapped.npy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["map", "queries"])
+def test_the_message_about_a_damaged_index_says_how_to_make_it_again(made, index, to, capsys, way):
+    upgraded, query = to(way), made / "photos" / "b" / "3.png"
+    path = upgraded / "index" / "embeddings.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert search(f"--index={upgraded}", f"--query={query}") == 2
+    said = capsys.readouterr().err
+    model = made / ("new" if way == "map" else "old")
+    if way == "map":
+        assert f"Delete {upgraded}, and embed its images again: keras-dml index" in said
+        assert f"--saved_model={model} --images={made / 'photos'} --output_dir={upgraded}" in said
+        shutil.rmtree(upgraded)
+    given = [f"--saved_model={model}", f"--images={made / 'photos'}", f"--output_dir={upgraded}"]
+    assert index_command(*given) == 0
+    assert search(f"--index={upgraded}", f"--query={query}") == 0
+
+
+@pytest.mark.parametrize("way", ["map", "again", "queries"])
+def test_deleted_columns_and_embeddings_are_not_missed(index, to, way):
+    """The messages about both damaged files say that they can be deleted."""
+    (index / "columns.json").unlink()
+    (index / "embeddings.npz").unlink()
+    assert FolderGallery(to(way)).columns.names == ["class", "folder"]
+
+
+def test_a_folder_that_is_no_index_does_not_replace_one(index, to, capsys):
+    upgraded = to("map")
+    (upgraded / "settings.json").unlink()
+    assert upgrade(f"--index={index}", "--replace") == 2
+    assert "has no settings.json, so it is not an index" in capsys.readouterr().err
 
 
 @pytest.mark.slow
