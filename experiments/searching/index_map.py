@@ -132,7 +132,9 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
         if mapped.shape != (rows,) or mapped.dtype != bool:
             raise ArgumentError(f"{path} must have {rows:,} values, but got {mapped.shape}")
         return IndexMap(**found, mapped=mapped)
-    except (EOFError, ValueError) as error:
+    except OSError:  # another user's file is not damaged
+        raise
+    except Exception as error:  # NumPy raises any exception for a damaged file
         raise UsageError(
             f"The map of the index in {folder} is damaged: {error}. Delete the folder, and write "
             "it again with keras-dml upgrade"

@@ -21,6 +21,7 @@ from experiments.searching.gallery import FolderGallery
 from experiments.searching.index_folder import locked_folder, read_settings, write_settings
 from experiments.searching.visual_search import VisualSearch
 from keras_dml._files import atomic
+from keras_dml._files.manifest import Manifest
 from keras_dml.export.load import fingerprint
 from pipelines import EvaluationTransform
 
@@ -353,6 +354,7 @@ def test_a_stage_embeds_lost_embeddings_of_earlier_stages(made, to, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_upgraded_index_names_the_place_of_a_moved_model_and_of_moved_images(
     made, index, tmp_path
 ):
@@ -612,19 +614,24 @@ def test_an_index_of_distances_and_an_existing_upgrade_are_refused(made, index, 
     assert FolderGallery(index.with_name("distances-upgraded")).index.metric == "l2"
 
 
-@pytest.mark.parametrize("damage", ["mapped.npy", "missing", "longer"])
+@pytest.mark.parametrize("damage", ["mapped.npy", "missing", "longer", "crafted"])
 def test_a_damaged_map_of_rows_is_refused(made, index, to, capsys, damage):
     path = to("map") / "mapped.npy"
     if damage == "missing":
         path.unlink()
     elif damage == "longer":
         np.save(path, np.ones(100, bool))
+    elif damage == "crafted":
+        path.write_bytes(path.read_bytes().replace(b"False", b"(alse"))
+        Manifest(path.parent).record([path.name])
     else:
         path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert search(f"--index={path.parent}", f"--query={made / 'photos' / 'a' / '0.png'}") == 2
-    assert "mapped.npy" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "The map of the index" in said and ("mapped.npy" in said or damage == "crafted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["map", "queries"])
 def test_the_message_about_a_damaged_index_says_how_to_make_it_again(made, index, to, capsys, way):
     upgraded, query = to(way), made / "photos" / "b" / "3.png"
@@ -642,7 +649,7 @@ def test_the_message_about_a_damaged_index_says_how_to_make_it_again(made, index
     assert search(f"--index={upgraded}", f"--query={query}") == 0
 
 
-@pytest.mark.parametrize("way", ["map", "again", "queries"])
+@tiers.parametrize("way", ["map", "again", "queries"], sooner=["again"], later=pytest.mark.slow)
 def test_deleted_columns_and_embeddings_are_not_missed(index, to, way):
     """The messages about both damaged files say that they can be deleted."""
     (index / "columns.json").unlink()

@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -242,6 +243,13 @@ def test_other_files_are_refused(tmp_path):
         np.savez(path, **({"format": 1} if changes is None else {**arrays, **changes}))
         with pytest.raises(ValueError, match=words):
             upgrade.load_map(path)
+    with zipfile.ZipFile(tmp_path / "kind.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "header.npz", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content.replace(b"False", b"(alse"))
+    with pytest.raises(ValueError, match="undamaged"):
+        upgrade.load_map(tmp_path / "header.npz")
     with pytest.raises(ValueError, match="EmbeddingMap.save"):
         upgrade.load_map(tmp_path / "none.map")
     with pytest.raises(ValueError, match="existing folder"):
