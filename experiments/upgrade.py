@@ -40,10 +40,10 @@ def main(argv: list[str]) -> None:
     folder, upgraded = options.folder, options.upgraded
     read_folder(folder, read_settings)  # refuse another folder before locking it
     with locked_folder(folder, "index"):
-        gallery = FolderGallery(folder)
-        old_model = gallery.description.saved_model
         written = folder
-        if options.stages or options.saved_model:
+        if options.stages or options.saved_model:  # --replace alone needs nothing of the old index
+            gallery = FolderGallery(folder)
+            old_model = gallery.description.saved_model
             given = absolute_place(options.images) if options.images else None
             images = images_of_index(folder, given, gallery.description.images)
             path = options.saved_model or pathlib.Path(old_model)

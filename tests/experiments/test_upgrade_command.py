@@ -536,6 +536,13 @@ def test_an_upgraded_index_that_a_kill_left_aside_is_not_written_again(made, ind
     assert set(spaces(index)) == {"mapped"}
 
 
+def test_an_upgraded_index_replaces_a_damaged_one(index, to):
+    to("map")
+    (index / "index" / "embeddings.npy").write_bytes(b"")
+    assert upgrade(f"--index={index}", "--replace") == 0
+    assert set(spaces(index)) == {"mapped"}
+
+
 def test_what_a_killed_replacement_left_is_removed(index, to, capsys):
     to("map", "--replace")
     left = index.with_name(".index.old")
