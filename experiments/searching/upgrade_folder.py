@@ -225,7 +225,7 @@ def write_stage(
     if found is None or found.mapped is None:
         raise UsageError(
             f"index must have mapped rows for --stage, but got {folder}. --to=map writes such an "
-            "index."
+            "index, and after the last stage no row is left to embed."
         )
     if model.fingerprint != found.fingerprint:
         raise UsageError(
