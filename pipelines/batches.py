@@ -267,28 +267,33 @@ def evaluation_batches(
     replicas = context.num_replicas_in_sync
     fed = _replicas_fed(context)
 
-    def turns(first_row: int, number: int, size: int) -> tf.data.Dataset:
-        """Return the batches of `number` turns from `first_row`, with `size` rows per replica."""
+    full_turns, rest = divmod(len(table), batch_size * replicas)
+    end = full_turns + (rest > 0)
 
-        def look_up(element: np.ndarray) -> tuple[np.ndarray, ...]:
-            turn, replica = divmod(int(element), fed)
-            slot = turn * replicas + context.input_pipeline_id * fed + replica
-            rows = np.minimum(first_row + slot * size + np.arange(size), len(table) - 1)
-            drawn = () if seeds is None else (seeds[rows],)
-            return (
-                *_sources(table, rows, transform),
-                *drawn,
-                *((table.labels[rows],) if labels else ()),
-            )
+    def rows_in(turn: int) -> int:
+        """Return the number of rows per replica."""
+        return batch_size if turn < full_turns else -(-rest // replicas)
 
-        elements = tf.data.Dataset.range(number * fed)
+    def look_up(element: np.ndarray) -> tuple[np.ndarray, ...]:
+        turn, replica = divmod(int(element), fed)
+        size, slot = rows_in(turn), context.input_pipeline_id * fed + replica
+        rows = turn * batch_size * replicas + slot * size + np.arange(size)
+        rows = np.minimum(rows, len(table) - 1)
+        return (
+            *_sources(table, rows, transform),
+            *(() if seeds is None else (seeds[rows],)),
+            *((table.labels[rows],) if labels else ()),
+        )
+
+    def turns(first: int, end: int) -> tf.data.Dataset:
+        elements, size = tf.data.Dataset.range(first * fed, end * fed), rows_in(first)
         return _images(table, transform, elements, look_up, seeds is not None, labels, size, False)
 
-    full_turns, rest = divmod(len(table), batch_size * replicas)
-    batches = turns(0, full_turns, batch_size)
-    if rest:
-        batches = batches.concatenate(turns(len(table) - rest, 1, -(-rest // replicas)))
-    return _finish(batches, full_turns + (rest > 0), fed)
+    if rest and fed > 1:  # a single pipeline would join the smaller batches of the last turn
+        batches = turns(0, full_turns).concatenate(turns(full_turns, end))
+    else:
+        batches = turns(0, end)
+    return _finish(batches, end, fed)
 
 
 def _replicas_fed(context: tf.distribute.InputContext) -> int:

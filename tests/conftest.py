@@ -12,14 +12,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Imports and collection create a million objects, and free almost none.
 gc.disable()
 
+# The tests on JAX, also those in other processes, compile thousands of small programs and run each
+# one once, so optimization does not pay. A folder caches programs that are compiled repeatedly
+# (other seeds or class ids).
+compiled = tempfile.TemporaryDirectory(prefix="keras_dml_jax_")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if os.environ.get("KERAS_BACKEND") == "jax":
-    # The tests compile thousands of small programs and run each one once, so optimization does not
-    # pay. A folder caches programs that are compiled repeatedly (other seeds or class ids).
-    compiled = tempfile.TemporaryDirectory(prefix="keras_dml_jax_")
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled.name)
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 

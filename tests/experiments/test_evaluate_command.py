@@ -158,6 +158,7 @@ def test_reranked_rows_and_their_gains(evaluated, tmp_path, capsys, by_gallery):
         assert re.search(message, capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_a_gallery_without_a_class_missing_pictures_and_rows_of_zeros(evaluated, tmp_path, capsys):
     queries = EMBEDDINGS[:20].astype("float64")
     gallery = {"gallery": EMBEDDINGS[5:], "gallery_labels": LABELS[5:]}

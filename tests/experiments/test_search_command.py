@@ -167,6 +167,7 @@ def test_without_the_web_library(index, monkeypatch, capsys):
     assert "--serve needs waitress: pip install 'keras-dml[serve]'" in (capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_matches_with_a_calibration(index, tmp_path, capsys):
     query = tmp_path / "one.png"
     picture(1).save(query)

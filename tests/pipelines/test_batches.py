@@ -109,6 +109,7 @@ def test_images_are_cropped_to_boxes_first(stored):
                 np.testing.assert_allclose(part, other_part, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_bad_file_is_an_error_of_its_batch(files, tmp_path):
     paths = files.paths.astype(object)
     paths[7] = str(tmp_path / "bad.jpg")
@@ -236,6 +237,7 @@ def test_batches_that_cannot_be_divided_are_refused(pipelines, replicas, message
             evaluation_batches(ARRAYS, EvaluationTransform(SIDE), input_context=context)
 
 
+@pytest.mark.slow
 def test_batches_of_pixels_equal_single_images_on_two_replicas():
     """A lambda hides the transform, so that the pipeline calls it for each image."""
     gray = ImageTable.from_arrays(pictures(1), LABELS)

@@ -49,6 +49,7 @@ def with_package(monkeypatch):
     importlib.reload(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_package")
 def test_photographs_are_listed_checked_decoded_and_shown(tmp_path):
     for name in ("a/1.heic", "a/2.HEIF", "b/3.heic", "b/4.png"):

@@ -205,6 +205,7 @@ def test_batches_equal_those_from_the_sampler():
         np.testing.assert_array_equal(ids, CLASSES[sampler(step)])
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_dataset():
     """The rows are in a temporary file: 256 rows of 1 MB, of which a batch has 4."""
     rows = np.ones((2**18,), "float32")

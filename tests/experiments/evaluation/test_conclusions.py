@@ -93,6 +93,7 @@ def test_the_interval_covers_the_true_difference():
     assert 372 <= covered <= 388
 
 
+@pytest.mark.slow
 def test_the_bootstrap_interval_of_two_runs_covers_the_true_difference():
     rng, covered = np.random.default_rng(0), 0
     for _ in range(100):

@@ -1,5 +1,6 @@
 """The registry of scores: a new entry appears everywhere."""
 
+import functools
 import json
 import re
 from types import SimpleNamespace
@@ -192,7 +193,9 @@ def test_a_new_score_of_a_catalog_is_everywhere(reach, tmp_path, capsys, monkeyp
 
 
 @pytest.mark.slow
-def test_fitted_scores_of_information_need_a_flag(mine, capsys):
+def test_fitted_scores_of_information_need_a_flag(mine, capsys, monkeypatch):
+    few = functools.partial(metrics.mutual_information_bound, steps=5)
+    monkeypatch.setattr("keras_dml.metrics.information_scores.mutual_information_bound", few)
     words = [f"--embeddings={mine}", "--information", "--noclustering"]
     assert evaluate(*words) == 0
     printed = capsys.readouterr().out

@@ -357,6 +357,7 @@ raise SystemExit(run_command(main, ["command", LENGTH]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a shell and /dev/full")
 def test_output_that_cannot_be_printed_is_no_internal_error():
     def run(end, length="0", **environment):

@@ -49,6 +49,7 @@ def upload(client, data, name="photo.png", address="/search?k=3", **more):
     return client.post(address, data=form, content_type="multipart/form-data", **more)
 
 
+@pytest.mark.slow
 def test_search_by_an_uploaded_image(client):
     answer = upload(client, png(1))
     assert answer.status_code == 200

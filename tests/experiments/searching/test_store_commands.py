@@ -50,6 +50,7 @@ def test_search_and_its_server_read_from_a_store(index, kind, place_of, tmp_path
     opened.close()
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_is_not_the_fault_of_the_query(index, monkeypatch, capsys):
     gone = mock.Mock(side_effect=StoreError("the store is gone"))
     monkeypatch.setattr(FolderGallery, "nearest", gone)

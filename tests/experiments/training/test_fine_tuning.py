@@ -74,6 +74,7 @@ def test_layer_decay_is_multiplied_by_pretrained_factor():
     assert made.use_ema and made.ema_momentum == 0.9
 
 
+@pytest.mark.slow
 def test_layer_decay_of_two_backbones():
     given = options("--layer_decay=0.5")
     backbones = [tiny_transformer(), tiny_transformer(seed=1)]  # one decay for the shared paths

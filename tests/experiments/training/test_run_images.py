@@ -186,6 +186,7 @@ def test_runs_without_their_list_of_images_are_compared_with_a_warning(
     assert f"{lost} is " in record.message and f"or delete {lost.parent}" in record.message
 
 
+@pytest.mark.slow
 def test_runs_are_shown_with_the_same_queries(photos, tmp_path):
     split, _ = described.data(options_of(photos))
     embeddings, paths = np.eye(6, dtype="float32"), split.test.paths

@@ -62,6 +62,7 @@ def test_certificates_are_a_function_of_the_seed():
     assert first.approximate == first.exact  # a small set has no tree
 
 
+@pytest.mark.slow
 @needs_scann
 def test_large_classes_have_the_precisions_of_the_sample():
     z, labels = clusters(2, 1_100, 3, 1.25)

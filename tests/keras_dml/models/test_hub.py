@@ -191,6 +191,7 @@ CRAFTED_SCALINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_hugging_face_folder(tmp_path):
     """A tiny ViT in the layout of Hugging Face. KerasHub reads the weights, and we the scaling."""
     config = {

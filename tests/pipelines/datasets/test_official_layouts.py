@@ -273,6 +273,7 @@ def test_the_official_boundary_and_a_catalog_of_the_test_classes(tmp_path):
     assert list(split.tables) == ["training", "test", "catalog"]
 
 
+@pytest.mark.slow
 def test_rows_classes_and_boxes_of_cars_from_the_subprocess(tmp_path):
     table = cars.load(write_cars(tmp_path, (101, 7, 7, 10)), crop_to_box=True).table
     assert table.class_names == ("Car 7", "Car 10", "Car 101")

@@ -58,6 +58,7 @@ def attached(tiny):
     return lambda *more: tiny(*words, *more, two_levels=False)
 
 
+@pytest.mark.slow
 def test_pce_takes_p_and_lambda_from_the_attached_classifier(attached):
     run = attached()
     p = probabilities(run)
