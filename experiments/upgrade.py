@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shlex
 import sys
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +13,7 @@ from experiments.options.conversions import absolute_place
 from experiments.searching.upgrade_options import (
     AGAIN,
     MAP,
+    PREFIX,
     QUERIES,
     UpgradeOptions,
     check_upgrade,
@@ -31,18 +33,19 @@ def main(argv: list[str]) -> None:
     from experiments.evaluation.calibration import calibration_path
     from experiments.searching import upgrade_folder
     from experiments.searching.gallery import FolderGallery
-    from experiments.searching.images import ImageFolder
+    from experiments.searching.images import images_of_index
     from experiments.searching.index_folder import how_to_search, locked_folder, read_settings
     from keras_dml._files.atomic import read_folder
 
     folder, upgraded = options.folder, options.upgraded
     read_folder(folder, read_settings)  # refuse another folder before locking it
     with locked_folder(folder, "index"):
-        gallery = FolderGallery(folder)
-        old_model = gallery.description.saved_model
         written = folder
-        if options.stages or options.saved_model:
-            images = ImageFolder(absolute_place(options.images or gallery.description.images))
+        if options.stages or options.saved_model:  # --replace alone needs nothing of the old index
+            gallery = FolderGallery(folder)
+            old_model = gallery.description.saved_model
+            given = absolute_place(options.images) if options.images else None
+            images = images_of_index(folder, given, gallery.description.images)
             path = options.saved_model or pathlib.Path(old_model)
             model = upgrade_folder.NewModel(path, options.batch_size, options.max_pixels)
         if options.stages:
@@ -60,12 +63,14 @@ def main(argv: list[str]) -> None:
             print(
                 f"the threshold in {calibration_path(old_model)} belongs to the old model, and is "
                 "not applied. Once all images are embedded again: "
-                + typed(f"keras-dml calibrate --index={written}")
+                + typed(f"keras-dml calibrate {shlex.quote(f'--index={written}')}")
             )
 
 
 def _check_new(options: UpgradeOptions, gallery: FolderGallery, fingerprint: str) -> None:
     """Check that the new model is new, that maps are possible, and that nothing is overwritten."""
+    from keras_dml._files.atomic import read_folder
+
     folder, upgraded = options.folder, options.upgraded
     found = gallery.description
     again = "Embed all images again: --to=again"
@@ -83,7 +88,7 @@ def _check_new(options: UpgradeOptions, gallery: FolderGallery, fingerprint: str
             "index must have cosine similarities, because a map gives rows of length 1, but got "
             f"metric={found.metric} of {folder}. {again}"
         )
-    if options.to and upgraded.exists():
+    if options.to and read_folder(upgraded, pathlib.Path.exists):
         raise UsageError(
             f"to must write a new folder, but {upgraded} exists. Replace the index by it with "
             "--replace, or delete it."
@@ -104,8 +109,14 @@ def _measure_and_write(
 
     folder, upgraded = options.folder, options.upgraded
     if options.to == AGAIN:
-        print(upgrade_folder.write_again(folder, upgraded, model, images))
+        print(upgrade_folder.write_again(gallery, folder, upgraded, model, images))
         return
+    lengths = model.embedder.dimensions, gallery.index.dimensions
+    if options.to == PREFIX and lengths[0] < lengths[1]:
+        raise UsageError(
+            f"saved_model must have embeddings of at least {lengths[1]} numbers for --to=prefix, "
+            f"as the rows of the index, but got {options.saved_model} with {lengths[0]}."
+        )
     kind = cast("Kind", options.kind)
     sample = embedded_sample(folder, gallery, model, images, options.sample, options.seed)
     seconds = seconds_per_image(sample, model, images)
@@ -113,10 +124,14 @@ def _measure_and_write(
     print(summary(ways, sample, recommended(ways)))
     if options.to:
         to_new, to_old = sample.maps(kind, options.seed, every_row=True)
+        places = gallery, folder, upgraded, model, images
         if options.to == MAP:
-            print(upgrade_folder.write_mapped(gallery, folder, upgraded, model, to_new))
+            print(upgrade_folder.write_mapped(*places, to_new))
         if options.to == QUERIES:
-            print(upgrade_folder.write_query_map(gallery, folder, upgraded, model, to_old))
+            print(upgrade_folder.write_query_map(*places, to_old, kind))
+        if options.to == PREFIX:
+            cut = upgrade_folder.prefix_map(*lengths)
+            print(upgrade_folder.write_query_map(*places, cut, PREFIX))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import io
 import os
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from keras_dml._common.blocks import slices
 from keras_dml._common.checks import check_choice, check_path, check_seed, items_of
 from keras_dml._common.errors import (
     ArgumentError,
@@ -27,7 +27,7 @@ from keras_dml._common.errors import (
     shape_error,
 )
 from keras_dml._common.labels import plain_labels
-from keras_dml._common.rows import finite_rows, first_few, normalized, row_blocks
+from keras_dml._common.rows import BLOCK, finite_rows, first_few, normalized
 from keras_dml._common.types import Float32Array, Float64Array, Int64Array, Metric, StrPath
 from keras_dml._files.archives import opened_zip
 from keras_dml._files.atomic import replacing
@@ -131,7 +131,8 @@ class EmbeddingMap:
             wanted = f"an array of shape [n, {self.source_dimensions}], as the source of the map"
             raise shape_error("rows", wanted, array)
         mapped = np.empty((len(array), self.target_dimensions), np.float32)
-        for block in row_blocks(array):
+        widest = max(*self.matrix.shape, *self.hidden_matrix.shape)
+        for block in slices(len(array), BLOCK // widest):
             x = normalized(finite_rows(array[block], "rows", block.start))
             hidden = np.maximum(x @ self.hidden_matrix + self.hidden_bias, 0)
             y = x @ self.matrix + self.intercept + hidden @ self.output_matrix
@@ -179,11 +180,8 @@ def load_map(path: StrPath) -> EmbeddingMap:
             found = {name: _member(archive, name) for name in ("format", *_FORM)}
     except PermissionError:  # another user's file is not damaged
         raise
-    except (
-        EOFError, KeyError, MemoryError, NotImplementedError, OSError, RuntimeError, ValueError,
-        zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
-        raise _damaged(path, error) from error
+    except Exception as error:  # zipfile, zlib, and NumPy raise any exception for a damaged file
+        raise _damaged(path, str(error) or type(error).__name__) from error
     return _checked_map(path, found)
 
 

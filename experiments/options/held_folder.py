@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import itertools
 import os
@@ -27,11 +26,10 @@ def try_lock(path: pathlib.Path) -> contextlib.ExitStack | None:
         None if another process has the lock.
 
     Raises:
-        OSError: The path is not a regular file, or its file system has no locks.
+        UsageError: The path is not a regular file.
+        OSError: Its file system has no locks.
     """
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    _check_file(path)
     lock = filelock.FileLock(path, blocking=False, thread_local=False)
     try:
         lock.acquire()
@@ -45,7 +43,12 @@ def try_lock(path: pathlib.Path) -> contextlib.ExitStack | None:
 
 
 def waiting_for(path: pathlib.Path) -> contextlib.AbstractContextManager[object]:
-    """Return a context that waits for a file's lock and keeps it."""
+    """Return a context that waits for a file's lock and keeps it.
+
+    Raises:
+        UsageError: The path is not a regular file.
+    """
+    _check_file(path)
     return filelock.FileLock(path)
 
 
@@ -118,6 +121,13 @@ def held_by_equal_commands(folder: pathlib.Path, words: Sequence[str]) -> Iterat
                     kept.callback(path.unlink, missing_ok=True)
                     break
         yield
+
+
+def _check_file(path: pathlib.Path) -> None:
+    """Check a file to lock, because opening a pipe or a device can block."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise UsageError(f"{path} must be a regular file. Delete it, and repeat the command.")
 
 
 def _locked(path: pathlib.Path, shown: str) -> contextlib.ExitStack:

@@ -54,6 +54,13 @@ def connected(environment: Mapping[str, str], **arguments: Any) -> Iterator[None
         ray.shutdown()
 
 
+def where_logs_are() -> str:
+    """Return a sentence that names the folder in which Ray keeps what its processes logged."""
+    root = os.environ.get("RAY_TMPDIR", "/tmp")
+    where = "on the head of the cluster" if os.environ.get("RAY_ADDRESS") else "on this machine"
+    return f"Ray's logs: {root}/ray/session_latest/logs {where}."
+
+
 def _check_answer(address: str | None) -> None:
     """Raise `UsageError` if nothing answers. Ray itself would try for five minutes."""
     host, colon, port = (address or "").rpartition("://")[2].rpartition(":")

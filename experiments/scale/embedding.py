@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.options.errors import RunError, one_line
-from experiments.scale.connection import connected
+from experiments.scale.connection import connected, where_logs_are
 from experiments.searching.arrow import batch_table, read_batches, read_ids
 from experiments.searching.folder_embeddings import Embedded, embedded_images
 from experiments.searching.images import ImageFile, ImageFolder, embed_batch
@@ -31,6 +31,8 @@ with needing("ray", "--engine=ray"):
 _FOLDER, _ROWS, _CHECKPOINT = ".ray", "rows", "checkpoint"
 _PENDING = ".pending.parquet"
 _RETRIES = 4
+# Ray Data starts a worker again without end, also if it is killed whenever it loads the model.
+_RESTARTS = 8
 _READERS = 8
 # Images of one output file, which is the unit of a restart.
 _LEAST, _MOST, _FILES = 64, 5_000, 64
@@ -128,7 +130,9 @@ def _embed(
         delete_checkpoint_on_success=False,
     )
     context.enable_progress_bars = sys.stderr.isatty()
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler):  # the terminal, not Ray's file
+            handler.setLevel(logging.CRITICAL + 1)
     resources = ray.cluster_resources()
     gpus, cores = (int(resources.get(name, 0)) for name in ("GPU", "CPU"))
     size = min(_MOST, max(_LEAST, -(-len(todo) // _FILES)))
@@ -145,7 +149,7 @@ def _embed(
         # Leave a core for Ray's writing tasks.
         num_cpus=0 if gpus else min(1, max(cores - 1, 0) / count),
         num_gpus=min(1, gpus / count),
-        ray_remote_args_fn=lambda: {"max_task_retries": _RETRIES},
+        ray_remote_args_fn=lambda: {"max_task_retries": _RETRIES, "max_restarts": _RESTARTS},
     )
     images = ImageFolder(settings.images)
     try:
@@ -155,8 +159,10 @@ def _embed(
         images.check_not_gone()
         raise
     except ray.exceptions.RayError as error:
-        text = f"a worker failed {_RETRIES + 1} times: {one_line(error)[:300]}"
-        raise RunError(f"{text}. The same command continues after the finished images.") from error
+        text = f"a worker failed repeatedly: {one_line(error)[:300]}"
+        raise RunError(
+            f"{text}. The same command continues after the finished images. {where_logs_are()}"
+        ) from error
 
 
 class _Embedder:

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.options import RunOptions, parse, resolved
 from experiments.options.command_line import REFUSALS
 from experiments.options.errors import RunError, UsageError, one_line
-from experiments.scale.connection import connected
+from experiments.scale.connection import connected, where_logs_are
 from experiments.training.run_folder import RunFolder
 from keras_dml._common.extras import needing
 
@@ -79,11 +79,11 @@ def train_on_ray(options: RunOptions, argv: list[str]) -> str:
             cause = error.controller_failure
             cause = getattr(cause, "controller_failure", cause)
             if isinstance(cause, UsageError | RunError):
-                raise type(cause)(f"{cause} {_where_logs_are()}") from error
+                raise type(cause)(f"{cause} {where_logs_are()}") from error
             raise cause from error
         except TrainingFailedError as error:
             raise RunError(
-                f"The workers failed {_RESTARTS + 1} times: {one_line(error)}. {_where_logs_are()}"
+                f"The workers failed {_RESTARTS + 1} times: {one_line(error)}. {where_logs_are()}"
             ) from error
 
 
@@ -94,13 +94,6 @@ def _result(training: concurrent.futures.Future[Any]) -> str:
     except KeyboardInterrupt as error:
         ray.shutdown()
         raise KeyboardInterrupt("the same command resumes from the last checkpoint") from error
-
-
-def _where_logs_are() -> str:
-    """Return a sentence that names the folder in which Ray keeps what its processes logged."""
-    root = os.environ.get("RAY_TMPDIR", "/tmp")
-    where = "on the head of the cluster" if os.environ.get("RAY_ADDRESS") else "on this machine"
-    return f"Ray's logs: {root}/ray/session_latest/logs {where}."
 
 
 def _scaling(workers: int | None) -> ScalingConfig:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shlex
 from typing import NamedTuple, cast
 
 from experiments.options.errors import UsageError
 from experiments.searching.addresses import is_address, parsed_address
 from experiments.searching.columns import Columns, Mask, StoredColumns, Where, read_columns
-from experiments.searching.index_folder import INDEX, read_settings
+from experiments.searching.index_folder import INDEX, ROWS, read_settings
 from experiments.searching.index_map import read_map
 from experiments.searching.store import CLASS, PATH, Description, Store, Vectors, open_store
 from keras_dml._common.rows import prepared_rows
@@ -72,10 +73,15 @@ class FolderGallery:
         try:
             self.index = load_index(folder / INDEX)
         except ValueError as error:
-            raise UsageError(
-                f"The index in {folder} cannot be loaded. Its keras-dml index command "
-                f"builds it again. {error}"
-            ) from error
+            again = "Its keras-dml index command builds it again"
+            if (settings.get("map") or {}).get("of") == ROWS:  # no such command has written it
+                words = [f"--{name}={settings[name]}" for name in ("saved_model", "images")]
+                words = [*words, f"--output_dir={folder}"]
+                again = (
+                    f"Delete {folder}, and embed its images again: keras-dml index "
+                    + shlex.join(words)
+                )
+            raise UsageError(f"The index in {folder} cannot be loaded. {again}. {error}") from error
         self.description = Description(
             metric=self.index.metric,
             dimensions=self.index.dimensions,

@@ -154,6 +154,28 @@ class ImageFolder:
             return str(error)
 
 
+def images_of_index(
+    index: object, images: str | os.PathLike[str] | None, named: str
+) -> ImageFolder:
+    """Return the images of an index: where the command line says, or where the index says.
+
+    Args:
+        index: The index, for the message.
+        images: The folder or address on the command line, or None.
+        named: The folder or address in the index.
+
+    Raises:
+        UsageError: Only the index names an address. It can come from a stranger, and opening its
+            address sends the user's credentials to the server that the address names.
+    """
+    if images is None and "://" in named:
+        raise UsageError(
+            f"the index in {index} names an address for its images, which is opened only if the "
+            f"command line sets it: --images={named.partition('?')[0]}"
+        )
+    return ImageFolder(images or named)
+
+
 def embed_batch(
     embedder: ImageEmbedder, read: Iterable[bytes | str]
 ) -> tuple[np.ndarray, dict[int, str]]:

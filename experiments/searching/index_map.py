@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy.typing as npt
 from experiments.options.errors import UsageError
 from experiments.options.visible import visible
 from experiments.searching.index_folder import MAP_FORM, QUERIES, ROWS
+from experiments.searching.upgrade_options import PREFIX
 from keras_dml._common.errors import ArgumentError
 from keras_dml._files.manifest import Manifest
-from keras_dml.upgrade import EmbeddingMap, load_map
+from keras_dml.upgrade import KINDS, EmbeddingMap, load_map
 
 MAPPED, QUERY_MAP = "mapped.npy", "query.map"
 
@@ -29,7 +31,7 @@ class IndexMap:
     """The map between the two models of an upgraded index.
 
     Attributes:
-        kind: The kind of the map, such as "affine".
+        kind: The kind of the map, such as "affine", or "prefix": the first numbers.
         of: "rows" (from the old model to the new one) or "queries" (from the new model to the old
             one).
         old_model, new_model: Folders of the SavedModels.
@@ -66,9 +68,10 @@ class IndexMap:
 
     def how_to_finish(self, place: object) -> str:
         """Return the command that embeds all images of the index by the new model."""
+        words = [f"--index={place}", "--stage=1/1"]
         if self.mapped is None:
-            return f"keras-dml upgrade --index={place} --saved_model={self.new_model} --to=again"
-        return f"keras-dml upgrade --index={place} --stage=1/1"
+            words[1:] = [f"--saved_model={self.new_model}", "--to=again"]
+        return f"keras-dml upgrade {shlex.join(words)}"
 
     def no_threshold(self, place: object) -> str:
         """Return the reason why no threshold is applied, and the next step."""
@@ -120,6 +123,8 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
         found = {name: settings["map"][name] for name in MAP_FORM}
         if found["of"] not in (ROWS, QUERIES):
             raise ArgumentError(f"it maps {visible(found['of'])}")
+        if found["kind"] not in (*KINDS, PREFIX):
+            raise ArgumentError(f"its kind is {visible(found['kind'])}")
         path = Manifest(folder).check(MAPPED if found["of"] == ROWS else QUERY_MAP)
         if found["of"] == QUERIES:
             return IndexMap(**found, of_queries=load_map(path))
@@ -127,7 +132,9 @@ def read_map(folder: pathlib.Path, settings: Mapping[str, Any], rows: int) -> In
         if mapped.shape != (rows,) or mapped.dtype != bool:
             raise ArgumentError(f"{path} must have {rows:,} values, but got {mapped.shape}")
         return IndexMap(**found, mapped=mapped)
-    except (EOFError, ValueError) as error:
+    except OSError:  # another user's file is not damaged
+        raise
+    except Exception as error:  # NumPy raises any exception for a damaged file
         raise UsageError(
             f"The map of the index in {folder} is damaged: {error}. Delete the folder, and write "
             "it again with keras-dml upgrade"

@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
+from experiments.options.visible import visible
 from experiments.searching.columns import COLUMNS
 from experiments.searching.folder_embeddings import (
     Rows,
@@ -37,14 +38,16 @@ from experiments.searching.index_folder import (
     SETTINGS,
     SKIPPED,
     Settings,
+    locked_folder,
     read_settings,
+    stored_place,
     write_settings,
     write_skipped,
 )
 from experiments.searching.index_map import MAPPED, QUERY_MAP, IndexMap
 from experiments.searching.upgrade_options import Stage
 from keras_dml import retrieval
-from keras_dml._files.atomic import replace_folder, replacing_folder
+from keras_dml._files.atomic import read_folder, replace_folder, replacing_folder
 from keras_dml._files.manifest import MANIFEST, Manifest
 from keras_dml.export.load import fingerprint
 from keras_dml.upgrade import EmbeddingMap
@@ -100,15 +103,31 @@ def work_folder(folder: pathlib.Path, model: NewModel, step: str) -> pathlib.Pat
     return folder / _WORK / model.fingerprint / step
 
 
+def files_of_index(gallery: FolderGallery, images: ImageFolder) -> list[ImageFile]:
+    """List the images in the folder of an index.
+
+    Raises:
+        UsageError: The folder has no image of the index.
+    """
+    files = images.files()
+    if set(gallery.paths).isdisjoint(file.path for file in files):
+        raise UsageError(
+            f"images must be the folder of the index's images, but got {images.place}, which has "
+            f"none of them. One is {visible(gallery.paths[0])}."
+        )
+    return files
+
+
 def write_mapped(
     gallery: FolderGallery,
     folder: pathlib.Path,
     target: pathlib.Path,
     model: NewModel,
+    images: ImageFolder,
     to_new: EmbeddingMap,
 ) -> str:
     """Write the index with its rows mapped to the new model. Return a line for the terminal."""
-    settings = read_settings(folder)
+    settings = _settings(folder, images)
     paths, rows = gallery.paths, gallery.index.embeddings_of(gallery.paths)
     index = new_index(paths, to_new(rows), settings["built"])
     found = IndexMap(
@@ -128,25 +147,47 @@ def write_query_map(
     folder: pathlib.Path,
     target: pathlib.Path,
     model: NewModel,
+    images: ImageFolder,
     to_old: EmbeddingMap,
+    kind: str,
 ) -> str:
-    """Write the index with a map of the queries of the new model. Return a line."""
-    settings = read_settings(folder)
+    """Write the index with a map of the queries of the new model. Return a line.
+
+    Args:
+        gallery, folder, target, model, images: The index, both folders, the model, and the images.
+        to_old: The map.
+        kind: Its kind, or "prefix".
+    """
+    settings = _settings(folder, images)
     old = str(folder / settings["saved_model"])
-    found = IndexMap(
-        to_old.kind, QUERIES, old, str(model.path), model.fingerprint, of_queries=to_old
-    )
+    found = IndexMap(kind, QUERIES, old, str(model.path), model.fingerprint, of_queries=to_old)
     kept = [EMBEDDINGS, SKIPPED, *_other_names(folder)]
     _write(folder, target, settings, gallery.index, kept, found)
     return f"{target}: {found.in_words}"
 
 
+def prefix_map(source: int, target: int) -> EmbeddingMap:
+    """Return the map from embeddings to their first numbers, an orthogonal map without a turn.
+
+    Args:
+        source: Length of the embeddings.
+        target: Number of the first numbers.
+    """
+    shapes = (target,), (source, 0), (0,), (0, target)
+    empty = [np.zeros(shape, np.float32) for shape in shapes]
+    return EmbeddingMap("orthogonal", 0, 0.0, np.eye(source, target, dtype=np.float32), *empty)
+
+
 def write_again(
-    folder: pathlib.Path, target: pathlib.Path, model: NewModel, images: ImageFolder
+    gallery: FolderGallery,
+    folder: pathlib.Path,
+    target: pathlib.Path,
+    model: NewModel,
+    images: ImageFolder,
 ) -> str:
     """Write the index of all images in their folder by the new model. Return a line."""
-    settings = _of_model(read_settings(folder), model)
-    files, work = images.files(), work_folder(folder, model, "again")
+    settings = _of_model(_settings(folder, images), model)
+    files, work = files_of_index(gallery, images), work_folder(folder, model, "again")
     rows, bad = model.embed({}, work, images, files)
     embedded = embedded_images(files, rows, bad)
     index = new_index(embedded.paths, embedded.embeddings, settings["built"])
@@ -177,24 +218,29 @@ def write_stage(
         A line for the terminal.
 
     Raises:
-        UsageError: The index has no mapped rows, or they are mapped to another model.
+        UsageError: The index has no mapped rows, they are mapped to another model, or the folder
+            has other images.
     """
     found = gallery.map
     if found is None or found.mapped is None:
         raise UsageError(
             f"index must have mapped rows for --stage, but got {folder}. --to=map writes such an "
-            "index."
+            "index, and after the last stage no row is left to embed."
         )
     if model.fingerprint != found.fingerprint:
         raise UsageError(
             f"saved_model must be the model of the mapped index, {found.new_model}, but got "
             f"{model.path}."
         )
-    settings = read_settings(folder)
-    files = images.files()
+    settings = _of_model(_settings(folder, images), model)
+    files = files_of_index(gallery, images)
     starts = range(0, len(files), model.batch_size)[stage.number - 1 :: stage.shares]
     share = [file for start in starts for file in files[start : start + model.batch_size]]
     known = read_rows(folder)
+    # Rows of earlier shares, if the user has deleted a damaged file of embeddings.
+    lost = set(itertools.compress(gallery.paths, ~found.mapped)) - {file.path for file in known}
+    lost -= {file.path for file in share}
+    share += [file for file in files if file.path in lost]
     rows, bad = model.embed(known, work_folder(folder, model, "stage"), images, share)
     in_share = {file.path for file in share}
     bad = {path: why for path, why in found.bad.items() if path not in in_share} | bad
@@ -212,7 +258,10 @@ def write_stage(
     paths = sorted(vectors)  # the order of `files`
     index = new_index(paths, np.stack([vectors[path] for path in paths]), settings["built"])
     is_mapped = np.array([path in mapped for path in paths])
-    after = dataclasses.replace(found, mapped=is_mapped, bad=bad) if kept else None
+    after = None
+    if kept:
+        place = str(model.path)
+        after = dataclasses.replace(found, mapped=is_mapped, bad=bad, new_model=place)
     others = _other_names(folder)
     _write(folder, folder, settings, index, others, after, new, images.left_out | bad)
     done = f"share {stage.number} of {stage.shares}: {len(paths) - len(kept):,} of {len(paths):,}"
@@ -223,15 +272,23 @@ def replace(folder: pathlib.Path, upgraded: pathlib.Path) -> str:
     """Replace an index by its upgraded index, and delete it. Return a line for the terminal.
 
     Raises:
-        UsageError: The upgraded index is missing or damaged.
+        UsageError: The upgraded index is missing or damaged, or another process uses it.
     """
-    if not upgraded.is_dir():
+    if not read_folder(upgraded, pathlib.Path.is_dir):
         raise UsageError(
-            f"replace must come after --to=map, queries, or again, but {upgraded} does not exist."
+            f"replace must come after --to, which writes {upgraded}, but it does not exist, or has "
+            f"replaced {folder} already."
         )
-    FolderGallery(upgraded)  # checks its files before the old index is deleted
-    replace_folder(upgraded, folder)
+    read_folder(upgraded, read_settings)  # refuse another folder before locking it
+    with locked_folder(upgraded, "index"):
+        FolderGallery(upgraded)  # checks its files before the old index is deleted
+        replace_folder(upgraded, folder)
     return f"{folder}: replaced by {upgraded.name}"
+
+
+def _settings(folder: pathlib.Path, images: ImageFolder) -> Settings:
+    """Return the settings of an index, with the place where its images are now."""
+    return read_settings(folder) | {"images": stored_place(images.place)}
 
 
 def _of_model(settings: Settings, model: NewModel) -> Settings:
@@ -267,16 +324,19 @@ def _write(
         bad: The content of `skipped.txt`.
     """
     manifest = Manifest(source)
+    checksums = manifest.checksums()
     with replacing_folder(target, SETTINGS, "an index") as folder:
         folder.mkdir()
         for name in kept:
             path = source / name
             if path.is_dir():
                 shutil.copytree(path, folder / name, symlinks=True)
-            elif name in manifest.checksums():
-                shutil.copy2(manifest.check(name), folder / name)
+            elif not path.exists():  # the user has deleted it, for example because it was damaged
+                continue
+            elif name in checksums:
+                shutil.copy2(manifest.check(name, "Put it back, or delete it"), folder / name)
                 Manifest(folder).record([name])
-            elif path.exists():  # a link stays a link, as in a folder
+            else:  # a link stays a link, as in a folder
                 shutil.copy2(path, folder / name, follow_symlinks=False)
         index.save(folder / INDEX)
         if rows:

@@ -15,13 +15,14 @@ from experiments.evaluation.tables import text_table
 from experiments.options.errors import UsageError
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.images import ImageFolder, embed_batch
-from experiments.searching.upgrade_folder import NewModel, work_folder
-from experiments.searching.upgrade_options import AGAIN, MAP, QUERIES
+from experiments.searching.upgrade_folder import NewModel, files_of_index, work_folder
+from experiments.searching.upgrade_options import AGAIN, MAP, PREFIX, QUERIES
 from keras_dml.upgrade import CrossScore, EmbeddingMap, Kind, cross_scores, fit_map
 
 KEEP = "keep"
 _TITLES = {
     KEEP: "keep the old model",
+    PREFIX: "search without a map",
     QUERIES: "map the queries",
     MAP: "map the rows",
     AGAIN: "embed again",
@@ -113,9 +114,9 @@ def embedded_sample(
     A repeated command finds the embeddings in `folder / ".upgrade"`.
 
     Raises:
-        UsageError: Too few images can be embedded.
+        UsageError: Too few images can be embedded, or the folder has other images.
     """
-    files = {file.path: file for file in images.files()}
+    files = {file.path: file for file in files_of_index(gallery, images)}
     class_names = np.array(gallery.columns.class_names)
     rows = drawn(class_names, count, seed)
     asked = [files[path] for path in (gallery.paths[row] for row in rows) if path in files]
@@ -148,10 +149,17 @@ def _has_classes(labels: np.ndarray) -> bool:
 
 
 def _fitted(classes: np.ndarray, seed: int) -> np.ndarray:
-    """Return which images belong to a random four fifths of the classes, bool `[n]`."""
-    found, codes = np.unique(classes, return_inverse=True)
-    order = np.random.default_rng((seed, 1)).permutation(len(found))
-    return order[codes] < _FIT * len(found)
+    """Return which images belong to a random four fifths of the classes, bool `[n]`.
+
+    Of the classes of one image, four fifths as well, so that the others have classes to find.
+    """
+    _, codes, sizes = np.unique(classes, return_inverse=True, return_counts=True)
+    order = np.random.default_rng((seed, 1)).permutation(len(sizes))
+    is_fitted = np.zeros(len(sizes), bool)
+    for alike in (sizes == 1, sizes > 1):
+        ranks = np.argsort(np.argsort(order[alike]))
+        is_fitted[alike] = ranks < _FIT * len(ranks)
+    return is_fitted[codes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +183,9 @@ class Way:
 def measured(
     sample: Sample, images: int, kind: Kind, seed: int, seconds_per_image: float
 ) -> dict[str, Way]:
-    """Measure the four ways, on the images that do not fit the maps.
+    """Measure the ways, on the images that do not fit the maps.
+
+    The way without a map is missing if the new embeddings are shorter than the old ones.
 
     Args:
         sample: The sample.
@@ -199,6 +209,7 @@ def measured(
     size = 4 * images * sample.new.shape[1]
     places = {
         KEEP: ("old", "old", 0.0, 0),
+        PREFIX: ("old", "new", 0.0, 0),
         QUERIES: ("old", f"new to old, {kind}", 0.0, to_old.matrix.nbytes),
         MAP: (f"old to new, {kind}", "new", images * seconds_per_row, size),
         AGAIN: ("new", "new", images * seconds_per_image, size),
@@ -206,6 +217,8 @@ def measured(
     found = {}
     for name, (gallery, queries, *cost) in places.items():
         rows = {row.score: row for row in table if row[:2] == (gallery, queries)}
+        if not rows:
+            continue
         scores = {score: rows[score] for score in _NAMES if score in rows}
         differences = {
             score: rows[f"difference in {score}"]
@@ -267,13 +280,14 @@ class Recommendation(NamedTuple):
 def recommended(ways: Mapping[str, Way]) -> Recommendation:
     """Recommend a way.
 
-    With classes, "keep the old model" if the new model is worse. Otherwise a map if its search
-    keeps 95 % of the R@1 and MAP@R of the weaker of the two models, and 90 % at the low end of the
-    interval. Otherwise "embed again" if the new model is better, or else "keep the old model". The
-    new model is worse if a score is lower by more than 5 % and no score is higher, and better if a
-    score is higher and none is lower, each with the whole interval of the difference.
+    With classes, "keep the old model" if the new model is worse. Otherwise a search without a map,
+    or else with one, if it keeps 95 % of the R@1 and MAP@R of the weaker of the two models, and
+    90 % at the low end of the interval. Otherwise "embed again" if the new model is better, or else
+    "keep the old model". The new model is worse if a score is lower by more than 5 % and no score
+    is higher, and better if a score is higher and none is lower, each with the whole interval of
+    the difference.
 
-    Without classes, no score shows which model is better. Then a map if its search finds 80 % of
+    Without classes, no score shows which model is better. Then the same if the search finds 80 % of
     the new model's ten nearest images, at the low end of the interval, or else "embed again".
     """
     by_class = "map@r" in ways[AGAIN].scores
@@ -289,7 +303,7 @@ def recommended(ways: Mapping[str, Way]) -> Recommendation:
     best, other = sorted((MAP, QUERIES), key=lambda name: -ways[name].scores[main].value)
     least, least_low = (_LEAST, _LEAST_LOW) if by_class else (0.0, _LEAST_NEAREST)
     keeps = {}
-    for name in (best, other):
+    for name in [PREFIX, best, other] if PREFIX in ways else [best, other]:
         kept = _kept(ways, name)
         shares = " and ".join(f"{share} of {_NAMES[score]}" for score, share in kept.items())
         keeps[name] = f"{shares} of the {'weaker' if by_class else 'new'} model"
@@ -325,8 +339,9 @@ def _kept(ways: Mapping[str, Way], name: str) -> dict[str, _Kept]:
     for score, row in way.scores.items():
         if score in way.differences and score != "neighbors@10":
             before = old.scores[score].value
-            weaker = max(min(before, new.scores[score].value), np.finfo(float).tiny)
-            kept[score] = _Kept(row.value / weaker, (before + way.differences[score].low) / weaker)
+            low = before + way.differences[score].low
+            weaker = min(before, new.scores[score].value)
+            kept[score] = _Kept(row.value / weaker, low / weaker) if weaker else _Kept(1.0, 1.0)
         else:
             kept[score] = _Kept(row.value, row.low)
     return kept

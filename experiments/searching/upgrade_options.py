@@ -13,7 +13,7 @@ from experiments.options.run_options import ImageLimitOptions
 from experiments.searching.addresses import is_address
 
 _MEASURE, _WRITE = "Measurement", "Upgrade"
-MAP, QUERIES, AGAIN = "map", "queries", "again"
+MAP, QUERIES, PREFIX, AGAIN = "map", "queries", "prefix", "again"
 
 
 class Stage(NamedTuple):
@@ -39,7 +39,8 @@ class UpgradeOptions(ImageLimitOptions):
         batch_size: Images per batch.
         to: Write the upgraded index to INDEX-upgraded. map: map the rows of the index to the new
             model. queries: keep the rows, and map the queries of the new model to the old one.
-            again: embed all images again.
+            prefix: keep the rows, and compare them with the first numbers of the new model's
+            embeddings, for a model of run --compatible_with. again: embed all images again.
         stage: K/N: embed share K of N of a mapped index again. INDEX is then INDEX-upgraded, or
             INDEX after --replace.
         replace: Replace INDEX by INDEX-upgraded. The old index is deleted.
@@ -51,10 +52,10 @@ class UpgradeOptions(ImageLimitOptions):
   keras-dml upgrade --index=INDEX --saved_model=NEW
 
 embeds a sample of the images with the new model, and fits maps between the two models on four
-fifths of its classes. On the other classes, it measures four ways: keep the old model, map the
-queries, map the rows, and embed all images again. It prints their scores and costs, and recommends
-one. Without classes, it measures the share of the new model's ten nearest images that each way
-finds.
+fifths of its classes. On the other classes, it measures the ways: keep the old model, search the
+rows with the new model without a map (if its embeddings are at least as long), map the queries, map
+the rows, and embed all images again. It prints their scores and costs, and recommends one. Without
+classes, it measures the share of the new model's ten nearest images that each way finds.
 
   keras-dml upgrade --index=INDEX --saved_model=NEW --to=map
   keras-dml upgrade --index=INDEX-upgraded --stage=1/4    then 2/4, 3/4, 4/4, in any order
@@ -72,7 +73,7 @@ interrupted command leaves an index that answers. A search names the map.
     kind: str = option("affine", _MEASURE, choices=registry_flags.words("keras_dml.upgrade.KINDS"))
     seed: int = option(0, _MEASURE, lower_bound=0)
     batch_size: int = option(64, lower_bound=1)
-    to: str | None = option(None, _WRITE, choices=(MAP, QUERIES, AGAIN))
+    to: str | None = option(None, _WRITE, choices=(MAP, QUERIES, PREFIX, AGAIN))
     stage: str | None = option(None, _WRITE, not_with=("to",))
     replace: bool = option(False, _WRITE, not_with=("stage",))
 
@@ -116,5 +117,10 @@ def check_upgrade(options: UpgradeOptions) -> None:
         )
     options.stages  # noqa: B018, checked before the work
     only_replaces = options.replace and not options.to
+    if only_replaces and options.saved_model is not None:
+        raise UsageError(
+            "to must be set with --saved_model and --replace, because --replace alone replaces "
+            f"{options.folder} by the index that an earlier --to wrote, whatever is measured."
+        )
     if options.saved_model is None and not (options.stage or only_replaces):
         raise UsageError("Set --saved_model=FOLDER, the SavedModel of the new model.")

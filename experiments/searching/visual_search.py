@@ -15,7 +15,7 @@ from experiments.pages.pictures import checked_picture
 from experiments.searching.answer import ANYTHING, Answer, Conditions, SearchResult, grouped
 from experiments.searching.columns import Mask
 from experiments.searching.gallery import open_gallery
-from experiments.searching.images import ImageFolder
+from experiments.searching.images import images_of_index
 from experiments.searching.store import Description, Vectors
 from keras_dml.export.load import fingerprint
 from pipelines.images.limits import MOST_PIXELS
@@ -71,14 +71,7 @@ class VisualSearch:
         # Load the index first, because the model can contain ScaNN's operations.
         self._gallery = open_gallery(place)
         found = self._gallery.description
-        if images is None and "://" in found.images:
-            # The index can come from a stranger. Opening its address sends the user's credentials
-            # to the server that the address names.
-            raise UsageError(
-                f"the index in {place} names an address for its images, which is opened only if "
-                f"the command line sets it: --images={found.images.partition('?')[0]}"
-            )
-        self.images = ImageFolder(images or found.images)
+        self.images = images_of_index(place, images, found.images)
         if not self.images.exists():
             raise UsageError(
                 f"the folder of the index's images is gone: {self.images.place}. If it has moved, "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from keras_dml._common.checks import check_path
-from keras_dml._common.errors import argument_error
+from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import StrPath
 
 try:
@@ -31,6 +31,9 @@ def replacing(path: StrPath) -> Iterator[pathlib.Path]:
 
     Yields:
         The temporary path, a `pathlib.Path`, which does not exist yet.
+
+    Raises:
+        ValueError: `path` is a folder.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".writing-{path.name}")
@@ -40,9 +43,24 @@ def replacing(path: StrPath) -> Iterator[pathlib.Path]:
             temporary.unlink(missing_ok=True)
             with naming(path):
                 yield temporary
-                os.replace(temporary, path)
+                replace_file(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def replace_file(source: StrPath, path: StrPath) -> None:
+    """Rename a file to `path`, and replace the file that is there.
+
+    Raises:
+        ValueError: `path` is a folder.
+    """
+    # The error of the system differs between platforms, and does not say what to do.
+    if os.path.isdir(path) and not os.path.islink(path):
+        raise ArgumentError(
+            f"{os.fspath(path)} must be a file to replace, but got a folder. Move the folder away, "
+            "and repeat."
+        )
+    os.replace(source, path)
 
 
 @contextlib.contextmanager
@@ -129,12 +147,15 @@ def replacing_folder(path: StrPath, marker: str, what: str) -> Iterator[pathlib.
 def make_folder(path: StrPath) -> None:
     """Create a folder and its parents, unless it exists.
 
-    If a killed replacement has moved the folder aside, it is moved back.
+    If a killed replacement has moved the folder aside, it is moved back. If it has left the old
+    folder next to the new one, the old folder is deleted.
     """
     target, _, aside = _names(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with turn(target):
-        if aside.exists() and not target.exists():
+        if aside.exists() and target.exists():
+            shutil.rmtree(aside)
+        elif aside.exists():
             os.rename(aside, target)
         target.mkdir(exist_ok=True)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from keras_dml._common.errors import ArgumentError
 from keras_dml._common.types import StrPath
-from keras_dml._files.atomic import naming, turn
+from keras_dml._files.atomic import naming, replace_file, turn
 from keras_dml._files.json_files import read_json
 
 MANIFEST = "manifest.json"
@@ -67,7 +67,7 @@ class Manifest:
         with self._turn():
             self._write(self.checksums() | checksums)
             for name, path in new.items():
-                os.replace(path, self._folder / name)
+                replace_file(path, self._folder / name)
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[pathlib.Path]:
@@ -113,7 +113,7 @@ class Manifest:
             for path in self._folder.glob(f"{_STAGED}*"):
                 name = path.name.removeprefix(_STAGED)
                 if _is_whole(path, checksums.get(name)):
-                    os.replace(path, self._folder / name)
+                    replace_file(path, self._folder / name)
                 else:
                     path.unlink()
 
@@ -162,7 +162,7 @@ class Manifest:
         with naming(self._folder / MANIFEST):
             path.write_text(json.dumps(checksums, indent=1, sort_keys=True) + "\n")
             _sha256_on_disk(path)
-            os.replace(path, self._folder / MANIFEST)
+            replace_file(path, self._folder / MANIFEST)
 
 
 def sha256(path: StrPath) -> str:

@@ -111,10 +111,8 @@ def _load(folder: pathlib.Path, path: StrPath) -> Index:
         if kind == ExactIndex.kind or not scann_loads():
             return ExactIndex(items, metric)
         return ScannIndex.loaded(items, description, folder / SEARCHER)
-    except ArgumentError as error:
+    except (ArgumentError, LookupError, TypeError) as error:
         raise damaged(path, error) from error
-    except (LookupError, TypeError) as error:
-        raise damaged(path, repr(error)) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise damaged(path, f"ScaNN cannot read its part: {error}") from error
 

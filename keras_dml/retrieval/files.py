@@ -29,11 +29,11 @@ _IDS = "ids.npy"
 _CHECKSUMS = "sha256"
 _FORM = {
     "format": int,
-    "kind": str | None,
-    "metric": str | None,
-    "items": int | None,
-    "dimensions": int | None,
-    "ids": bool | None,
+    "kind": str,
+    "metric": str,
+    "items": int,
+    "dimensions": int,
+    "ids": bool,
     _CHECKSUMS: dict[str, str] | None,
     "length": int | None,
     "candidates": int | None,
@@ -43,7 +43,7 @@ _FORM = {
     "recall": float | None,
     "trained_on": int | None,
     "asked": (dict[str, Any], None),
-    "tree": (dict[str, Any], None),
+    "tree": ({"num_leaves": int, "leaves_to_search": int, "reorder": int}, None),
 }
 
 
@@ -74,8 +74,18 @@ def save_index(
 
 
 def damaged(path: StrPath, error: object) -> ArgumentError:
-    """Return the error for a damaged index."""
-    return ArgumentError(f"path must be an undamaged index, but got {os.fspath(path)!r} ({error}).")
+    """Return the error for a damaged index.
+
+    Args:
+        path: The folder.
+        error: The reason, as a text or an exception.
+    """
+    reason = str(error) or type(error).__name__
+    if isinstance(error, KeyError):
+        reason = f"{_DESCRIPTION} is damaged: it has no {reason}"
+    return ArgumentError(
+        f"path must be an undamaged index, but got {os.fspath(path)!r} ({reason})."
+    )
 
 
 def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Items]:
@@ -93,23 +103,30 @@ def read_index(folder: pathlib.Path, path: StrPath) -> tuple[dict[str, Any], Ite
     if not (folder / _DESCRIPTION).is_file():
         raise argument_error("path", "a folder that Index.save wrote", os.fspath(path))
     try:
-        description = read_json(folder / _DESCRIPTION, _FORM)
+        description = read_json(folder / _DESCRIPTION, {"format": int})
         if description["format"] <= FORMAT:
+            description = read_json(folder / _DESCRIPTION, _FORM)
             # Before anything is loaded, because ScaNN's reader can crash on a flipped bit.
             _checked_files(folder, description)
             ids = np.load(folder / _IDS) if description["ids"] else None
-            return description, Items(np.load(folder / EMBEDDINGS), ids)
+            items = Items(np.load(folder / EMBEDDINGS), ids)
+            _check_sizes(description, items)
+            return description, items
     except PermissionError as error:  # another user's file is not damaged
         name = str(error.filename).replace(str(folder), os.fspath(path))
         raise PermissionError(error.errno, error.strerror, name) from error
-    # Of the JSON reader. The checksums cover all other files.
-    except (
-        AttributeError, KeyError, MemoryError, OSError, RecursionError, TypeError, ValueError
-    ) as error:  # fmt: skip
-        raise damaged(path, error if isinstance(error, ArgumentError) else repr(error)) from error
+    except Exception as error:  # NumPy and zipfile raise any exception for a crafted array
+        raise damaged(path, error) from error
     wanted = f"an index of format {FORMAT} or older"
     advice = f"It has format {description['format']}. Install a newer version of keras-dml."
     raise argument_error("path", wanted, os.fspath(path), advice=advice)
+
+
+def _check_sizes(description: Mapping[str, Any], items: Items) -> None:
+    for name, size in (("items", len(items)), ("dimensions", items.dimensions)):
+        if description[name] != size:
+            problem = f"{name} must be {size}, as in {EMBEDDINGS}, but got {description[name]}"
+            raise ArgumentError(f"{_DESCRIPTION} is damaged: {problem}")
 
 
 def index_files(path: StrPath) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from keras_dml._common.checks import check_positive
 from keras_dml._common.errors import ArgumentError, argument_error
 from keras_dml._common.types import Float32Array, Int64Array, Metric
 from keras_dml.retrieval.centering import CenteringTransform
@@ -98,19 +99,31 @@ class TreeSearcher:
     def loaded(
         cls, scann: ModuleType, folder: pathlib.Path, description: Mapping[str, Any]
     ) -> TreeSearcher:
-        """Load the searcher from the output of `serialize`, and from `index.json`."""
-        center = description["center"]
-        middle = np.zeros(description["dimensions"]) if center is None else np.array(center)
-        return cls(
+        """Load the searcher from the output of `serialize`, and from `index.json`.
+
+        Raises:
+            ArgumentError: The center or the lift is invalid.
+            RuntimeError: ScaNN's files have other dimensions than the items.
+        """
+        center, dimensions = description["center"], description["dimensions"]
+        middle = np.zeros(dimensions) if center is None else np.array(center)
+        if middle.shape != (dimensions,):
+            raise argument_error("center", f"{dimensions} numbers", center)
+        lift = description["lift"]
+        if lift is not None:
+            check_positive("lift", lift)
+        loaded = cls(
             scann.load_searcher(str(folder), assets_backcompat_shim=False),
             description["items"],
             TreeAH(**description["asked"]),
             TreeAH(**description["tree"]),
-            CenteringTransform(middle, description["lift"]),
+            CenteringTransform(middle, lift),
             description["metric"],
             description["recall"],
             description["trained_on"],
         )
+        loaded.search(np.zeros((1, dimensions), np.float32), 1)  # finds numbers of another tree
+        return loaded
 
     def serialize(self, folder: pathlib.Path, rows: str | None = None) -> None:
         """Write ScaNN's files into `folder`, which can be moved.

@@ -18,9 +18,10 @@ from tiny_run import command_of
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
 from experiments.searching import upgrade_measuring as measuring
 from experiments.searching.gallery import FolderGallery
-from experiments.searching.index_folder import locked_folder
+from experiments.searching.index_folder import locked_folder, read_settings, write_settings
 from experiments.searching.visual_search import VisualSearch
 from keras_dml._files import atomic
+from keras_dml._files.manifest import Manifest
 from keras_dml.export.load import fingerprint
 from pipelines import EvaluationTransform
 
@@ -171,6 +172,11 @@ def slightly_worse(rng, centers, old):
     return turned(rng, centers, old + 0.15 * rng.normal(size=old.shape))
 
 
+def compatible(rng, centers, old):
+    """Return embeddings whose first numbers are near the old ones."""
+    return np.concatenate([old + 0.05 * rng.normal(size=old.shape), trained(rng, centers, old)], 1)
+
+
 def noisy(rng, centers, old):
     return old + 3 * rng.normal(size=old.shape)
 
@@ -182,6 +188,8 @@ def noisy(rng, centers, old):
         (trained, True, {"again"}),
         (slightly_worse, True, {"map", "queries"}),
         (noisy, True, {"keep"}),
+        (compatible, True, {"prefix"}),
+        (compatible, False, {"again"}),
         (turned, False, {"map", "queries"}),
         (trained, False, {"again"}),
     ],
@@ -195,6 +203,19 @@ def test_a_map_is_recommended_where_it_keeps_the_scores(change, labeled, ways):
     assert ("MAP@R" in text) == labeled and ("the ten nearest" in text) == (not labeled)
     assert advice.reason in text
     assert found["again"].seconds == 500 and found["again"].size == 4 * 1000 * made.new.shape[1]
+
+
+def test_of_a_model_that_finds_nothing_a_map_keeps_everything():
+    def useless(rng, centers, old):  # the nearest images are of other classes
+        return np.tile(rng.normal(size=(10, 16)), (30, 1)) + 1e-3 * rng.normal(size=old.shape)
+
+    made = sample(useless)
+    found = measuring.measured(made, 1000, "affine", 0, seconds_per_image=0.5)
+    assert found["again"].scores["recall@1"].value == 0
+    assert measuring.recommended(found).way == "keep"
+    swapped = made._replace(old=made.new, new=made.old)
+    found = measuring.measured(swapped, 1000, "affine", 0, seconds_per_image=0.5)
+    assert "100 % (at least 100 %) of R@1" in measuring.recommended(found).reason
 
 
 def test_the_drawn_images_are_whole_classes_and_depend_on_the_seed_only():
@@ -237,6 +258,18 @@ def test_an_index_without_classes(made, tmp_path, capsys):
     assert upgrade(f"--index={tmp_path / 'index'}", f"--saved_model={made / 'new'}") == 0
     out = capsys.readouterr().out
     assert "the ten nearest" in out and "R@1" not in out and "recommended: map" in out
+
+
+def test_classes_of_one_image_leave_classes_to_measure(made, tmp_path, capsys):
+    """A fifth of the classes with two images measure, however few they are."""
+    names = [f"pair{number}/{k}.png" for number in range(10) for k in range(2)]
+    photos = write_photos(tmp_path / "photos", names + [f"{n}/0.png" for n in range(60)])
+    index = tmp_path / "index"
+    given = [f"--saved_model={made / 'old'}", f"--images={photos}", f"--output_dir={index}"]
+    assert index_command(*given) == 0
+    # Four fifths of all classes would contain all pairs, with this seed.
+    assert upgrade(f"--index={index}", f"--saved_model={made / 'new'}", "--seed=66") == 0
+    assert "On 16 images of 14 classes" in capsys.readouterr().out
 
 
 # The upgraded folders.
@@ -302,6 +335,41 @@ def test_stages_follow_added_changed_and_deleted_images(made, index, to, tmp_pat
     assert "e/1.png" in (upgraded / "skipped.txt").read_text()
 
 
+def test_a_stage_embeds_lost_embeddings_of_earlier_stages(made, to, tmp_path):
+    """The message about a damaged file of embeddings says to delete it."""
+    upgraded = to("map")
+    words = [f"--index={upgraded}", "--batch_size=8"]
+    assert upgrade(*words, "--stage=1/3") == 0
+    path = upgraded / "embeddings.npz"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert upgrade(*words, "--stage=2/3") == 2
+    path.unlink()
+    assert upgrade(*words, "--stage=2/3") == 0
+    assert spaces(upgraded).count("new") == 48 and len(spaces(upgraded)) == 72
+    assert upgrade(*words, "--stage=3/3") == 0
+    found, fresh = FolderGallery(upgraded), FolderGallery(fresh_index(made, tmp_path / "fresh"))
+    assert found.paths == fresh.paths and found.map is None
+    np.testing.assert_array_equal(
+        found.index.embeddings_of(found.paths), fresh.index.embeddings_of(found.paths)
+    )
+
+
+@pytest.mark.slow
+def test_an_upgraded_index_names_the_place_of_a_moved_model_and_of_moved_images(
+    made, index, tmp_path
+):
+    photos, upgraded = tmp_path / "photos", tmp_path / "index-upgraded"
+    model = shutil.copytree(made / "new", tmp_path / "first" / "new")
+    assert upgrade(f"--index={index}", f"--saved_model={model}", "--to=map") == 0
+    model = model.rename(tmp_path / "new")
+    shutil.copytree(made / "photos", photos)
+    words = [f"--index={upgraded}", f"--images={photos}", f"--saved_model={model}"]
+    assert upgrade(*words, "--batch_size=8", "--stage=1/2") == 0
+    found = VisualSearch(upgraded)
+    assert found.search(QUERY, 1).results[0].path == "b/3.png"
+    assert (found.saved_model, found.images.place) == (model, str(photos))
+
+
 def test_mapped_queries_search_the_old_rows(made, index, to, capsys):
     upgraded = to("queries")
     words = [f"--query={made / 'photos' / 'b' / '3.png'}", "--k=1", "--json"]
@@ -328,6 +396,21 @@ def test_mapped_queries_search_the_old_rows(made, index, to, capsys):
     map_file.write_bytes(map_file.read_bytes()[:-1])
     assert search(f"--index={index}", *words) == 2
     assert "query.map is damaged" in capsys.readouterr().err
+
+
+def test_the_first_numbers_of_queries_search_the_old_rows(made, index, to, capsys):
+    upgraded = to("prefix")
+    assert "prefix map of the queries" in capsys.readouterr().out
+    old, new = (QuickEmbedder(made / name) for name in ("old", "new"))
+    (query,), _ = new([QUERY])
+    rows, _ = old([(made / "photos" / name).read_bytes() for name in NAMES])
+    best = NAMES[np.argmax(rows @ query[:48] / np.linalg.norm(rows, axis=1))]
+    assert VisualSearch(upgraded).search(QUERY, 1).results[0].path == best
+    # The other model has shorter embeddings.
+    fresh_index(made, index.with_name("fresh"))
+    words = [f"--index={index.with_name('fresh')}", f"--saved_model={made / 'old'}"]
+    assert upgrade(*words, "--to=prefix") == 2
+    assert "at least 64 numbers for --to=prefix" in capsys.readouterr().err
 
 
 def test_a_threshold_is_not_applied_to_an_index_with_a_map(made, index, to, capsys):
@@ -435,7 +518,67 @@ def test_a_second_command_is_refused(made, index, capsys):
     assert "is in use by another running process" in said
 
 
+def test_an_index_that_a_command_upgrades_does_not_replace_another(index, to, capsys):
+    upgraded = to("map")
+    with locked_folder(upgraded):
+        assert upgrade(f"--index={index}", "--replace") == 2
+    assert f"'{upgraded}' is in use by another running process" in capsys.readouterr().err
+    assert FolderGallery(index).map is None and FolderGallery(upgraded).map is not None
+
+
+def test_an_upgraded_index_that_a_kill_left_aside_is_not_written_again(made, index, to, capsys):
+    upgraded = to("map")
+    upgraded.rename(index.with_name(".index-upgraded.old"))  # between the two renames of a stage
+    assert upgrade(f"--index={index}", f"--saved_model={made / 'new'}", "--to=map") == 2
+    assert f"{upgraded} exists" in capsys.readouterr().err
+    assert set(spaces(upgraded)) == {"mapped"}
+    assert upgrade(f"--index={index}", "--replace") == 0
+    assert set(spaces(index)) == {"mapped"}
+
+
+def test_an_upgraded_index_replaces_a_damaged_one(index, to):
+    to("map")
+    (index / "index" / "embeddings.npy").write_bytes(b"")
+    assert upgrade(f"--index={index}", "--replace") == 0
+    assert set(spaces(index)) == {"mapped"}
+
+
+def test_what_a_killed_replacement_left_is_removed(index, to, capsys):
+    to("map", "--replace")
+    left = index.with_name(".index.old")
+    left.mkdir()
+    assert upgrade(f"--index={index}", "--replace") == 2
+    assert not left.exists() and set(spaces(index)) == {"mapped"}
+
+
 # Mistakes.
+
+
+@pytest.mark.parametrize("words", [["--to=again"], ["--to=map"], ["--stage=1/2"]])
+def test_the_folder_of_other_images_is_refused(made, index, tmp_path, capsys, words):
+    others = write_photos(tmp_path / "others", [f"{number}.png" for number in range(70)])
+    words = [f"--saved_model={made / 'new'}", *words]
+    if "--stage=1/2" in words:
+        assert upgrade(f"--index={index}", words[0], "--to=map", "--replace") == 0
+    before = files_of(index)
+    assert upgrade(f"--index={index}", f"--images={others}", *words) == 2
+    assert "images must be the folder of the index's images" in capsys.readouterr().err
+    assert files_of(index) == before
+
+
+def test_an_address_in_an_index_is_not_opened(made, index, capsys):
+    """It can be the index of a stranger, and opening an address sends credentials."""
+    write_settings(index, read_settings(index) | {"images": "s3://stranger/photos"})
+    assert upgrade(f"--index={index}", f"--saved_model={made / 'new'}") == 2
+    assert "--images=s3://stranger/photos" in capsys.readouterr().err
+
+
+def test_an_unknown_kind_of_a_map_is_refused(made, to, capsys):
+    upgraded = to("map")
+    settings = read_settings(upgraded)
+    write_settings(upgraded, settings | {"map": settings["map"] | {"kind": "\x1b[31m"}})
+    assert search(f"--index={upgraded}", f"--query={made / 'photos' / 'a' / '0.png'}") == 2
+    assert "its kind is \\u001b[31m" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -448,7 +591,8 @@ def test_a_second_command_is_refused(made, index, capsys):
         (["--index={index}", "--stage=half"], "stage must be K/N"),
         (["--index={index}", "--stage=1/4"], "index must have mapped rows"),
         (["--index={index}", "--stage=1/4", "--to=map"], "stage"),
-        (["--index={index}", "--replace"], "index-upgraded does not exist"),
+        (["--index={index}", "--replace"], "replace must come after --to"),
+        (["--index={index}", "--saved_model={new}", "--replace"], "to must be set"),
         (["--index={index}", "--saved_model={old}"], "must differ from the model"),
         (["--index={photos}", "--saved_model={new}"], "is not an index"),
         (["--index={index}", "--saved_model={photos}"], "SavedModel"),
@@ -477,17 +621,54 @@ def test_an_index_of_distances_and_an_existing_upgrade_are_refused(made, index, 
     assert FolderGallery(index.with_name("distances-upgraded")).index.metric == "l2"
 
 
-@pytest.mark.parametrize("damage", ["mapped.npy", "missing", "longer"])
+@pytest.mark.parametrize("damage", ["mapped.npy", "missing", "longer", "crafted"])
 def test_a_damaged_map_of_rows_is_refused(made, index, to, capsys, damage):
     path = to("map") / "mapped.npy"
     if damage == "missing":
         path.unlink()
     elif damage == "longer":
         np.save(path, np.ones(100, bool))
+    elif damage == "crafted":
+        path.write_bytes(path.read_bytes().replace(b"False", b"(alse"))
+        Manifest(path.parent).record([path.name])
     else:
         path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert search(f"--index={path.parent}", f"--query={made / 'photos' / 'a' / '0.png'}") == 2
-    assert "mapped.npy" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "The map of the index" in said and ("mapped.npy" in said or damage == "crafted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["map", "queries"])
+def test_the_message_about_a_damaged_index_says_how_to_make_it_again(made, index, to, capsys, way):
+    upgraded, query = to(way), made / "photos" / "b" / "3.png"
+    path = upgraded / "index" / "embeddings.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert search(f"--index={upgraded}", f"--query={query}") == 2
+    said = capsys.readouterr().err
+    model = made / ("new" if way == "map" else "old")
+    if way == "map":
+        assert f"Delete {upgraded}, and embed its images again: keras-dml index" in said
+        assert f"--saved_model={model} --images={made / 'photos'} --output_dir={upgraded}" in said
+        shutil.rmtree(upgraded)
+    given = [f"--saved_model={model}", f"--images={made / 'photos'}", f"--output_dir={upgraded}"]
+    assert index_command(*given) == 0
+    assert search(f"--index={upgraded}", f"--query={query}") == 0
+
+
+@tiers.parametrize("way", ["map", "again", "queries"], sooner=["again"], later=pytest.mark.slow)
+def test_deleted_columns_and_embeddings_are_not_missed(index, to, way):
+    """The messages about both damaged files say that they can be deleted."""
+    (index / "columns.json").unlink()
+    (index / "embeddings.npz").unlink()
+    assert FolderGallery(to(way)).columns.names == ["class", "folder"]
+
+
+def test_a_folder_that_is_no_index_does_not_replace_one(index, to, capsys):
+    upgraded = to("map")
+    (upgraded / "settings.json").unlink()
+    assert upgrade(f"--index={index}", "--replace") == 2
+    assert "has no settings.json, so it is not an index" in capsys.readouterr().err
 
 
 @pytest.mark.slow

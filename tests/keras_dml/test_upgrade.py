@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -167,6 +168,19 @@ def test_memory_is_bounded():
     assert peak < mapped.nbytes + 160 * 2**20
 
 
+def test_memory_is_bounded_if_the_target_is_long():
+    with pytest.warns(UserWarning, match="uncertain"):
+        found = upgrade.fit_map(rows(50, 2), rows(50, 2048, seed=1), "orthogonal")
+    many = np.ones((20_000, 2), np.float32)
+    tracemalloc.start()
+    try:
+        mapped = found(many)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < mapped.nbytes + 160 * 2**20
+
+
 def test_an_error_names_the_row_of_a_later_block():
     found = upgrade.fit_map(rows(), rows(300, 5, seed=1))
     many = np.ones((600_000, 8), np.float32)
@@ -229,6 +243,13 @@ def test_other_files_are_refused(tmp_path):
         np.savez(path, **({"format": 1} if changes is None else {**arrays, **changes}))
         with pytest.raises(ValueError, match=words):
             upgrade.load_map(path)
+    with zipfile.ZipFile(tmp_path / "kind.npz") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "header.npz", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content.replace(b"False", b"(alse"))
+    with pytest.raises(ValueError, match="undamaged"):
+        upgrade.load_map(tmp_path / "header.npz")
     with pytest.raises(ValueError, match="EmbeddingMap.save"):
         upgrade.load_map(tmp_path / "none.map")
     with pytest.raises(ValueError, match="existing folder"):

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ from experiments.evaluation import saved_model
 from experiments.evaluation.embed import IdentifiedEmbedder, embed_table
 from experiments.evaluation.embedding_file import EmbeddingFile, UnreadableError, read_npz
 from experiments.options.errors import RunError, UsageError
-from experiments.options.held_folder import held, held_beside, try_lock
+from experiments.options.held_folder import held, held_beside, try_lock, waiting_for
 from pipelines import ImageTable
 
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype("float32")
@@ -204,14 +205,15 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
         pass
 
 
-def test_a_lock_that_is_a_link_or_a_pipe_is_refused_without_damage(tmp_path):
+def test_a_lock_that_is_no_file_is_refused_without_damage(tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "link").symlink_to(victim)
     os.mkfifo(tmp_path / "pipe")
-    for name in ("link", "pipe"):
-        with pytest.raises(OSError, match=name):
-            try_lock(tmp_path / name)
+    (tmp_path / "folder").mkdir()
+    for name, lock in itertools.product(("link", "pipe", "folder"), (try_lock, waiting_for)):
+        with pytest.raises(UsageError, match=f"{name} must be a regular file. Delete it, and"):
+            lock(tmp_path / name)
     assert victim.read_text() == "precious"
 
 

@@ -144,6 +144,23 @@ def test_a_folder_that_disappears_stops_the_command(folder):
     assert len(read_parquet(folder / "files")[0]) == 600
 
 
+@tiers.thorough
+def test_a_worker_that_always_dies_stops_the_command_with_one_line(folder):
+    given = words(folder, folder / "out", f"parquet:{folder / 'files'}", "--workers=1")
+    process, killed = start("experiments.index", *given, MARK=str(folder)), set()
+    end = time.monotonic() + 240
+    while process.poll() is None and time.monotonic() < end:
+        for each in set(processes(folder, "_Embedder")) - killed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+            killed.add(each)
+        time.sleep(0.02)
+    said = finish(process, code=1)
+    assert len(killed) > 1 and "Traceback" not in said
+    assert said.splitlines()[-1].startswith("stopped: a worker failed")
+    assert "The same command continues after the finished images" in said.splitlines()[-1]
+
+
 TRAINING = [*TINY_GLYPHS, "--dropout=0.5", "--optimizer=adam", "--deterministic"]
 TRAINING += ["--epochs=6", "--steps_per_epoch=4", "--eval_every=3", "--engine=ray", "--workers=2"]
 

@@ -14,6 +14,7 @@ from keras_dml._common.errors import ArgumentError
 from keras_dml._files import atomic
 from keras_dml._files.atomic import naming, read_folder, replacing, replacing_all, replacing_folder
 from keras_dml._files.checksums import check_saved_model, write_checksums
+from keras_dml._files.manifest import Manifest
 
 
 def fill_the_disk():
@@ -36,6 +37,26 @@ def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path):
         replacing_folder(index, "a.json", "it"),
     ):
         fill_the_disk()
+
+
+def test_a_folder_in_place_of_the_file_is_named_and_kept(tmp_path):
+    path = tmp_path / "a.txt"
+    path.mkdir()
+    wanted = f"{path} must be a file to replace, but got a folder. Move the folder away"
+    with pytest.raises(ArgumentError, match=wanted), replacing(path) as temporary:
+        temporary.write_text("text")
+    assert [path] == list(tmp_path.iterdir()) and path.is_dir()
+    manifest = Manifest(tmp_path)
+    with pytest.raises(ArgumentError, match=wanted):
+        manifest.write_text(path.name, "text")
+    path.rmdir()
+    manifest.recover()
+    assert manifest.check(path.name).read_text() == "text"
+    path.unlink()
+    path.symlink_to(tmp_path)  # a link is replaced
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+    assert path.read_text() == "new" and not path.is_symlink()
 
 
 def test_links_at_the_temporary_names_are_not_followed(tmp_path):

@@ -12,8 +12,10 @@ import pytest
 from retrieval_sets import assert_same, awkward_set, needs_scann
 
 from keras_dml import retrieval
+from keras_dml._files.manifest import Manifest
 from keras_dml.retrieval import (
     ExactIndex,
+    PrefixIndex,
     ScannIndex,
     TreeAH,
     build_index,
@@ -116,6 +118,52 @@ def test_folders_without_an_index(tmp_path):
         with pytest.raises(ValueError, match=f"path must be an .*index'.*{message}"):
             load_index(folder)
         (folder / "index.json").write_bytes(b"{}")  # so that the next save replaces it
+
+
+@needs_scann
+@pytest.mark.parametrize("kind", ["exact", "prefix", "tree", "asked"])
+def test_a_description_of_a_stranger_is_named_or_searched(tmp_path, kind):
+    """Each field missing, null, or another value, with a right checksum."""
+    index = {
+        "exact": lambda: ExactIndex(ROWS),
+        "prefix": lambda: PrefixIndex(ROWS, length=2, candidates=9),
+        "tree": lambda: ScannIndex(ROWS, "cosine", None, TreeAH(num_leaves=3)),
+        "asked": lambda: ScannIndex(ROWS, "cosine", None, TreeAH(reorder=9)),
+    }[kind]()
+    folder = tmp_path / "index"
+    index.save(folder)
+    file = folder / "index.json"
+    good = json.loads(file.read_text())
+    named = 0
+    for name in good:
+        rest = {each: good[each] for each in good if each != name}
+        for changed in (
+            rest,
+            *({**good, name: value} for value in (None, True, {}, {"a": 1}, [0.5], 0, 7, "x")),
+        ):
+            file.write_text(json.dumps(changed))
+            Manifest(folder).record([file.name])
+            try:
+                load_index(folder).search(ROWS[:2], k=2)
+            except ValueError as error:
+                named += 1
+                assert "path must be" in str(error) and "Error(" not in str(error)
+    assert named > 15
+    file.write_text(json.dumps({each: good[each] for each in good if each != "ids"}))
+    Manifest(folder).record([file.name])
+    with pytest.raises(ValueError, match=r"index.json is damaged: ids must be true or false"):
+        load_index(folder)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\3\4", b"x"])
+@pytest.mark.parametrize("name", ["embeddings.npy", "ids.npy"])
+def test_arrays_of_a_stranger_are_damaged(tmp_path, name, data):
+    folder = tmp_path / "index"
+    ExactIndex(np.eye(2), ids=["a", "b"]).save(folder)
+    (folder / name).write_bytes(data)
+    Manifest(folder).record([name])
+    with pytest.raises(ValueError, match="path must be an undamaged index"):
+        load_index(folder)
 
 
 def in_an_earlier_format(folder):
