@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     read_folder(folder, read_settings)  # refuse another folder before locking it
     with locked_folder(folder, "index"):
         written = folder
-        if options.stages or options.saved_model:  # --replace alone needs nothing of the old index
+        if options.stages or options.saved_model:  # only --replace needs no old index
             gallery = FolderGallery(folder)
             old_model = gallery.description.saved_model
             given = absolute_place(options.images) if options.images else None

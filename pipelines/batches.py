@@ -285,8 +285,8 @@ def evaluation_batches(
             *((table.labels[rows],) if labels else ()),
         )
 
-    def turns(first: int, end: int) -> tf.data.Dataset:
-        elements, size = tf.data.Dataset.range(first * fed, end * fed), rows_in(first)
+    def turns(first: int, until: int) -> tf.data.Dataset:
+        elements, size = tf.data.Dataset.range(first * fed, until * fed), rows_in(first)
         return _images(table, transform, elements, look_up, seeds is not None, labels, size, False)
 
     if rest and fed > 1:  # a single pipeline would join the smaller batches of the last turn

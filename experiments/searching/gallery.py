@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from experiments.options.errors import UsageError
 from experiments.searching.addresses import is_address, parsed_address
 from experiments.searching.columns import Columns, Mask, StoredColumns, Where, read_columns
-from experiments.searching.index_folder import INDEX, ROWS, read_settings
+from experiments.searching.index_folder import INDEX, has_mapped_rows, read_settings
 from experiments.searching.index_map import read_map
 from experiments.searching.store import CLASS, PATH, Description, Store, Vectors, open_store
 from keras_dml._common.rows import prepared_rows
@@ -74,7 +74,7 @@ class FolderGallery:
             self.index = load_index(folder / INDEX)
         except ValueError as error:
             again = "Its keras-dml index command builds it again"
-            if (settings.get("map") or {}).get("of") == ROWS:  # no such command has written it
+            if has_mapped_rows(settings):  # no such command has written it
                 words = [f"--{name}={settings[name]}" for name in ("saved_model", "images")]
                 words = [*words, f"--output_dir={folder}"]
                 again = (

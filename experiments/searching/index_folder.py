@@ -120,7 +120,7 @@ def opened_settings(
             f"images must be {before}, because the index in {folder} has these images, "
             f"but got {images}. Use another --output_dir."
         )
-    if saved.get("map") and saved["map"]["of"] == ROWS:
+    if has_mapped_rows(saved):
         raise UsageError(
             f"output_dir must be an index without mapped rows, but got {folder}. Embed them first: "
             f"keras-dml upgrade --index={folder} --stage=1/1"
@@ -134,6 +134,11 @@ def opened_settings(
     if settings != saved:  # the model was moved
         write_settings(folder, settings)
     return settings
+
+
+def has_mapped_rows(settings: Settings) -> bool:
+    """Return whether rows of the index are mapped from another model."""
+    return bool(settings.get("map")) and settings["map"]["of"] == ROWS
 
 
 def read_settings(folder: pathlib.Path) -> Settings:

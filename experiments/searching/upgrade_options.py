@@ -119,7 +119,7 @@ def check_upgrade(options: UpgradeOptions) -> None:
     only_replaces = options.replace and not options.to
     if only_replaces and options.saved_model is not None:
         raise UsageError(
-            "to must be set with --saved_model and --replace, because --replace alone replaces "
+            "to must be set with --saved_model and --replace, because without --to it replaces "
             f"{options.folder} by the index that an earlier --to wrote, whatever is measured."
         )
     if options.saved_model is None and not (options.stage or only_replaces):

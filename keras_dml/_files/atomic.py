@@ -54,7 +54,7 @@ def replace_file(source: StrPath, path: StrPath) -> None:
     Raises:
         ValueError: `path` is a folder.
     """
-    # The error of the system differs between platforms, and does not say what to do.
+    # The error of the system differs between platforms, and names no next step.
     if os.path.isdir(path) and not os.path.islink(path):
         raise ArgumentError(
             f"{os.fspath(path)} must be a file to replace, but got a folder. Move the folder away, "

@@ -155,10 +155,8 @@ def test_equal_rows_give_a_map():
         assert np.isfinite(upgrade.fit_map(y, x, kind)(y)).all()
 
 
-def test_memory_is_bounded():
+def check_memory(found, many):
     """Beyond the result, a map takes the memory of a block, however many rows it maps."""
-    found = upgrade.fit_map(rows(), rows(300, 5, seed=1))
-    many = np.ones((1_000_000, 8), np.float16)
     tracemalloc.start()
     try:
         mapped = found(many)
@@ -166,19 +164,17 @@ def test_memory_is_bounded():
     finally:
         tracemalloc.stop()
     assert peak < mapped.nbytes + 160 * 2**20
+
+
+def test_memory_is_bounded():
+    found = upgrade.fit_map(rows(), rows(300, 5, seed=1))
+    check_memory(found, np.ones((1_000_000, 8), np.float16))
 
 
 def test_memory_is_bounded_if_the_target_is_long():
     with pytest.warns(UserWarning, match="uncertain"):
         found = upgrade.fit_map(rows(50, 2), rows(50, 2048, seed=1), "orthogonal")
-    many = np.ones((20_000, 2), np.float32)
-    tracemalloc.start()
-    try:
-        mapped = found(many)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < mapped.nbytes + 160 * 2**20
+    check_memory(found, np.ones((20_000, 2), np.float32))
 
 
 def test_an_error_names_the_row_of_a_later_block():

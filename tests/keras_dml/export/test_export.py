@@ -279,8 +279,8 @@ def test_search_in_a_saved_model_equals_the_index(kind, metric, tmp_path):
         assert side[:, 0].all()
     else:
         # ScaNN returns fewer than twenty columns for a query that is alone.
-        for picture in range(0, 100, 10):
-            one = loaded.signatures["search"](tf.constant(encoded(100)[picture : picture + 1]))
+        for picture, data in list(enumerate(encoded(100)))[::10]:
+            one = loaded.signatures["search"](tf.constant([data]))
             _, expected = index.search(z[picture : picture + 1], 20)
             np.testing.assert_allclose(one[name], expected, rtol=1e-5, atol=1e-5)
 
