@@ -296,11 +296,13 @@ def test_rows_of_another_length_are_refused():
             found(wrong)
 
 
-def by_loops(queries, gallery, labels):
+def by_loops(queries, gallery, labels, searched=None):
     """Return R@1 and MAP@R. Row i of both sides is one image, which does not find itself."""
     queries, gallery = unit(queries), unit(gallery)
     recall, precision = [], []
     for i, query in enumerate(queries):
+        if searched is not None and not searched[i]:
+            continue
         order = [j for j in np.argsort(-(gallery @ query), kind="stable") if j != i]
         relevant = sum(labels[j] == labels[i] for j in order)
         recall.append(labels[order[0]] == labels[i])
@@ -344,6 +346,26 @@ def test_cross_scores_match_the_loops():
                 step = table[*pair, f"difference in {score}"]
                 assert step.value == pytest.approx(value - before[score])
     assert len(table) == 2 * (5 + 4 + 3)
+
+
+def test_other_images_than_the_queries_are_in_the_gallery_only():
+    old, new, labels = classes_of(12, 6)
+    queries = labels % 3 == 1
+    table = {row[:3]: row for row in upgrade.cross_scores(old, new, labels, queries=queries)}
+    for pair, rows in {("old", "old"): (old, old), ("old", "new"): (new, old)}.items():
+        for score, value in by_loops(*rows, labels, queries).items():
+            assert table[*pair, score].value == pytest.approx(value, abs=1e-9)
+    alone = upgrade.cross_scores(old[queries], new[queries], labels[queries])
+    harder = table["old", "old", "map@r"]
+    assert harder.value < {row[:3]: row for row in alone}["old", "old", "map@r"].value
+    # An interval is of the classes of the queries.
+    one_class = upgrade.cross_scores(old, new, labels, queries=labels == 2)
+    assert all(row.low == row.high for row in one_class if row.score == "map@r")
+    # Without labels, too.
+    shares = upgrade.cross_scores(old, new, None, queries=queries)
+    both = [np.argsort(-unit(each) @ unit(each).T, axis=1)[:, 1:11] for each in (old, new)]
+    kept = np.mean([len({*a} & {*b}) / 10 for a, b in zip(*(each[queries] for each in both))])
+    assert shares[0].value == pytest.approx(kept)
 
 
 def test_an_interval_is_of_the_classes():
@@ -415,6 +437,9 @@ def test_l2_compares_mapped_rows_with_unit_rows():
         ({"metric": "dot"}, "metric"),
         ({"old": with_row(np.nan)}, "old.*7"),
         ({"seed": 1.5}, "seed"),
+        ({"queries": np.zeros(60, bool)}, "queries.*one of them True"),
+        ({"queries": np.arange(60)}, "queries.*60 booleans"),
+        ({"queries": np.ones(59, bool)}, "queries.*60 booleans"),
     ],
 )
 def test_wrong_tables(changes, words):
