@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from experiments import typed
 from experiments.options import UsageError, check_together, one_line, option, parse, run_command
 from experiments.options.conversions import absolute, absolute_place
 from experiments.options.run_options import ImageLimitOptions
@@ -136,7 +137,7 @@ def main(argv: list[str]) -> None:
         index, options.saved_model, images, options.max_pixels, options.query_model
     )
     if search.not_calibrated:
-        print(f"note: {search.not_calibrated}", file=sys.stderr)
+        print(f"note: {typed(search.not_calibrated)}", file=sys.stderr)
     with contextlib.closing(search):
         if options.serve:
             server = serve.open_server(search, options.host, options.port, options.allowed_host)

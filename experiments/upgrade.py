@@ -59,6 +59,12 @@ def main(argv: list[str]) -> None:
             written = folder
     if options.to or options.stage:
         print(how_to_search(written))
+        if options.to == MAP:
+            stage = shlex.join([f"--index={written}", "--stage=1/4"])
+            again = typed(f"keras-dml upgrade {stage}")
+            print(f"embed it again in shares: {again}, and then 2/4, 3/4, and 4/4, in any order")
+        if written == upgraded:
+            print(upgrade_folder.how_to_replace(folder))
         if options.to and calibration_path(old_model).is_file():
             print(
                 f"the threshold in {calibration_path(old_model)} belongs to the old model, and is "
@@ -100,6 +106,7 @@ def _measure_and_write(
 ) -> None:
     from experiments.searching import upgrade_folder
     from experiments.searching.upgrade_measuring import (
+        KEEP,
         embedded_sample,
         measured,
         recommended,
@@ -121,7 +128,10 @@ def _measure_and_write(
     sample = embedded_sample(folder, gallery, model, images, options.sample, options.seed)
     seconds = seconds_per_image(sample, model, images)
     ways = measured(sample, len(gallery.paths), kind, options.seed, seconds)
-    print(summary(ways, sample, recommended(ways)))
+    advice = recommended(ways)
+    print(summary(ways, sample, len(gallery.paths), advice))
+    if not options.to and advice.way != KEEP:
+        print(f"write it: the same command with --to={advice.way}")
     if options.to:
         to_new, to_old = sample.maps(kind, options.seed, every_row=True)
         places = gallery, folder, upgraded, model, images

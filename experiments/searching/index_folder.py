@@ -148,6 +148,8 @@ def read_settings(folder: pathlib.Path) -> Settings:
         UsageError: The folder has no settings, or they are damaged.
     """
     path = folder / SETTINGS
+    if not folder.exists():
+        raise UsageError(f"the index {folder} does not exist. keras-dml index makes one")
     if not path.is_file():
         raise UsageError(
             f"{folder} has no {SETTINGS}, so it is not an index. keras-dml index makes one"

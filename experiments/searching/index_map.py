@@ -61,6 +61,8 @@ class IndexMap:
     def in_words(self) -> str:
         """The map, for a terminal and a page."""
         old, new = _short(self.old_model), _short(self.new_model)
+        if self.kind == PREFIX:
+            return f"prefix, the first numbers of queries by {new} in rows by {old}"
         if self.mapped is None:
             return f"{self.kind} map of the queries from {new} to {old}"
         counts = f"{np.count_nonzero(self.mapped):,} of {len(self.mapped):,} images"
@@ -70,15 +72,15 @@ class IndexMap:
         """Return the command that embeds all images of the index by the new model."""
         words = [f"--index={place}", "--stage=1/1"]
         if self.mapped is None:
-            words[1:] = [f"--saved_model={self.new_model}", "--to=again"]
+            words[1:] = [f"--saved_model={self.new_model}", "--to=again", "--replace"]
         return f"keras-dml upgrade {shlex.join(words)}"
 
     def no_threshold(self, place: object) -> str:
         """Return the reason why no threshold is applied, and the next step."""
         return (
-            "the threshold of a model is not applied to an index with a map, whose similarities "
+            "the threshold of a model is not applied to an index of two models, whose similarities "
             f"differ. Embed all images again ({self.how_to_finish(place)}), and then find the "
-            "threshold with keras-dml calibrate"
+            f"threshold (keras-dml calibrate {shlex.quote(f'--index={place}')})"
         )
 
     @property

@@ -11,11 +11,13 @@ import dataclasses
 import functools
 import itertools
 import pathlib
+import shlex
 import shutil
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from experiments import typed
 from experiments.evaluation.saved_model import ImageEmbedder
 from experiments.options.errors import UsageError
 from experiments.options.visible import visible
@@ -222,6 +224,11 @@ def write_stage(
             has other images.
     """
     found = gallery.map
+    if found is not None and found.mapped is None:
+        raise UsageError(
+            f"index must have mapped rows for --stage, but got {folder} with the rows of the old "
+            f"model. Embed all images again: {found.how_to_finish(folder)}"
+        )
     if found is None or found.mapped is None:
         raise UsageError(
             f"index must have mapped rows for --stage, but got {folder}. --to=map writes such an "
@@ -265,7 +272,15 @@ def write_stage(
     others = _other_names(folder)
     _write(folder, folder, settings, index, others, after, new, images.left_out | bad)
     done = f"share {stage.number} of {stage.shares}: {len(paths) - len(kept):,} of {len(paths):,}"
-    return f"{done} images are embedded by {model.path}"
+    done += f" images are embedded by {model.path}"
+    old = folder.with_name(folder.name.removesuffix("-upgraded"))
+    return f"{done}\n{how_to_replace(old)}" if not kept and old != folder else done
+
+
+def how_to_replace(folder: pathlib.Path) -> str:
+    """Return a line with the command that replaces an index by its upgraded index."""
+    command = typed(f"keras-dml upgrade {shlex.quote(f'--index={folder}')} --replace")
+    return f"the old index stays until you replace it: {command}"
 
 
 def replace(folder: pathlib.Path, upgraded: pathlib.Path) -> str:

@@ -20,6 +20,7 @@ from experiments.searching import upgrade_measuring as measuring
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.index_folder import locked_folder, read_settings, write_settings
 from experiments.searching.visual_search import VisualSearch
+from keras_dml import upgrade as upgrades
 from keras_dml._files import atomic
 from keras_dml._files.manifest import Manifest
 from keras_dml.export.load import fingerprint
@@ -157,6 +158,10 @@ def sample(change, classes=30, labeled=True):
     return measuring.Sample(*arrays, paths, labels if labeled else None, fitted)
 
 
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
 def turned(rng, centers, old):
     rotation, _ = np.linalg.qr(rng.normal(size=(16, 16)))
     return old @ rotation + 0.05 * rng.normal(size=old.shape)
@@ -177,6 +182,11 @@ def compatible(rng, centers, old):
     return np.concatenate([old + 0.05 * rng.normal(size=old.shape), trained(rng, centers, old)], 1)
 
 
+def longer(rng, centers, old):
+    """Return the old embeddings, and other numbers that say nothing about the classes."""
+    return np.concatenate([old, 0.3 * rng.normal(size=(len(old), 32))], 1)
+
+
 def noisy(rng, centers, old):
     return old + 3 * rng.normal(size=old.shape)
 
@@ -188,7 +198,8 @@ def noisy(rng, centers, old):
         (trained, True, {"again"}),
         (slightly_worse, True, {"map", "queries"}),
         (noisy, True, {"keep"}),
-        (compatible, True, {"prefix"}),
+        (longer, True, {"prefix"}),
+        (compatible, True, {"map"}),  # keeps more than the first numbers
         (compatible, False, {"again"}),
         (turned, False, {"map", "queries"}),
         (trained, False, {"again"}),
@@ -199,10 +210,36 @@ def test_a_map_is_recommended_where_it_keeps_the_scores(change, labeled, ways):
     found = measuring.measured(made, 1000, "affine", 0, seconds_per_image=0.5)
     advice = measuring.recommended(found)
     assert advice.way in ways, advice
-    text = measuring.summary(found, made, advice)
+    text = measuring.summary(found, made, 1000, advice)
+    searched = 300 if labeled else 60
+    assert f"searched among {searched} images" in text and "all 1,000 images" in text
     assert ("MAP@R" in text) == labeled and ("the ten nearest" in text) == (not labeled)
     assert advice.reason in text
     assert found["again"].seconds == 500 and found["again"].size == 4 * 1000 * made.new.shape[1]
+
+
+def test_the_measured_images_are_searched_among_all_images_of_the_sample():
+    """In a gallery of few images, every search finds its images, and every map looks right."""
+    made = sample(trained, classes=100)
+    way = measuring.measured(made, 1000, "affine", 0, seconds_per_image=0.5)["keep"]
+    cosines = unit(made.old) @ unit(made.old).T
+    np.fill_diagonal(cosines, -2)
+    queries = ~made.fitted
+    among_all = (made.labels[cosines.argmax(axis=1)] == made.labels)[queries].mean()
+    few = cosines[np.ix_(queries, queries)].argmax(axis=1)
+    among_few = (made.labels[queries][few] == made.labels[queries]).mean()
+    assert way.scores["recall@1"].value == pytest.approx(among_all)
+    assert among_few > among_all + 0.1
+
+
+def test_the_models_are_compared_on_each_image_of_the_sample():
+    """No map is fitted for them, so a difference of the models needs no held-out classes."""
+    made = sample(lambda rng, centers, old: old + 0.1 * centers, classes=100)
+    found = measuring.measured(made, 1000, "affine", 0, seconds_per_image=0.5)["again"]
+    table = upgrades.cross_scores(made.old, made.new, made.labels)
+    (row,) = [row for row in table if row[:3] == ("new", "new", "difference in map@r")]
+    assert found.differences["map@r"] == row
+    assert row.low > 0
 
 
 def test_of_a_model_that_finds_nothing_a_map_keeps_everything():
@@ -239,6 +276,7 @@ def test_the_command_measures_and_finds_its_sample_again(made, index, capsys, mo
     for part in ("keep the old model", "map the queries", "map the rows", "embed again"):
         assert part in out
     assert "recommended: " in out and not index.with_name("index-upgraded").exists()
+    assert ("the same command with --to=" in out) == ("recommended: keep" not in out)
     assert before.items() <= files_of(index).items()
 
     def unexpected(*arguments, **named):
@@ -247,7 +285,7 @@ def test_the_command_measures_and_finds_its_sample_again(made, index, capsys, mo
     monkeypatch.setattr("experiments.searching.folder_embeddings.embed_batch", unexpected)
     assert upgrade(*words) == 0
     again = capsys.readouterr().out
-    assert again.splitlines()[-1] == out.splitlines()[-1]
+    assert again.splitlines()[-2:] == out.splitlines()[-2:]
 
 
 def test_an_index_without_classes(made, tmp_path, capsys):
@@ -400,7 +438,10 @@ def test_mapped_queries_search_the_old_rows(made, index, to, capsys):
 
 def test_the_first_numbers_of_queries_search_the_old_rows(made, index, to, capsys):
     upgraded = to("prefix")
-    assert "prefix map of the queries" in capsys.readouterr().out
+    assert "prefix, the first numbers of queries by" in capsys.readouterr().out
+    assert upgrade(f"--index={upgraded}", "--stage=1/2") == 2
+    error = capsys.readouterr().err
+    assert f"--index={upgraded} --saved_model={made / 'new'} --to=again --replace" in error
     old, new = (QuickEmbedder(made / name) for name in ("old", "new"))
     (query,), _ = new([QUERY])
     rows, _ = old([(made / "photos" / name).read_bytes() for name in NAMES])
@@ -413,6 +454,21 @@ def test_the_first_numbers_of_queries_search_the_old_rows(made, index, to, capsy
     assert "at least 64 numbers for --to=prefix" in capsys.readouterr().err
 
 
+def test_each_step_names_the_next_one(index, to, capsys):
+    upgraded = to("map")
+    replace = f"upgrade --index={index} --replace"
+    out = capsys.readouterr().out
+    assert f"upgrade --index={upgraded} --stage=1/4" in out and replace in out
+    assert upgrade(f"--index={upgraded}", "--stage=1/2") == 0
+    assert replace not in capsys.readouterr().out
+    assert upgrade(f"--index={upgraded}", "--stage=2/2") == 0
+    assert replace in capsys.readouterr().out
+    assert upgrade(f"--index={index}", "--replace") == 0
+    capsys.readouterr()
+    assert search(f"--index={upgraded}", "--query=a.png") == 2
+    assert f"{upgraded} does not exist" in capsys.readouterr().err
+
+
 def test_a_threshold_is_not_applied_to_an_index_with_a_map(made, index, to, capsys):
     upgraded = to("map")
     path = calibration_path(made / "new")
@@ -422,7 +478,7 @@ def test_a_threshold_is_not_applied_to_an_index_with_a_map(made, index, to, caps
         assert found.calibration is None and "--stage=1/1" in found.not_calibrated
         assert VisualSearch(upgraded).search(QUERY, 1).results[0].match is None
         assert command_of("calibrate")(f"--index={upgraded}") == 2
-        assert "one model" in capsys.readouterr().err
+        assert f"calibrate --index={upgraded})" in capsys.readouterr().err
         assert upgrade(f"--index={upgraded}", "--stage=1/1") == 0
         assert VisualSearch(upgraded).search(QUERY, 1).results[0].match is True
     finally:
