@@ -333,14 +333,17 @@ def _folds(codes: Int64Array, seed: int) -> Int64Array:
 
 def _ridge(x: Float64Array, y: Float64Array, codes: Int64Array, seed: int) -> EmbeddingMap:
     """Fit the affine map, with the λ that has the least squared error on held-out classes."""
+    from keras_dml._common.progress import long_work_bar  # imports tqdm
+
     folds, errors = _folds(codes, seed), np.zeros(len(_STRENGTHS))
-    for fold in np.unique(folds):
-        kept = folds != fold
-        regression = _Regression(x[kept], y[kept])
-        errors += [
-            np.square(regression.predicted(x[~kept], factor) - y[~kept]).sum()
-            for factor in _STRENGTHS
-        ]
+    numbers = np.unique(folds)
+    with long_work_bar("cross-validated map", len(numbers), " folds") as bar:
+        for fold in numbers:
+            kept = folds != fold
+            regression = _Regression(x[kept], y[kept])
+            predicted = regression.predictions(x[~kept], _STRENGTHS)
+            errors += [np.square(each - y[~kept]).sum() for each in predicted]
+            bar.update()
     regression, factor = _Regression(x, y), _STRENGTHS[errors.argmin()]
     matrix = regression.matrix(factor)
     intercept = regression.mean_y - regression.mean_x @ matrix
@@ -372,9 +375,11 @@ class _Regression:
         """Return W."""
         return self._v @ self._rotated(factor)
 
-    def predicted(self, x: Float64Array, factor: float) -> Float64Array:
-        """Return X W + b."""
-        return (x - self.mean_x) @ self._v @ self._rotated(factor) + self.mean_y
+    def predictions(self, x: Float64Array, factors: Float64Array) -> Iterator[Float64Array]:
+        """Yield X W + b for each factor."""
+        turned = (x - self.mean_x) @ self._v
+        for factor in factors:
+            yield turned @ self._rotated(factor) + self.mean_y
 
 
 def _residual(x: Float64Array, y: Float64Array, codes: Int64Array, seed: int) -> EmbeddingMap:

@@ -110,10 +110,10 @@ class _Lines:
         self._stream.flush()
 
 
-def long_work_bar(description: str, queries: int) -> Bar:
-    """Create a bar over queries that appears after 20 seconds, only on a terminal.
+def long_work_bar(description: str, total: int, unit: str = " queries") -> Bar:
+    """Create a bar that appears after 20 seconds, only on a terminal.
 
     A bar for a few seconds of work would be a distraction.
     """
     hidden = not sys.stderr.isatty()
-    return Bar(description, queries, unit=" queries", delay=20, disable=hidden)
+    return Bar(description, total, unit=unit, delay=20, disable=hidden)
