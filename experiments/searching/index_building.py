@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -141,6 +142,8 @@ def new_index(
     dimensions = embeddings.shape[1]
     if prefix is None:
         tree = built["tree"] and retrieval.TreeAH(**built["tree"])
+        if tree:  # takes minutes for a million images, and ScaNN does not report its progress
+            print(f"building a tree over {len(paths):,} images", file=sys.stderr, flush=True)
         return retrieval.build_index(embeddings, metric, paths, tree)
     if prefix >= dimensions:
         raise UsageError(

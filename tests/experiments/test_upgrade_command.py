@@ -1,5 +1,6 @@
 """`experiments.upgrade`: the measurement, the upgraded folders, kills, and mistakes."""
 
+import dataclasses
 import io
 import json
 import os
@@ -20,10 +21,12 @@ from experiments.searching import upgrade_measuring as measuring
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.index_folder import locked_folder, read_settings, write_settings
 from experiments.searching.visual_search import VisualSearch
+from keras_dml import retrieval
 from keras_dml import upgrade as upgrades
 from keras_dml._files import atomic
 from keras_dml._files.manifest import Manifest
 from keras_dml.export.load import fingerprint
+from keras_dml.retrieval import load_index
 from pipelines import EvaluationTransform
 
 upgrade, search = command_of("upgrade"), command_of("search")
@@ -452,6 +455,24 @@ def test_the_first_numbers_of_queries_search_the_old_rows(made, index, to, capsy
     words = [f"--index={index.with_name('fresh')}", f"--saved_model={made / 'old'}"]
     assert upgrade(*words, "--to=prefix") == 2
     assert "at least 64 numbers for --to=prefix" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_mapped_rows_get_a_tree(made, index, to, capsys):
+    """It is trained on the mapped rows: a search through all of its leaves finds the nearest."""
+    pytest.importorskip("scann")
+    tree = retrieval.TreeAH(num_leaves=2, leaves_to_search=2, reorder=30)
+    settings = read_settings(index)
+    settings["built"] |= {"tree": dataclasses.asdict(tree)}
+    write_settings(index, settings)
+    upgraded = to("map")
+    assert "building a tree over 72 images" in capsys.readouterr().err
+    found = load_index(upgraded / "index")
+    assert found.tree.num_leaves == 2 and "leaves" in read_settings(upgraded)["search"]
+    rows = found.embeddings_of(NAMES)
+    (query,), _ = QuickEmbedder(made / "new")([QUERY])
+    nearest = found.search(query[None], 5)[0][0].tolist()
+    assert nearest == [NAMES[row] for row in np.argsort(-rows @ query)[:5]]
 
 
 def test_each_step_names_the_next_one(index, to, capsys):
