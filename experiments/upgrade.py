@@ -136,7 +136,7 @@ def _measure_and_write(
         to_new, to_old = sample.maps(kind, options.seed, every_row=True)
         places = gallery, folder, upgraded, model, images
         if options.to == MAP:
-            print(upgrade_folder.write_mapped(*places, to_new))
+            print(upgrade_folder.write_mapped(*places, to_new, sample.new))
         if options.to == QUERIES:
             print(upgrade_folder.write_query_map(*places, to_old, kind))
         if options.to == PREFIX:

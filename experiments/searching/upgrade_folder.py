@@ -55,6 +55,8 @@ from keras_dml.export.load import fingerprint
 from keras_dml.upgrade import EmbeddingMap
 
 _WORK = ".upgrade"
+# Queries that measure an approximate search. Each is compared with all rows.
+_SAMPLE_QUERIES = 200
 # The files of an index folder that belong to its rows, and are written again with them.
 _OF_ROWS = (INDEX, SETTINGS, EMBEDDINGS, SKIPPED, MAPPED, QUERY_MAP, MANIFEST)
 
@@ -127,8 +129,15 @@ def write_mapped(
     model: NewModel,
     images: ImageFolder,
     to_new: EmbeddingMap,
+    queries: np.ndarray,
 ) -> str:
-    """Write the index with its rows mapped to the new model. Return a line for the terminal."""
+    """Write the index with its rows mapped to the new model. Return lines for the terminal.
+
+    Args:
+        gallery, folder, target, model, images: The index, both folders, the model, and the images.
+        to_new: The map.
+        queries: Embeddings by the new model, `[q, d]`. They measure an approximate search.
+    """
     settings = _settings(folder, images)
     paths, rows = gallery.paths, gallery.index.embeddings_of(gallery.paths)
     index = new_index(paths, to_new(rows), settings["built"])
@@ -141,7 +150,27 @@ def write_mapped(
         mapped=np.ones(len(paths), bool),
     )
     _write(folder, target, _of_model(settings, model), index, [COLUMNS, SKIPPED], found)
-    return f"{target}: {found.in_words}"
+    line = f"{target}: {found.in_words}"
+    if settings["built"]["tree"] or settings["built"]["prefix"]:
+        share = found_share(index, queries[:: max(1, len(queries) // _SAMPLE_QUERIES)])
+        line += (
+            f"\n{100 * share:.1f} % of the 10 nearest rows are found with queries of the new "
+            f"model: {search_line(index)} with mapped rows as queries"
+        )
+    return line
+
+
+def found_share(index: retrieval.Index, queries: np.ndarray) -> float:
+    """Return the share of the 10 nearest rows that an approximate search finds.
+
+    The recall that an index reports is of its rows as queries. Mapped rows vary in fewer directions
+    than embeddings of the new model, so that queries of the new model find less.
+    """
+    k = min(10, index.num_items)
+    exact = retrieval.ExactIndex(index.embeddings_of(index.ids), index.metric, index.ids)
+    found, _ = index.search(queries, k)
+    nearest, _ = exact.search(queries, k)
+    return float((nearest[:, :, None] == found[:, None]).any(axis=2).mean())
 
 
 def write_query_map(

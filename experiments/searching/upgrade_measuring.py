@@ -208,13 +208,13 @@ def measured(
     """
     to_new, to_old = sample.maps(kind, seed, every_row=False)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the reason says it
-        rows = sample.searched
+        searched = sample.searched
         table = cross_scores(
-            sample.old[rows],
-            sample.new[rows],
-            None if sample.labels is None else sample.labels[rows],
+            sample.old[searched],
+            sample.new[searched],
+            None if sample.labels is None else sample.labels[searched],
             {"old to new": to_new, "new to old": to_old},
-            queries=~sample.fitted[rows],
+            queries=~sample.fitted[searched],
         )
         of_models = cross_scores(sample.old, sample.new, sample.labels)
     start = time.perf_counter()

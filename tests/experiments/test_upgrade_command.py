@@ -17,6 +17,7 @@ from PIL import Image
 from tiny_run import command_of
 
 from experiments.evaluation.calibration import Calibration, calibration_path, write_calibration
+from experiments.searching import upgrade_folder
 from experiments.searching import upgrade_measuring as measuring
 from experiments.searching.gallery import FolderGallery
 from experiments.searching.index_folder import locked_folder, read_settings, write_settings
@@ -466,13 +467,29 @@ def test_mapped_rows_get_a_tree(made, index, to, capsys):
     settings["built"] |= {"tree": dataclasses.asdict(tree)}
     write_settings(index, settings)
     upgraded = to("map")
-    assert "building a tree over 72 images" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "building a tree over 72 images" in captured.err
+    assert "100.0 % of the 10 nearest rows are found with queries of the new" in captured.out
     found = load_index(upgraded / "index")
     assert found.tree.num_leaves == 2 and "leaves" in read_settings(upgraded)["search"]
     rows = found.embeddings_of(NAMES)
     (query,), _ = QuickEmbedder(made / "new")([QUERY])
     nearest = found.search(query[None], 5)[0][0].tolist()
     assert nearest == [NAMES[row] for row in np.argsort(-rows @ query)[:5]]
+
+
+def test_the_share_that_an_approximate_search_finds():
+    """A prefix index of rows whose first numbers are all alike finds its candidates only."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 8)).astype("float32")
+    index = retrieval.PrefixIndex(rows, "cosine", length=1, candidates=20)
+    queries = rng.normal(size=(50, 8)).astype("float32")
+    cosines = unit(queries) @ unit(rows).T
+    found, _ = index.search(queries, 10)
+    nearest = np.argsort(-cosines, axis=1)[:, :10]
+    shares = [len({*a} & {*b}) / 10 for a, b in zip(found.tolist(), nearest.tolist())]
+    assert upgrade_folder.found_share(index, queries) == pytest.approx(np.mean(shares))
+    assert np.mean(shares) < 0.5
 
 
 def test_each_step_names_the_next_one(index, to, capsys):
