@@ -190,6 +190,10 @@ def test_bad_values():
     z = np.ones((4, 4), "float32")
     with pytest.raises(ValueError, match="sampled must be at least 0.2.* got 0.1"):
         head.sampled_cosines(z, np.arange(4))
+    assert layers.ProxyHead(100, sampled=0.07).sample_size == 7
+    large = layers.ProxyHead(100_000, sampled=0.01)
+    with pytest.raises(ValueError, match="sampled must be at least 0.124, .* 12345 classes"):
+        large.check_room(np.arange(12_345))
     with pytest.raises(ValueError, match="class ids from 0 to 19, but got 20"):
         head.sampled_cosines(z, np.array([0, 0, 1, 20]))
     with pytest.raises(ValueError, match="sampled must be below 1"):
