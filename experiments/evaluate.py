@@ -57,7 +57,9 @@ def main(argv: list[str]) -> None:
     ks = recall_at(options, len(labels["queries"]), None if gallery is None else len(gallery))
     check_matches(labels["queries"], gallery)
     check_loss_parts(options.loss_parts, len(labels["queries"]))
-    check_rerankings(options.rerankings, len(labels["queries"] if gallery is None else gallery))
+    check_rerankings(
+        options.rerankings, max(len(labels["queries"]), 0 if gallery is None else len(gallery))
+    )
     classes = related_classes(options, images)
     if kind == "embeddings":
         prefixes = _prefixes(options, embedded)

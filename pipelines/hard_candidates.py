@@ -155,7 +155,7 @@ class HardCandidateSampler:
         self._tables.add(table, first_step)
         if stored is not None:
             kept = list(self._stored.items())
-            while len(kept) > 1 and self.has_begun(kept[1][0]):
+            while len(kept) > 1 and kept[1][0] <= self._tables.last_used:
                 del kept[0]
             self._stored = {**dict(kept), int(first_step): stored}
 

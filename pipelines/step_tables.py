@@ -21,6 +21,8 @@ class StepTables:
         # Replaced by a longer tuple, so that threads read a complete one.
         self._tables: tuple[tuple[int, np.ndarray], ...] = ()
         self._begun: set[int] = set()
+        self.last_used = -1
+        """First step of the latest table that `at` has returned, or -1."""
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -35,6 +37,7 @@ class StepTables:
             return None
         if step == tables[place][0]:
             self._begun.add(step)
+        self.last_used = max(self.last_used, tables[place][0])
         return tables[place]
 
     def has_begun(self, first_step: int) -> bool:

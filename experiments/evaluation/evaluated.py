@@ -129,6 +129,10 @@ def check_loss_parts(names: Sequence[str], images: int) -> None:
 def check_rerankings(rerankings: Mapping[str, Reranking], images: int) -> None:
     """Raise an error for re-rankings that cannot order so many images.
 
+    Args:
+        rerankings: The re-rankings by name.
+        images: Number of queries or of items in the gallery, whichever is larger.
+
     Raises:
         ArgumentError: There are too many images, or an argument is out of range.
     """
@@ -137,7 +141,7 @@ def check_rerankings(rerankings: Mapping[str, Reranking], images: int) -> None:
         for rerank in rerankings.values():
             Reranked(rerank, np.eye(2), np.eye(2))
     if "k_reciprocal" in rerankings:
-        check_reciprocal_rows(images, "The searched images")
+        check_reciprocal_rows(images, "The queries and the gallery")
 
 
 def loss_parts_findings(embedded: EmbeddedSet, names: Sequence[str]) -> Findings:

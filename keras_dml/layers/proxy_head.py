@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import decimal
 import math
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Literal
@@ -33,7 +34,8 @@ from keras_dml.layers.checks import check_full_precision, embedding_size
 
 # Name of the state of the seed generator in files.
 _STEP = "step_of_samples"
-
+# A fraction in a message must be large enough.
+_ROUND_UP = decimal.Context(prec=3, rounding=decimal.ROUND_UP)
 
 # The head whose model samples the classes after it. Not an attribute of the layer, because each
 # replica calls it in its thread.
@@ -236,14 +238,16 @@ class ProxyHead(Configured, keras.Layer):
     @property
     def sample_size(self) -> int:
         """s, the number of classes in a sample."""
-        return max(math.ceil(self.sampled * self.num_classes), 2)
+        # In decimals, because the float64 product of 0.07 and 100 is above 7.
+        return max(math.ceil(decimal.Decimal(str(self.sampled)) * self.num_classes), 2)
 
     def check_room(self, class_ids: TensorLike) -> None:
         """Raise `ValueError` if the class ids of a global batch, if known, exceed a sample."""
         known = known_numbers(class_ids)
         used = 0 if known is None else len(np.unique(known))
         if used > self.sample_size:
-            wanted = f"at least {used / self.num_classes:.3g}, because a batch has {used} classes"
+            least = _ROUND_UP.divide(decimal.Decimal(used), decimal.Decimal(self.num_classes))
+            wanted = f"at least {least}, because a batch has {used} classes"
             advice = "Or put several images of each class into a batch (BalancedSampler)."
             raise argument_error("sampled", wanted, self.sampled, advice=advice)
 

@@ -72,5 +72,7 @@ def _best_matches(
         first, end = (np.searchsorted(ordered, labels[rows[0]], side) for side in ("left", "right"))
         matches = c[order[first:end]]
         for block in slices(len(rows), BLOCK // len(matches)):
-            best[rows[block]] = (q[rows[block]] @ matches.T).max(axis=1)
+            # In float64, so that a candidate as similar as the match is not above it by rounding.
+            products = q[rows[block]].astype(np.float64) @ matches.T.astype(np.float64)
+            best[rows[block]] = products.max(axis=1)
     return best

@@ -114,7 +114,11 @@ class BackwardCompatible(Wrapper):
         outputs = self._parts.embedding(images, training=training)
         if self.old_head is None:
             return outputs
-        return self._parts.head(outputs), self.old_head(outputs[:, : self.old_dimensions])
+        # The old head is constant, so it compares with all old classes even if it sampled them.
+        return (
+            self._parts.head(outputs, training=training),
+            self.old_head(outputs[:, : self.old_dimensions], training=False),
+        )
 
     def compile(
         self,

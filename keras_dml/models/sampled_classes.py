@@ -23,6 +23,17 @@ class SampledClasses:
         """The head that samples, or None."""
         raise NotImplementedError
 
+    def train_step(self, *args: Any) -> Any:
+        """Run one step, in which the head waits for the class ids.
+
+        In the steps of other models, such as a model around this one, the head raises an error.
+        """
+        parent: Any = super()
+        if (head := self.sampling_head) is None:
+            return parent.train_step(*args)
+        with head.deferred():
+            return parent.train_step(*args)
+
     def compute_loss(
         self,
         x: Any = None,
@@ -66,7 +77,5 @@ class SampledProxyModel(SampledClasses, FunctionalDistributedModel):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Compute the cosines `[n, K]`, or the outputs of training."""
-        if not training:
-            return super().call(inputs, training=training, mask=mask)
-        with self.sampling_head.deferred():
-            return {"embeddings": super().call(inputs, training=training, mask=mask)}
+        outputs = super().call(inputs, training=training, mask=mask)
+        return {"embeddings": outputs} if training else outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -18,6 +19,8 @@ from keras_dml.retrieval.products import largest
 
 # Most rows of a gallery for k-reciprocal encoding, whose time grows with their square.
 MOST_RECIPROCAL = 50_000
+# Arguments of a re-ranking that a search sets.
+_DATA = ("queries", "items", "gallery")
 # Numbers of a block of queries times items: 2^22 float64 are 32 MiB.
 _PAIRS = 2**22
 
@@ -165,7 +168,7 @@ def named_reranking(rerank: object) -> tuple[str, Mapping[str, Any]]:
         rerank: A name, a function of `RERANKINGS`, or a `functools.partial` of one.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: It is something else, or the function has no such argument.
     """
     given = {}
     found = rerank
@@ -173,6 +176,10 @@ def named_reranking(rerank: object) -> tuple[str, Mapping[str, Any]]:
         found, given = rerank.func, rerank.keywords
     for name, function in RERANKINGS.items():
         if found is function or (isinstance(found, str) and found == name):
+            known = [each for each in inspect.signature(function).parameters if each not in _DATA]
+            if not set(given) <= set(known):
+                wanted = f"a functools.partial that sets only {', '.join(known)} for {name}"
+                raise argument_error("rerank", wanted, rerank)
             return name, given
     wanted = (
         f"None, one of {', '.join(map(repr, RERANKINGS))}, or a functools.partial of their "

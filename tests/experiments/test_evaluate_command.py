@@ -156,6 +156,11 @@ def test_reranked_rows_and_their_gains(evaluated, tmp_path, capsys, by_gallery):
     }.items():
         assert command(file, *flags) == 2
         assert re.search(message, capsys.readouterr().err)
+    many = tmp_path / "many.npz"
+    ones, of_gallery = np.ones((50_001, 1)), {"gallery_embeddings": [[1.0]], "gallery_labels": [0]}
+    np.savez(many, embeddings=ones, labels=np.zeros(50_001, int), **of_gallery)
+    assert command(f"--embeddings={many}", "--recall_at=1", "--rerank=k_reciprocal") == 2
+    assert "gallery must have at most 50,000 rows" in capsys.readouterr().err
 
 
 @pytest.mark.slow

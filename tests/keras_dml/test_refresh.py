@@ -255,6 +255,35 @@ def test_the_nearest_candidates_are_those_of_loops(skip, per_query):
         np.testing.assert_array_equal(groups[:, 1:][chosen >= 0], chosen[chosen >= 0])
 
 
+def test_a_candidate_that_is_as_similar_as_the_match_stays_with_a_skip_of_1():
+    # Each candidate exists twice, with two labels, so every match has an equal negative.
+    rng, labels = np.random.default_rng(0), np.arange(24)
+    q, c = rng.normal(size=(2, 24, 67)).astype("f")
+    sampler = pipelines.RandomSampler(24, batch_size=6)
+    both = np.concatenate([labels, labels + 24])
+    sampler = pipelines.HardCandidateSampler(sampler, labels, both, per_query=1)
+    encoder = functional((67,), keras.layers.Identity())
+    model = models.DualEncoder(encoder, encoder)
+    refresh = RefreshHardCandidates(sampler, q, np.concatenate([c, c]), skip=1.0)
+    refresh.set_model(model)
+    refresh.refresh()
+    np.testing.assert_array_equal(sampler.state()["nearest"][0, :, 0], labels + 24)
+
+
+def test_stored_candidates_of_earlier_tables_are_dropped_after_a_resume():
+    table, first = np.full((24, 2), -1), hard_candidates(frozen=True)
+    for step in (0, 4):
+        first(step)
+        first.refresh(table, step, CANDIDATES)
+    sampler = hard_candidates(frozen=True)
+    sampler.restore(first.state())
+    for epoch in range(2, 5):
+        for step in range(4 * epoch - 2, 4 * epoch):  # resumed within an epoch
+            sampler.stored(step)
+        sampler.refresh(table, 4 * epoch, CANDIDATES)
+        assert len(sampler.state()["embeddings"]) == 2
+
+
 PHOTOS = pipelines.ImageTable.from_arrays(QUERIES, QUERY_LABELS)
 CATALOG = pipelines.ImageTable.from_arrays(CANDIDATES, CANDIDATE_LABELS)
 

@@ -24,9 +24,9 @@ def untouched(policy=None, name="kept"):
     return functional((5,), dense)
 
 
-def old_head():
+def old_head(**options):
     """A head of three old classes: the fourth class is new."""
-    head = layers.ProxyHead(3)
+    head = layers.ProxyHead(3, **options)
     head.build((None, 3))
     head.proxies.assign(np.random.default_rng(1).normal(size=(3, 3)))
     return head
@@ -122,6 +122,19 @@ def test_proxies_match_the_loops_and_stay():
     kernel = classes.get_layer("kept").get_weights()[0]
     np.testing.assert_allclose((np.eye(5) - kernel) / rate, expected, atol=1e-3)
     np.testing.assert_array_equal(head.get_weights()[0], before)
+
+
+@pytest.mark.any_backend
+def test_an_old_head_that_sampled_compares_with_all_classes_and_a_new_head_cannot_sample():
+    def loss_of(head, **options):
+        classes = models.proxy_model(untouched(), 4, proxies_initializer="ones", **options)
+        model = models.BackwardCompatible(classes, 3, old_head=head)
+        return step(compiled(model, losses.NormSoftmaxLoss()), NEW, IDS)["loss"]
+
+    expected = loss_of(old_head())
+    assert loss_of(old_head(sampled=0.5)) == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="sampled must be 1 .* got 0.5.*proxy_model"):
+        loss_of(old_head(), sampled=0.5)
 
 
 @pytest.mark.any_backend

@@ -110,7 +110,7 @@ def test_the_gradient_of_the_proxies_is_sparse():
     import tensorflow as tf
 
     model = compiled(sampled_model())
-    with tf.GradientTape() as tape:
+    with tf.GradientTape() as tape, model.sampling_head.deferred():
         loss = model.compute_loss(X[:12], Y[:12], model(X[:12], training=True))
     gradient = tape.gradient(loss, model.get_layer("proxy_head").proxies.value)
     assert isinstance(gradient, tf.IndexedSlices) and gradient.values.shape == (SAMPLE, 4)
@@ -172,9 +172,14 @@ def test_a_sampled_head_in_another_model_names_proxy_model():
     inputs = keras.Input((8,))
     other = compiled(keras.Model(inputs, layers.ProxyHead(CLASSES, sampled=0.4)(inputs)))
     assert other.predict(X[:2], verbose=0).shape == (2, CLASSES)
-    around = sampled_model()
-    around = compiled(keras.Model(around.input, around.output))
-    for model in (other, around):
+    layers_of, inner = sampled_model(), sampled_model()
+    around = compiled(keras.Model(layers_of.input, layers_of.output))
+    # Without an error, the outer model would take the embeddings for cosines.
+    nested = compiled(keras.Sequential([keras.Input((8,)), inner]))
+    assert nested.predict(X[:2], verbose=0).shape == (2, CLASSES)
+    memory = models.CrossBatchMemory(models.CachedGradients(sampled_model(), 6), 48, start_step=0)
+    memory.compile(keras.optimizers.SGD(0.1), losses.ContrastiveLoss())
+    for model in (other, around, nested, memory):
         with pytest.raises(ValueError, match="sampled must be 1 .* got 0.4.*proxy_model"):
             model.train_on_batch(X[:12], Y[:12])
 
@@ -190,6 +195,10 @@ def test_bad_values():
     z = np.ones((4, 4), "float32")
     with pytest.raises(ValueError, match="sampled must be at least 0.2.* got 0.1"):
         head.sampled_cosines(z, np.arange(4))
+    assert layers.ProxyHead(100, sampled=0.07).sample_size == 7
+    large = layers.ProxyHead(100_000, sampled=0.01)
+    with pytest.raises(ValueError, match="sampled must be at least 0.124, .* 12345 classes"):
+        large.check_room(np.arange(12_345))
     with pytest.raises(ValueError, match="class ids from 0 to 19, but got 20"):
         head.sampled_cosines(z, np.array([0, 0, 1, 20]))
     with pytest.raises(ValueError, match="sampled must be below 1"):

@@ -149,6 +149,13 @@ def test_bad_values():
     for rerank in ("k_reciprocical", 3, np.sort, functools.partial(expand_queries, ITEMS)):
         with pytest.raises(ValueError, match="rerank must be None, one of 'expand_queries'"):
             index.search(QUERIES, 2, rerank=rerank)
+    # A misspelled argument, and an argument that the search sets.
+    for function, given in (
+        (expand_queries, {"kk": 3}),
+        (k_reciprocal_distances, {"k1": 3, "gallery": QUERIES}),
+    ):
+        with pytest.raises(ValueError, match="rerank must be a functools.partial that sets only k"):
+            index.search(QUERIES, 2, rerank=functools.partial(function, **given))
     with pytest.raises(ValueError, match="rerank must be None for metric.*cosine"):
         ExactIndex(ITEMS, "l2").search(QUERIES, 2, rerank="expand_queries")
     with pytest.raises(ValueError, match="k must be .* got 0"):
