@@ -25,13 +25,15 @@ if os.environ.get("KERAS_BACKEND") == "jax":
 
 
 def pytest_configure(config):
-    """Turn off TensorFlow's graph optimizer in the quick tests: most graphs run only once.
+    """Turn off TensorFlow's graph optimizer in the gate's tests: most graphs run only once.
 
-    The longer checks run graphs with the optimizer.
+    Graphs run with the optimizer in the thorough tests, in tests that start processes, in the main
+    job, and in the commands of the guides.
     """
     collects_only = config.getoption("numprocesses", None)
     on_tensorflow = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
-    if on_tensorflow and "not slow" in config.option.markexpr and not collects_only:
+    in_gate = "not slow" in config.option.markexpr or "not thorough" in config.option.markexpr
+    if on_tensorflow and in_gate and not collects_only:
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
