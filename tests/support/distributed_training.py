@@ -499,10 +499,10 @@ def as_worker(more):
     """Return the results on one of several workers: of the quick cases, or of the others."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     if more:
-        return trained(strategy, MORE)
+        several_steps = train(strategy, rankmi, steps_per_execution=3)
+        return {**trained(strategy, MORE), "several_steps": several_steps}
     return {
         "cases": trained(strategy, QUICK),
-        "several_steps": train(strategy, rankmi, steps_per_execution=3),
         "batch_norm": train_batch_norm(strategy, synchronized=False),
         "embedded": embedded(strategy),
     }

@@ -74,7 +74,7 @@ def tolerance(case):
 def test_several_steps_per_execution_give_the_same_weights():
     """Five steps, three at once: the data ends within the second execution."""
     of_devices, expected = results(2, "more"), trained("rankmi_model", 1)
-    for found in (of_devices, *of_workers()):
+    for found in (of_devices, *of_workers("more")):
         assert difference(expected, found["several_steps"]) < 1e-5
         assert found["several_steps"]["logs"] == pytest.approx(expected["logs"], rel=1e-5)
     assert difference(trained("memory", 1), of_devices["several_steps_with_memory"]) < 1e-5
