@@ -14,6 +14,11 @@ def thorough(test):
     return pytest.mark.slow(pytest.mark.thorough(test))
 
 
+def slow_on_tensorflow(test):
+    """Mark a test that takes seconds on TensorFlow, and that the gate also runs elsewhere."""
+    return pytest.mark.slow(test) if ON_TENSORFLOW else test
+
+
 def thorough_elsewhere(test):
     """Mark a test that runs only by hand on JAX and PyTorch.
 

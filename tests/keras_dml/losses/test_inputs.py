@@ -218,6 +218,7 @@ def graph_optimizer():
     tf.config.optimizer.set_experimental_options(before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's graphs")
 @each(DEFAULTS, {"triplet"}, tiers.THOROUGH)
 def test_no_image_and_one_image_in_a_graph(case, graph_optimizer):

@@ -149,6 +149,7 @@ def descended(loss, parameters, rate, h=1e-6):
     return moved
 
 
+@tiers.slow_on_tensorflow
 @pytest.mark.any_backend
 @tiers.parametrize(
     ("k", "sampling"),
