@@ -21,17 +21,21 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if os.environ.get("KERAS_BACKEND") == "jax":
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    )
 
 
 def pytest_configure(config):
-    """Turn off TensorFlow's graph optimizer in the quick tests: most graphs run only once.
+    """Turn off TensorFlow's graph optimizer in the gate's tests: most graphs run only once.
 
-    The longer checks run graphs with the optimizer.
+    Graphs run with the optimizer in the thorough tests, in tests that start processes, in the main
+    job, and in the commands of the guides.
     """
     collects_only = config.getoption("numprocesses", None)
     on_tensorflow = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
-    if on_tensorflow and "not slow" in config.option.markexpr and not collects_only:
+    in_gate = "not slow" in config.option.markexpr or "not thorough" in config.option.markexpr
+    if on_tensorflow and in_gate and not collects_only:
         import tensorflow as tf
 
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

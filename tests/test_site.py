@@ -100,6 +100,29 @@ def test_pages_have_an_icon(site):
         assert (page.parent / icon).is_file(), page
 
 
+FROM_ELSEWHERE = re.compile(
+    r"""(src|srcset)="?(https?:)?//|<link[^>\n]+"?(https?:)?//|@import[^;\n]*//"""
+    r"""|url\(["']?(https?:)?//"""
+)
+
+
+@pytest.mark.slow
+def test_pages_load_no_file_from_another_host(site):
+    styles = list(site.rglob("*.css"))
+    assert styles
+    for path in [*site.rglob("*.html"), *styles]:
+        assert not FROM_ELSEWHERE.search(text(path)), path
+
+
+@pytest.mark.slow
+def test_no_text_of_the_reference_renders_as_a_quotation(site):
+    """A wrong indentation in a docstring makes a quotation of text or code."""
+    reference = list((site / "api").rglob("*.html"))
+    assert reference
+    for page in reference:
+        assert "<blockquote" not in text(page), page
+
+
 @pytest.mark.slow
 def test_tutorials_and_first_guides_link_to_a_notebook(site):
     with_notebooks = set()

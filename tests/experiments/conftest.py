@@ -7,6 +7,9 @@ from PIL import Image
 from small_commands import small_commands
 from tiny_run import finished_run
 
+from experiments.pages import report
+from experiments.pages.retrieval import Shown
+
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
@@ -23,6 +26,12 @@ def photos(tmp_path_factory):
             suffix = ("png", "jpg", "bmp", "webp")[image]
             picture.save(root / f"class{name}" / f"{image}.{suffix}")
     return root
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """Leave the pictures out of pages: they take a fifth of the time of a small run."""
+    monkeypatch.setattr(report, "shown_of_readable", lambda images: Shown())
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,7 @@ def test_a_run_is_calibrated_with_its_test_embeddings(tmp_path, capsys):
     assert str(tmp_path / "saved_model-calibration.json") in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_recommended_rate_finds_half_of_the_pairs(tmp_path, capsys):
     arrays = embeddings_file(tmp_path / "all.npz")
     assert command(f"--embeddings={tmp_path / 'all.npz'}") == 0

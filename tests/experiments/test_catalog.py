@@ -124,7 +124,8 @@ def test_evaluations_of_the_run_have_its_scores(run, data, tmp_path, capsys):
         assert page.count("<h2>Retrieval in the catalog</h2>") == 1
     # The training classes have no catalog.
     capsys.readouterr()
-    given = [f"--run={run}", "--split=train", f"--output_dir={tmp_path / 'train'}"]
+    given = [f"--run={run}", "--split=train", "--noclustering"]
+    given += [f"--output_dir={tmp_path / 'train'}"]
     assert evaluate(*given) == 0
     assert "catalog" not in capsys.readouterr().out.lower()
 

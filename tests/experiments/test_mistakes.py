@@ -235,7 +235,12 @@ def check_refused(command, words, message, capsys):
 
 
 def cases_of(table):
-    return [(command, *case) for command, cases in table.items() for case in cases]
+    """Return the cases; a preset is slow, because KerasHub takes seconds to import."""
+    return [
+        pytest.param(command, given, message, marks=[pytest.mark.slow] * ("hub:" in given))
+        for command, cases in table.items()
+        for given, message in cases
+    ]
 
 
 @pytest.mark.parametrize(("command", "words", "message"), cases_of(MISTAKES))

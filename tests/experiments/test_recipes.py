@@ -205,6 +205,7 @@ def test_pce_has_more_images_than_dimensions_and_computes_lambda(name):
     assert "lam" not in options.loss_arguments
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.slow
 def test_lambda_of_pce_is_above_its_floor_in_the_first_steps_on_glyphs(tmp_path):
     words = ["--flagfile=glyphs_pce.flags", "--epochs=1", "--steps_per_epoch=5"]
@@ -254,6 +255,7 @@ def two_steps(name, data_dirs, folder, *more, own_backbone=False):
     assert (f"{PAPER}, cosine" in page) == bool(scores_of(name))
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.slow
 @tiers.parametrize(
     "name",

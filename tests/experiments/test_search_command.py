@@ -99,6 +99,7 @@ def paths(found):
     return [result.path for result in found.results]
 
 
+@pytest.mark.slow
 def test_copies_are_grouped_and_k_groups_are_found(visual):
     first, *others = answer(visual, 4).results
     assert (first.path, first.alike) == ("7.png", ("a/1.png", "b/6.png"))

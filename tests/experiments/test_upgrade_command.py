@@ -135,6 +135,7 @@ def fresh_index(made, folder, *more):
 # A stranger's index.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["queries", "map"])
 def test_the_content_behind_a_link_in_an_index_is_not_copied(index, to, tmp_path, way):
     secret = tmp_path / "secret.txt"

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import oracles
 import pytest
+import tiers
 from backend import compiled, eager, value_and_gradient
 from batches import batch
 
@@ -90,7 +91,10 @@ def test_distance_weighted_keeps_about_as_many_negatives_and_by_their_weights():
     assert kept[0][likely].sum() == pytest.approx(expected[likely].sum(), rel=0.15)
 
 
-@pytest.mark.parametrize("name", MINED)
+# On other backends, test_losses.py compares each loss of batches without positives.
+@tiers.parametrize(
+    "name", MINED, tiers.few_elsewhere(MINED, lambda name: name in ("contrastive", "fastap"))
+)
 def test_strategies_that_keep_all_pairs_and_none(name):
     ids, z = batch(seed=1)
     everything, nothing = (

@@ -125,6 +125,7 @@ def test_nan_embeddings_give_nan_scores_without_an_error():
     assert np.isnan(logs["val_recall@1"]) and np.isnan(logs["val_map@r"])
 
 
+@pytest.mark.slow
 def test_nearly_equal_embeddings_warn_once():
     model = network()
     scores = RetrievalEvaluation((VALIDATION, LABELS))
@@ -159,6 +160,7 @@ def test_bad_arguments(arguments, message):
         RetrievalEvaluation(**{"dataset": (VALIDATION, LABELS), **arguments})
 
 
+@pytest.mark.slow
 def test_unsuitable_data_fails_before_the_first_epoch():
     model = network()
     few = [(IMAGES[:5], LABELS[:5])]

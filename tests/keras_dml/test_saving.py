@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tiers
 from batches import batch
 from relation_cases import CASES as RELATIONS
 from relation_cases import TAGS
@@ -73,6 +74,7 @@ OBJECTS = [
 ]
 
 
+@tiers.thorough_elsewhere
 @pytest.mark.parametrize(("thing", "given"), OBJECTS, ids=lambda each: type(each).__name__)
 def test_a_copy_from_the_configuration_is_the_same(thing, given):
     saved = keras.saving.serialize_keras_object(thing)

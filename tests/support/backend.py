@@ -2,19 +2,34 @@
 
 JAX compiles each operation again for each shape. For this reason, whole calls are compiled on JAX:
 one compilation in place of a hundred. If called directly, a loss runs operation by operation.
+Batches of one loss in a row share the compiled function, so do not change a loss between them.
 """
+
+import functools
 
 import keras
 import numpy as np
+
+
+@functools.lru_cache(1)
+def _on_jax(loss):
+    """Compile the value and the gradient once for all batches of a shape."""
+    import jax
+
+    return jax.jit(jax.value_and_grad(loss, argnums=1))
+
+
+@functools.lru_cache(1)
+def _parts_on_jax(loss):
+    """Compile the parts once for all batches of a shape."""
+    return compiled(lambda class_ids, embeddings: loss.parts(class_ids, embeddings))
 
 
 def value_and_gradient(loss, class_ids, embeddings, dtype="float64", **call):
     """Return the loss as a float and its gradient as an array, for embeddings of this dtype."""
     z = keras.ops.convert_to_tensor(np.asarray(embeddings), dtype=dtype)
     if keras.backend.backend() == "jax":
-        import jax
-
-        value, gradient = jax.jit(jax.value_and_grad(loss, argnums=1))(class_ids, z, **call)
+        value, gradient = _on_jax(loss)(class_ids, z, **call)
     elif keras.backend.backend() == "torch":
         z.requires_grad_()
         value = loss(class_ids, z, **call)
@@ -34,11 +49,7 @@ def value_and_gradient(loss, class_ids, embeddings, dtype="float64", **call):
 
 def parts(loss, class_ids, embeddings):
     """Return the tightness and the contrastive part as arrays."""
-
-    def call(class_ids, embeddings):  # new each time: JAX caches compiled functions
-        return loss.parts(class_ids, embeddings)
-
-    call = compiled(call) if keras.backend.backend() == "jax" else call
+    call = _parts_on_jax(loss) if keras.backend.backend() == "jax" else loss.parts
     return tuple(keras.ops.convert_to_numpy(part) for part in call(class_ids, embeddings))
 
 

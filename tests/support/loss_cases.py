@@ -12,13 +12,19 @@ NON_DEFAULT = [
 """Cases with arguments, and losses without arguments: the cases to save, load, and fit."""
 
 
-def each(cases=CASES, quick=None, later=tiers.THOROUGH):
+def is_one_of_few(case):
+    """Whether a case runs on JAX and PyTorch where all losses share the tested code."""
+    return case.name in ("contrastive", "snca", "norm_softmax", "ce")
+
+
+def each(cases=CASES, quick=None, later=tiers.THOROUGH, few=lambda case: True):
     """`pytest.mark.parametrize` over cases, of which only some are quick.
 
     Args:
         cases: the cases.
         quick: names of the losses whose cases are quick. None: the first case of each loss.
         later: the marks of the other cases.
+        few: which of the quick cases are quick on JAX and PyTorch, too.
     """
     first = {case.name: case for case in reversed(cases)}
     sooner = [
@@ -26,4 +32,4 @@ def each(cases=CASES, quick=None, later=tiers.THOROUGH):
         for case in cases
         if (first[case.name] is case if quick is None else case.name in quick)
     ]
-    return tiers.parametrize("case", cases, sooner, later, ids=str)
+    return tiers.parametrize("case", cases, tiers.few_elsewhere(sooner, few), later, ids=str)

@@ -113,6 +113,7 @@ def test_names_in_files_are_read_back():
     assert all(each.k is None or each.k == 1 for each in measurements_of(crafted))
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.slow
 def test_a_new_score_is_in_the_files_of_a_run(reach, photos, tmp_path, capsys, monkeypatch):
     # The child processes of `compare` lack the score, so run in this process.

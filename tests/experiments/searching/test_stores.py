@@ -276,6 +276,7 @@ def test_a_second_command_may_not_write_to_the_same_folder(kind, tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_parquet_files_have_the_rows_and_replace_no_other_files(tmp_path, monkeypatch):
     pq = pytest.importorskip("pyarrow.parquet")
     from experiments.searching import parquet_files

@@ -33,28 +33,44 @@ def weights(tmp_path_factory):
     return f"--weights={path}"
 
 
+def with_weights_for(size, monkeypatch):
+    """Let the weights of the small net come from a training at this image size."""
+    of_size = models.backbones.BACKBONES["small_convnet"]._replace(native_size=size)
+    monkeypatch.setitem(models.backbones.BACKBONES, "small_convnet", of_size)
+
+
+@pytest.fixture(scope="module")
+def run(photos, weights, tmp_path_factory):
+    """The folder of a run at the size of its weights."""
+    with pytest.MonkeyPatch.context() as patch:
+        with_weights_for(16, patch)
+        return finished_run(
+            tmp_path_factory.mktemp("runs") / "run", photos, weights, "--raw_pixels"
+        )
+
+
 def baseline(folder):
     return json.loads((folder / "result.json").read_text())["baselines"][NAME]
 
 
-def test_every_output_has_the_scores(photos, weights, tmp_path):
-    folder = finished_run(tmp_path / "run", photos, weights, "--raw_pixels")
+def test_every_output_has_the_scores(run, photos, weights):
     # Average-pooled maps of the backbone for the test classes.
     backbone = models.build_backbone("small_convnet", 16, weights.partition("=")[2])
     table = load_dataset("folder", data_dir=str(photos)).test
     batches = evaluation_batches(table, EvaluationTransform(image_size=16), 8)
     z = np.concatenate([backbone(batch) for batch in batches]).mean(axis=(1, 2))
     expected = metrics.evaluate(z, table.labels, [1, 2], clustering=False)
-    found = baseline(folder)
+    found = baseline(run)
     assert found["cosine"]["recall@1"] < 1
     for metric in ("cosine", "l2"):
         assert found[metric]["recall@1"] == pytest.approx(expected[f"recall@1/{metric}"])
         assert found[metric]["map@r"] == pytest.approx(expected[f"map@r/{metric}"], rel=1e-4)
-    result = json.loads((folder / "result.json").read_text())
+    result = json.loads((run / "result.json").read_text())
+    assert list(result["baselines"]) == [NAME, "raw pixels"]
     assert result["recall"][f"{NAME}, l2"]["2"] == found["l2"]["recall@2"]
     shown = f"{100 * found['cosine']['map@r']:.1f}"
-    report = (folder / "report.html").read_text()
-    for text in (result["table"], (folder / "model_card.md").read_text()):
+    report = (run / "report.html").read_text()
+    for text in (result["table"], (run / "model_card.md").read_text()):
         (line,) = [line for line in text.splitlines() if line.startswith(f"{NAME}, cosine")]
         assert shown in line
     assert re.search(rf'"row">{NAME}, cosine</th>.*>{shown}<', report)
@@ -66,12 +82,14 @@ def test_every_output_has_the_scores(photos, weights, tmp_path):
 def test_a_run_at_another_size_than_its_weights_shows_both_sizes(
     photos, weights, tmp_path, monkeypatch, capsys
 ):
-    of_24 = models.backbones.BACKBONES["small_convnet"]._replace(native_size=24)
-    monkeypatch.setitem(models.backbones.BACKBONES, "small_convnet", of_24)
+    with_weights_for(24, monkeypatch)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # so that short bars are shown
     # Without a projection, the weights of the embedding are those of the backbone.
     words = [weights, "--resize=18", "--embedding_size=none"]
     folder = finished_run(tmp_path / "run", photos, *words)
-    printed, result = capsys.readouterr().out, json.loads((folder / "result.json").read_text())
+    printed, bars = capsys.readouterr()
+    assert f"{NAME}, test: " in bars
+    result = json.loads((folder / "result.json").read_text())
     backbone = models.build_backbone("small_convnet", 24, weights.partition("=")[2])
     table = load_dataset("folder", data_dir=str(photos)).test
     batches = evaluation_batches(table, EvaluationTransform(24, resize=27), 8)
@@ -87,14 +105,9 @@ def test_a_run_at_another_size_than_its_weights_shows_both_sizes(
     assert conclusion in printed
     _, _, body = (folder / "report.html").read_text().partition("</h1>")
     assert body.index(conclusion) < body.index('class="headline"')
-    # At the size of the weights, one row is enough.
-    words = [weights, "--image_size=24", "--raw_pixels"]
-    result = finished_run(tmp_path / "native", photos, *words) / "result.json"
-    assert list(json.loads(result.read_text())["baselines"]) == [NAME, "raw pixels"]
 
 
-def test_evaluate_and_a_run_show_the_same_untrained_backbone(photos, weights, tmp_path):
-    run = finished_run(tmp_path / "run", photos, weights)
+def test_evaluate_and_a_run_show_the_same_untrained_backbone(run, photos, weights, tmp_path):
     words = ["--backbone=small_convnet", weights, "--image_size=16", f"--data_dir={photos}"]
     assert command_of("evaluate")(*words, "--recall_at=1,2", f"--output_dir={tmp_path}") == 0
     rows = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
@@ -102,12 +115,12 @@ def test_evaluate_and_a_run_show_the_same_untrained_backbone(photos, weights, tm
         assert rows[f"embedding, {distance}"] == pytest.approx(row)
 
 
-def test_cached_features_are_reused_for_the_scores(photos, weights, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # so that short bars are shown
-    flags = [weights, "--freeze_backbone"]
-    expected = baseline(finished_run(tmp_path / "images", photos, *flags))
-    assert f"{NAME}, test: " in capsys.readouterr().err
-    cached = baseline(finished_run(tmp_path / "cached", photos, *flags, "--cache_features"))
+def test_cached_features_are_reused_for_the_scores(
+    run, photos, weights, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    flags = [weights, "--freeze_backbone", "--cache_features"]
+    cached, expected = baseline(finished_run(tmp_path / "cached", photos, *flags)), baseline(run)
     assert NAME not in capsys.readouterr().err
     for row in ("cosine", "l2"):
         assert cached[row] == pytest.approx(expected[row], rel=1e-5)

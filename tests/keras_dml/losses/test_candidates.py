@@ -99,10 +99,13 @@ WITHOUT_CONFIGURATION = {
 }
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"), WITHOUT_CONFIGURATION.values(), ids=WITHOUT_CONFIGURATION
+@tiers.parametrize(
+    "name",
+    WITHOUT_CONFIGURATION,
+    tiers.few_elsewhere(WITHOUT_CONFIGURATION, lambda name: name in ("graded", "mining")),
 )
-def test_losses_without_a_configuration_compare_two_sets(make, expected):
+def test_losses_without_a_configuration_compare_two_sets(name):
+    make, expected = WITHOUT_CONFIGURATION[name]
     loss = make()
     assert float(loss.between(*BOTH)) == pytest.approx(expected())
     prefixes = losses.MatryoshkaLoss(loss, (4,), weights=[2.0])

@@ -47,6 +47,7 @@ def check(batch, case, value, gradient, of_weights=None):
             np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
 
 
+@tiers.thorough_elsewhere
 @pytest.mark.parametrize(
     ("case", "batch"),
     [
@@ -59,6 +60,7 @@ def test_value_and_gradient_match_the_peer(case, batch):
     check(batch, case, *value_and_gradient(ours(case), ids, z))
 
 
+@tiers.thorough_elsewhere
 @tiers.parametrize("batch", LEARNING_BATCHES, ["small"])
 @pytest.mark.parametrize("case", PROXY_CASES)
 def test_value_and_gradients_at_embeddings_and_proxies_match_the_peer(case, batch):

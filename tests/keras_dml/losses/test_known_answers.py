@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+import tiers
 from backend import parts, value_and_gradient
 
 from keras_dml import layers, losses
@@ -47,6 +48,7 @@ CASES = [
 ]
 
 
+@tiers.thorough_elsewhere
 @pytest.mark.parametrize(
     ("name", "arguments", "of_head", "tightness", "contrastive", "value"), CASES
 )
@@ -91,6 +93,7 @@ def mean_part(part, name, ids, z, **arguments):
     return float(np.mean(parts(loss, ids, z)[("T", "C").index(part)]))
 
 
+@tiers.thorough_elsewhere
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("num_classes", "size", "dimensions"), SIZES)
 def test_the_parts_bound_each_other(num_classes, size, dimensions, seed):

@@ -191,6 +191,7 @@ def test_chunks_and_half_precision_train_the_same():
     assert not np.array_equal(trained[0], np.eye(5))
 
 
+@pytest.mark.slow
 def test_fit_brings_the_new_embeddings_to_the_old_ones():
     """Queries of the trained model find their classes in rows of the old model."""
     rng = np.random.default_rng(0)

@@ -83,6 +83,7 @@ def random_layers():
     return keras.layers.RandomFlip(seed=1), shift, keras.layers.Dropout(0.4, seed=3)
 
 
+@pytest.mark.slow
 def test_random_layers_draw_the_same_in_both_passes():
     """Compare with one tape over the chunks of a batch that stores all activations."""
     naive, loss = embedding(*random_layers()), losses.MultiSimilarityLoss()

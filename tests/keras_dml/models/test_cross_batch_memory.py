@@ -224,6 +224,7 @@ def test_other_user_errors():
         model.train_on_batch(Z)
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_and_fractional_class_ids():
     model = remembering(untouched(), losses.ContrastiveLoss())
     assert step(model, Z[:1], IDS[:1])["loss"] == 0.0

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tiers
 from batches import functional
 from oracles import unit
 from processes import difference
@@ -151,6 +152,7 @@ def test_regularizers_count_once():
     assert fitted(model, steps=1) == pytest.approx(plain + penalty, rel=1e-5)
 
 
+@tiers.slow_on_tensorflow
 @pytest.mark.parametrize("same", [True, False])
 def test_saved_and_loaded(same, tmp_path):
     shared = encoder(6, 1)
@@ -239,6 +241,7 @@ def test_a_memory_stores_rows_of_labels():
         wrong.train_on_batch(QUERIES, tags)
 
 
+@tiers.slow_on_tensorflow
 def test_a_memory_around_chunks_of_two_encoders_trains():
     plain, chunked = dual(), dual()
     for model in (plain, models.CachedGradients(chunked, 5)):

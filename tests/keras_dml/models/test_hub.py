@@ -134,6 +134,7 @@ def test_random_weights_of_a_preset(made):
 # Errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "size", "arguments", "message"),
     [
@@ -163,6 +164,7 @@ def test_invalid_folders_and_names(made, tmp_path):
             models.build_backbone(f"hub:{tmp_path}", 28)
 
 
+@pytest.mark.slow
 def test_a_preset_without_its_scaling(tmp_path):
     preset("vit", tmp_path / "bare", converter=False)
     with pytest.raises(ValueError, match="are scaled, but got .* without image_converter.json"):

@@ -5,6 +5,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+import tiers
 
 from keras_dml import layers, models
 from keras_dml._backend.cloning import all_layers
@@ -26,6 +27,7 @@ def test_a_name_that_never_was_in_models():
         models.ProxyHed  # noqa: B018
 
 
+@tiers.thorough_elsewhere
 def test_a_file_of_0_2_loads_and_computes_the_same():
     """Release 0.2.0 wrote the file: every layer of the room in a `CachedGradients`, compiled."""
     model = keras.saving.load_model(pathlib.Path(__file__).parent / "layers_of_0_2.keras")

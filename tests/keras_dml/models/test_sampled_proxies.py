@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tiers
 from batches import functional
 
 from keras_dml import callbacks, layers, losses, metrics, models
@@ -85,6 +86,7 @@ def test_a_sample_has_the_classes_of_the_batch_and_others_once():
     assert set(np.ravel(samples(0, steps=25))) == set(range(CLASSES))
 
 
+@tiers.slow_on_tensorflow
 @pytest.mark.parametrize("centers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_step_equals_the_step_of_a_head_of_the_sampled_classes_only(centers):
     head = {"centers": centers, "pooling": "soft"}

@@ -54,6 +54,7 @@ def compiled(kind, optimizer, **given):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["RankMI", "memory", "chunks"])
 def test_copies_and_exports_compute_the_same(kind, tmp_path):
     model = MODELS[kind][0]() if kind == "chunks" else compiled(kind, keras.optimizers.SGD())

@@ -126,6 +126,7 @@ def test_the_profile_never_rises_and_equals_the_loss_at_its_start(in_turns):
     assert decay == pytest.approx(0.005 * (theta**2).sum(), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_profile_is_that_of_scikit_learn_and_few_iterations_stop_earlier(in_turns):
     run, fit = in_turns()
     z, labels = run.embeddings().astype("float64"), run.class_ids

@@ -26,6 +26,7 @@ def test_rankmi_updates_the_embedding_once_in_k_plus_one_steps(objective):
     np.testing.assert_allclose(float(statistics.learning_rate), float(rate(0)))
 
 
+@pytest.mark.slow
 def test_flags_configure_rankmi_over_all_levels(tiny):
     words = ["--k=3", "--alpha=0.3", "--beta=0.7", "--sampling=uniform", "--seed=7"]
     words += ["--statistics_hidden=6", "--statistics_depth=1", "--nostatistics_residual"]
