@@ -70,6 +70,16 @@ def test_a_run_reports_the_scores_of_both_models(photos, finished, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_starts_from_the_old_weights(photos, finished, tmp_path):
+    """With a rate of almost 0, the first numbers of the embeddings are those of the old model."""
+    more = ["--compatible_start", "--learning_rate=1e-20", "--frozen_batch_norm", "--epochs=1"]
+    assert compatible(photos, finished, tmp_path / "new", *more) == 0
+    old, new = (np.load(each / "test_embeddings.npz") for each in (finished, tmp_path / "new"))
+    assert new["embeddings"].shape[1] == 12
+    np.testing.assert_allclose(new["embeddings"][:, :8], old["embeddings"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_stopped_run_resumes_identically(photos, finished, tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
@@ -89,6 +99,12 @@ def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp
     assert names == {"training", "test"}
 
 
+def test_a_start_from_an_index_is_refused(photos, index, tmp_path, capsys):
+    more = ["--embedding_size=48", "--compatible_start"]
+    assert compatible(photos, index, tmp_path / "new", *more) == 2
+    assert "Set the run whose model built it" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more, words",
@@ -100,6 +116,7 @@ def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp
         (["--memory_size=20"], "memory_size must be unset"),
         (["--matryoshka=4,12"], "matryoshka"),
         (["--compatible_weight=-1"], "compatible_weight"),
+        (["--compatible_start", "--filters=8"], "compatible_start must be unset"),
     ],
 )
 def test_mistakes_are_one_line(photos, finished, tmp_path, capsys, more, words):

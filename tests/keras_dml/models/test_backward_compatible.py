@@ -262,3 +262,42 @@ def test_wrong_targets():
         step(model, NEW, (IDS, NEW))
     with pytest.raises(ValueError, match="loss_weights"):
         model.compile("sgd", losses.SupConLoss(), loss_weights=[2.0])
+
+
+def encoder(dimensions, hidden=4):
+    """A small encoder, with statistics that are no trainable weights."""
+    layers_ = [keras.layers.Dense(hidden), keras.layers.BatchNormalization()]
+    return keras.Sequential([keras.Input((5,)), *layers_, keras.layers.Dense(dimensions)])
+
+
+def test_a_longer_embedding_starts_from_the_old_one():
+    old, new = encoder(3), encoder(5)
+    for number, weight in enumerate(old.weights):
+        weight.assign(np.random.default_rng(number).uniform(0.5, 1, weight.shape))
+    kept = [np.array(weight) for weight in new.weights[-2:]]
+    models.copy_weights(old, new)
+    embeddings = new.predict(NEW, verbose=0)
+    np.testing.assert_allclose(embeddings[:, :3], old.predict(NEW, verbose=0), rtol=1e-5)
+    for weight, before in zip(new.weights[-2:], kept, strict=True):
+        np.testing.assert_array_equal(np.array(weight)[..., 3:], before[..., 3:])
+    same = encoder(3)
+    models.copy_weights(old, same)
+    np.testing.assert_array_equal(same.predict(NEW, verbose=0), old.predict(NEW, verbose=0))
+
+
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        (lambda: encoder(6), "shape"),
+        (lambda: encoder(3, hidden=3), "shape"),
+        (lambda: functional((5,), keras.layers.Dense(5)), "2 weights of source"),
+        (lambda: keras.Sequential([keras.layers.Dense(5)]), "source must be a built"),
+    ],
+)
+def test_a_start_from_other_layers_is_refused_and_changes_nothing(source, words):
+    new = encoder(5)
+    before = [np.array(weight) for weight in new.weights]
+    with pytest.raises(ValueError, match=words):
+        models.copy_weights(source(), new)
+    for weight, kept in zip(new.weights, before, strict=True):
+        np.testing.assert_array_equal(np.array(weight), kept)
