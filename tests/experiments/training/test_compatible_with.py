@@ -50,7 +50,8 @@ def test_batches_have_the_old_embeddings_of_their_images(photos, finished, tmp_p
 
 @pytest.mark.slow
 def test_a_run_reports_the_scores_of_both_models(photos, finished, tmp_path):
-    assert compatible(photos, finished, tmp_path / "new", "--compatible_weight=2") == 0
+    more = ["--compatible_weight=2", "--compatible_alignment=1"]
+    assert compatible(photos, finished, tmp_path / "new", *more) == 0
     result = json.loads((tmp_path / "new" / "result.json").read_text())
     old, new = (np.load(each / "test_embeddings.npz") for each in (finished, tmp_path / "new"))
     with pytest.warns(UserWarning):
@@ -116,6 +117,7 @@ def test_a_start_from_an_index_is_refused(photos, index, tmp_path, capsys):
         (["--memory_size=20"], "memory_size must be unset"),
         (["--matryoshka=4,12"], "matryoshka"),
         (["--compatible_weight=-1"], "compatible_weight"),
+        (["--compatible_alignment=-1"], "compatible_alignment"),
         (["--compatible_start", "--filters=8"], "compatible_start must be unset"),
     ],
 )

@@ -60,9 +60,20 @@ def between(new, old, alpha=2.0, beta=50.0, base=0.5):
     return total / len(new)
 
 
-def pair_loss(new, beta=10.0):
-    own = oracles.mean_loss(oracles.multi_similarity, IDS, new, beta=beta)
-    return own + WEIGHT * between(new[:, :3], OLD.astype(float), beta=beta)
+def apart(new, old):
+    """The cosine distance between each image and its own old embedding, by loops."""
+    lengths = [np.linalg.norm(row) * np.linalg.norm(own) for row, own in zip(new, old)]
+    return np.array([1 - row @ own / each for row, own, each in zip(new, old, lengths)])
+
+
+def compatible_part(new, alignment):
+    new, old = new[:, :3], OLD.astype(float)
+    return between(new, old, beta=10.0) + alignment * apart(new, old).mean()
+
+
+def pair_loss(new, alignment):
+    own = oracles.mean_loss(oracles.multi_similarity, IDS, new, beta=10.0)
+    return own + WEIGHT * compatible_part(new, alignment)
 
 
 def proxy_loss(new, proxies, old_proxies, temperature=0.05):
@@ -92,15 +103,14 @@ def numeric_gradient(function, kernel, step=1e-5):
 
 
 @pytest.mark.any_backend
-def test_pairs_match_the_loops():
-    model = models.BackwardCompatible(untouched(), 3, weight=WEIGHT)
+@pytest.mark.parametrize("alignment", [0.0, 1.5])
+def test_pairs_match_the_loops(alignment):
+    model = models.BackwardCompatible(untouched(), 3, weight=WEIGHT, alignment=alignment)
     found = step(compiled(model, losses.MultiSimilarityLoss(beta=10.0)), NEW, (IDS, OLD))
     new = NEW.astype(float)
-    assert found["loss"] == pytest.approx(pair_loss(new), rel=1e-5)
-    assert found["compatible_loss"] == pytest.approx(
-        between(new[:, :3], OLD.astype(float), beta=10.0), rel=1e-5
-    )
-    expected = numeric_gradient(lambda kernel: pair_loss(new @ kernel), np.eye(5))
+    assert found["loss"] == pytest.approx(pair_loss(new, alignment), rel=1e-5)
+    assert found["compatible_loss"] == pytest.approx(compatible_part(new, alignment), rel=1e-5)
+    expected = numeric_gradient(lambda kernel: pair_loss(new @ kernel, alignment), np.eye(5))
     (kernel,) = model.get_weights()[:1]
     np.testing.assert_allclose(np.eye(5) - kernel, expected, atol=1e-4)
 
@@ -128,12 +138,13 @@ def test_proxies_match_the_loops_and_stay():
 def test_weights_of_anchors_weight_both_parts():
     weights = np.array([1, 0, 2, 1, 0, 1, 3], "float32")
     loss, each = losses.SupConLoss(), losses.SupConLoss(reduction=None)
-    model = compiled(models.BackwardCompatible(untouched(), 3, weight=WEIGHT), loss)
+    model = compiled(models.BackwardCompatible(untouched(), 3, weight=WEIGHT, alignment=1.5), loss)
     found = model.evaluate(
         NEW, (IDS, OLD), sample_weight=weights, batch_size=7, verbose=0, return_dict=True
     )
     both = each(IDS, NEW) + WEIGHT * each.between(IDS, NEW[:, :3], IDS, OLD)
-    expected = np.mean(keras.ops.convert_to_numpy(both) * weights)
+    both = keras.ops.convert_to_numpy(both) + WEIGHT * 1.5 * apart(NEW[:, :3], OLD)
+    expected = np.mean(both * weights)
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -143,7 +154,8 @@ def test_a_saved_model_continues(tmp_path, proxies):
     loss, inner, head = losses.SupConLoss(), untouched(), None
     if proxies:
         loss, inner, head = losses.NormSoftmaxLoss(), models.proxy_model(untouched(), 4), old_head()
-    model = compiled(models.BackwardCompatible(inner, 3, weight=WEIGHT, old_head=head), loss, 0.01)
+    given = {"weight": WEIGHT, "alignment": 0.0 if proxies else 1.5, "old_head": head}
+    model = compiled(models.BackwardCompatible(inner, 3, **given), loss, 0.01)
     step(model, NEW, (IDS, OLD))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -170,7 +182,8 @@ def test_chunks_and_half_precision_train_the_same():
         models.CachedGradients(untouched(), 3),
         untouched("mixed_bfloat16"),
     ):
-        model = compiled(models.BackwardCompatible(inner, 3), losses.SupConLoss(), 0.1)
+        model = models.BackwardCompatible(inner, 3, alignment=1.0)
+        model = compiled(model, losses.SupConLoss(), 0.1)
         step(model, NEW, (IDS, OLD))
         trained.append(model.get_weights()[0])
     np.testing.assert_allclose(trained[1], trained[0], atol=1e-6)
@@ -214,6 +227,8 @@ def classes_of(length):
         ({"model": embedding_of(2)}, "old_dimensions.*at most 2"),
         ({"old_dimensions": 0}, "old_dimensions"),
         ({"weight": -1.0}, "weight"),
+        ({"alignment": -1.0}, "alignment"),
+        ({"model": classes_of(5), "old_head": old_head(), "alignment": 1.0}, "alignment.*old_head"),
         ({"model": classes_of(5), "old_head": layers.ProxyHead(3)}, "old_head.*not built"),
         ({"model": classes_of(5), "old_head": "proxies"}, "old_head.*ProxyHead"),
         ({"model": classes_of(2), "old_head": old_head()}, "old_dimensions.*at most 2"),
