@@ -467,6 +467,10 @@ class LossOptions(RelationOptions):
             of the embeddings with the old embeddings of the batch. The report has the scores of
             searches with both models.
         compatible_weight: compatible_with: weight of the comparison with the old embeddings.
+        compatible_alignment: compatible_with: weight of the cosine distance between each image and
+            its own old embedding.
+        compatible_start: compatible_with=RUN: start from the old model's weights instead of
+            --weights. The layers must be the old ones; only embedding_size may be larger.
         candidates: losses over pairs: images that a training image is compared with. batch: the
             batch. catalog: a catalog picture of the class of each image in the batch, in both
             directions. Needs a dataset with a catalog: groceries.
@@ -524,6 +528,8 @@ class LossOptions(RelationOptions):
         ),
     )  # fmt: skip
     compatible_weight: float = option(1.0, lower_bound=0.0, needs="compatible_with")
+    compatible_alignment: float = option(0.0, lower_bound=0.0, needs="compatible_with")
+    compatible_start: bool = option(False, needs="compatible_with")
     candidates: str = option(
         "batch",
         choices=("batch", "catalog"),

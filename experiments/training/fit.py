@@ -108,6 +108,8 @@ class Training:
                 self._halves[1] if self._halves else training_embedding(options, queries),
                 run.data.train.num_classes,
             )
+            if options.compatible_start and objective.old_model is not None:
+                objective.old_model.start(queries)
         # Compile all phases now: errors come before the run's folder is created.
         for phase in reversed(run.phases):
             self.begin(phase)

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -25,11 +26,12 @@ from experiments.evaluation.result import Findings
 from experiments.evaluation.score_table import label_of
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
-from experiments.training.run_files import SERVED
+from experiments.training.run_files import SERVED, kept_model
 from keras_dml import upgrade
 from keras_dml._common.errors import ArgumentError
 from keras_dml._files.json_files import read_json
 from keras_dml.export.load import fingerprint
+from keras_dml.models import copy_weights, load_keras_file
 from pipelines import ImageTable, feature_batches
 from pipelines.samplers import Sampler
 
@@ -61,7 +63,8 @@ class OldModel:
     """
 
     def __init__(self, options: RunOptions) -> None:
-        path = _saved_model_of(pathlib.Path(str(options.compatible_with)))
+        self._path = pathlib.Path(str(options.compatible_with))
+        path = _saved_model_of(self._path)
         embedder = ServedEmbedder(path, options.eval_batch_size)
         self.dimensions = embedder.dimensions
         self._model = IdentifiedEmbedder(embedder, fingerprint(path))
@@ -72,6 +75,27 @@ class OldModel:
     def _folder(self) -> pathlib.Path:
         given = self._options.cache_dir
         return self._options.folder / FOLDER if given is None else pathlib.Path(given)
+
+    def start(self, encoder: keras.Model) -> None:
+        """Copy the weights of the run's kept model into an encoder.
+
+        Raises:
+            UsageError: `compatible_with` is no run, or the encoder has other layers.
+            DamagedError: The file of the kept model has changed.
+        """
+        if not (self._path / SERVED).is_dir():
+            raise UsageError(
+                "compatible_with must be a run with compatible_start, but got the index "
+                f"{self._path}. Set the run whose model built it."
+            )
+        old = load_keras_file(kept_model(self._path), self._options.trust_code)
+        try:
+            copy_weights(old, encoder)
+        except ArgumentError as error:
+            raise UsageError(
+                "compatible_start must be unset unless the old model has the layers of this run "
+                f"(--backbone, --backbone_args, and the head), but got {self._path}. {error}"
+            ) from error
 
     def embeddings(self, side: str, table: ImageTable) -> np.ndarray:
         """Return the embeddings of a side of the data, from its file as far as it exists.

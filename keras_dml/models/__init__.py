@@ -12,6 +12,7 @@ from keras_dml.models.blocks import layer_multipliers as layer_multipliers
 from keras_dml.models.blocks import rematerialize_blocks as rematerialize_blocks
 from keras_dml.models.blocks import transformer_blocks as transformer_blocks
 from keras_dml.models.cached_gradients import CachedGradients as CachedGradients
+from keras_dml.models.copied_weights import copy_weights as copy_weights
 from keras_dml.models.cross_batch_memory import CrossBatchMemory as CrossBatchMemory
 from keras_dml.models.distributed_model import DistributedModel as DistributedModel
 from keras_dml.models.distributed_model import (

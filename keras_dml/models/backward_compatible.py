@@ -9,9 +9,11 @@ from keras import ops
 from keras_dml._common.checks import check_number, check_whole
 from keras_dml._common.errors import ArgumentError, ArgumentTypeError, argument_error, shape_error
 from keras_dml._common.types import Logs, Tensor, TensorLike
+from keras_dml._pairwise.pairs import normalize
 from keras_dml.layers.proxy_head import ProxyHead
 from keras_dml.losses.base import EmbeddingLoss, check_compared_loss
 from keras_dml.losses.proxy_loss import ProxyLoss
+from keras_dml.losses.reduction import reduced
 from keras_dml.models.distributed_model import Wrapper, refuse_arguments
 from keras_dml.models.embeddings import check_embedding_model
 
@@ -26,12 +28,18 @@ class BackwardCompatible(Wrapper):
 
     with a loss L and the compatible part
 
-    - pairs: `L_c = L.between(y, n(x)[:, :d_o], y, o(x))`. The anchors are the new embeddings, and
-      the candidates the old embeddings of the images of all replicas, as constants. The old
-      embedding of the anchor's image is a positive.
+    - pairs: `L_c = L.between(y, n(x)[:, :d_o], y, o(x)) + a · mean(1 − cos(n(x)[:, :d_o], o(x)))`.
+      The anchors are the new embeddings, and the candidates the old embeddings of the images of all
+      replicas, as constants. The old embedding of the anchor's image is a positive. The second term
+      with the weight a compares each image with its own old embedding, which also holds the new
+      model to the old one on classes that do not train.
     - proxies, with `old_head`: `L_c = L(y, old_head(n(x)[:, :d_o]))`, the loss of the new
       embeddings on the old model's frozen proxies. Classes from the head's number of classes on
       are new, and their images have no compatible part.
+
+    If the layers are the same, start from the old model (`keras_dml.models.copy_weights`). Of the
+    [trainings we measured](../results/upgrade.md), only such a start with a = 1 finds old rows as
+    well as the old queries do.
 
     If the new embeddings are longer, only their first d_o numbers are compatible, and the others
     are free to be better. Search the old index with `n(x)[:, :d_o]`, and a new index with n(x).
@@ -60,6 +68,7 @@ class BackwardCompatible(Wrapper):
             functional model of `proxy_model`, from images to the cosines of the new classes.
         old_dimensions: d_o, the length of the old embeddings, at most d_n.
         weight: w, at least 0.
+        alignment: a, at least 0. 0 with `old_head`.
         old_head: The old model's `ProxyHead`, built for d_o numbers. This model freezes it. The
             outputs of the model are then the cosines to the new and to the old classes.
         name: Name of the model.
@@ -72,7 +81,8 @@ class BackwardCompatible(Wrapper):
             not d_o.
 
     References: Shen et al., "Towards Backward-Compatible Representation Learning", CVPR 2020, Eq. 3
-    and 4 (the proxies). Meng et al., "Learning Compatible Embeddings", ICCV 2021 (pairs).
+    and 4 (the proxies). Meng et al., "Learning Compatible Embeddings", ICCV 2021 (pairs). Budnik
+    and Avrithis, "Asymmetric Metric Learning for Knowledge Transfer", CVPR 2021 (the term with a).
     """
 
     is_outermost = True
@@ -83,6 +93,7 @@ class BackwardCompatible(Wrapper):
         old_dimensions: int,
         *,
         weight: float = 1.0,
+        alignment: float = 0.0,
         old_head: ProxyHead | None = None,
         name: str = "backward_compatible",
         **kwargs: Any,
@@ -94,10 +105,14 @@ class BackwardCompatible(Wrapper):
         dimensions = check_embedding_model("model", model)
         self.old_dimensions = check_whole("old_dimensions", old_dimensions, least=1)
         self.weight = check_number("weight", weight, least=0)
+        self.alignment = check_number("alignment", alignment, least=0)
         self.old_head = old_head
         # Keras does not track a namespace, and so saves these layers once, in the model.
         self._parts = types.SimpleNamespace(embedding=model, head=None)
         if old_head is not None:
+            if self.alignment:
+                wanted = "0 with old_head, which needs no old embeddings"
+                raise argument_error("alignment", wanted, alignment)
             self._parts = _embedding_and_head(model)
             dimensions = self._parts.embedding.output_shape[1]
             _check_old_head(old_head, self.old_dimensions)
@@ -206,7 +221,13 @@ class BackwardCompatible(Wrapper):
             wanted = f"old embeddings [n, {self.old_dimensions}] (old_dimensions) after the labels"
             raise shape_error("y", wanted, old)
         new = new[:, : self.old_dimensions]
-        return self.loss.between(labels, new, labels, old, sample_weight)
+        term = self.loss.between(labels, new, labels, old, sample_weight)
+        if not self.alignment:
+            return term
+        dtype = self.loss.dtype  # a half is too coarse for 1 - cos near 0
+        cosines = ops.sum(normalize(ops.cast(new, dtype)) * normalize(ops.cast(old, dtype)), -1)
+        apart = reduced(self.loss, 1 - cosines, new, sample_weight)
+        return term + self.alignment * ops.cast(apart, term.dtype)
 
     def _on_old_proxies(
         self, labels: Any, cosines: Tensor, sample_weight: TensorLike | None

@@ -255,7 +255,8 @@ def compatible(proxies=False):
         head, loss = layers.ProxyHead(3), losses.NormSoftmaxLoss()
         head.build((None, 3))
         model = models.proxy_model(model, CLASSES)
-    model = models.BackwardCompatible(model, 3, weight=0.5, old_head=head)
+    alignment = 0.0 if proxies else 1.5
+    model = models.BackwardCompatible(model, 3, weight=0.5, alignment=alignment, old_head=head)
     model.compile(keras.optimizers.SGD(0.05), loss)
     return model, batches().map(lambda x, ids: (x, (ids, x[:, 0, :3, 0])))
 

@@ -72,7 +72,12 @@ class OverPairs(Objective):
                 f"the length of this run's embeddings, but got {options.compatible_with} with "
                 f"{old_dimensions}. Set --embedding_size={old_dimensions} or more."
             )
-        return models.BackwardCompatible(fitted, old_dimensions, weight=options.compatible_weight)
+        return models.BackwardCompatible(
+            fitted,
+            old_dimensions,
+            weight=options.compatible_weight,
+            alignment=options.compatible_alignment,
+        )
 
     def _remembering(self, fitted: models.DistributedModel) -> models.DistributedModel:
         """Return the model with a memory of earlier batches."""

@@ -50,7 +50,8 @@ def test_batches_have_the_old_embeddings_of_their_images(photos, finished, tmp_p
 
 @pytest.mark.slow
 def test_a_run_reports_the_scores_of_both_models(photos, finished, tmp_path):
-    assert compatible(photos, finished, tmp_path / "new", "--compatible_weight=2") == 0
+    more = ["--compatible_weight=2", "--compatible_alignment=1"]
+    assert compatible(photos, finished, tmp_path / "new", *more) == 0
     result = json.loads((tmp_path / "new" / "result.json").read_text())
     old, new = (np.load(each / "test_embeddings.npz") for each in (finished, tmp_path / "new"))
     with pytest.warns(UserWarning):
@@ -67,6 +68,16 @@ def test_a_run_reports_the_scores_of_both_models(photos, finished, tmp_path):
     assert all(row["train/compatible_loss"] > 0 for row in history(tmp_path / "new"))
     assert f"--compatible_with={finished}" in (tmp_path / "new" / "flags.txt").read_text()
     assert not (tmp_path / "new" / "old_embeddings").exists()
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_the_old_weights(photos, finished, tmp_path):
+    """With a rate of almost 0, the first numbers of the embeddings are those of the old model."""
+    more = ["--compatible_start", "--learning_rate=1e-20", "--frozen_batch_norm", "--epochs=1"]
+    assert compatible(photos, finished, tmp_path / "new", *more) == 0
+    old, new = (np.load(each / "test_embeddings.npz") for each in (finished, tmp_path / "new"))
+    assert new["embeddings"].shape[1] == 12
+    np.testing.assert_allclose(new["embeddings"][:, :8], old["embeddings"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -89,6 +100,12 @@ def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp
     assert names == {"training", "test"}
 
 
+def test_a_start_from_an_index_is_refused(photos, index, tmp_path, capsys):
+    more = ["--embedding_size=48", "--compatible_start"]
+    assert compatible(photos, index, tmp_path / "new", *more) == 2
+    assert "Set the run whose model built it" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more, words",
@@ -100,6 +117,8 @@ def test_a_run_is_compatible_with_an_index_on_cached_features(photos, index, tmp
         (["--memory_size=20"], "memory_size must be unset"),
         (["--matryoshka=4,12"], "matryoshka"),
         (["--compatible_weight=-1"], "compatible_weight"),
+        (["--compatible_alignment=-1"], "compatible_alignment"),
+        (["--compatible_start", "--filters=8"], "compatible_start must be unset"),
     ],
 )
 def test_mistakes_are_one_line(photos, finished, tmp_path, capsys, more, words):

@@ -60,9 +60,20 @@ def between(new, old, alpha=2.0, beta=50.0, base=0.5):
     return total / len(new)
 
 
-def pair_loss(new, beta=10.0):
-    own = oracles.mean_loss(oracles.multi_similarity, IDS, new, beta=beta)
-    return own + WEIGHT * between(new[:, :3], OLD.astype(float), beta=beta)
+def apart(new, old):
+    """The cosine distance between each image and its own old embedding, by loops."""
+    lengths = [np.linalg.norm(row) * np.linalg.norm(own) for row, own in zip(new, old)]
+    return np.array([1 - row @ own / each for row, own, each in zip(new, old, lengths)])
+
+
+def compatible_part(new, alignment):
+    new, old = new[:, :3], OLD.astype(float)
+    return between(new, old, beta=10.0) + alignment * apart(new, old).mean()
+
+
+def pair_loss(new, alignment):
+    own = oracles.mean_loss(oracles.multi_similarity, IDS, new, beta=10.0)
+    return own + WEIGHT * compatible_part(new, alignment)
 
 
 def proxy_loss(new, proxies, old_proxies, temperature=0.05):
@@ -92,15 +103,14 @@ def numeric_gradient(function, kernel, step=1e-5):
 
 
 @pytest.mark.any_backend
-def test_pairs_match_the_loops():
-    model = models.BackwardCompatible(untouched(), 3, weight=WEIGHT)
+@pytest.mark.parametrize("alignment", [0.0, 1.5])
+def test_pairs_match_the_loops(alignment):
+    model = models.BackwardCompatible(untouched(), 3, weight=WEIGHT, alignment=alignment)
     found = step(compiled(model, losses.MultiSimilarityLoss(beta=10.0)), NEW, (IDS, OLD))
     new = NEW.astype(float)
-    assert found["loss"] == pytest.approx(pair_loss(new), rel=1e-5)
-    assert found["compatible_loss"] == pytest.approx(
-        between(new[:, :3], OLD.astype(float), beta=10.0), rel=1e-5
-    )
-    expected = numeric_gradient(lambda kernel: pair_loss(new @ kernel), np.eye(5))
+    assert found["loss"] == pytest.approx(pair_loss(new, alignment), rel=1e-5)
+    assert found["compatible_loss"] == pytest.approx(compatible_part(new, alignment), rel=1e-5)
+    expected = numeric_gradient(lambda kernel: pair_loss(new @ kernel, alignment), np.eye(5))
     (kernel,) = model.get_weights()[:1]
     np.testing.assert_allclose(np.eye(5) - kernel, expected, atol=1e-4)
 
@@ -141,12 +151,13 @@ def test_an_old_head_that_sampled_compares_with_all_classes_and_a_new_head_canno
 def test_weights_of_anchors_weight_both_parts():
     weights = np.array([1, 0, 2, 1, 0, 1, 3], "float32")
     loss, each = losses.SupConLoss(), losses.SupConLoss(reduction=None)
-    model = compiled(models.BackwardCompatible(untouched(), 3, weight=WEIGHT), loss)
+    model = compiled(models.BackwardCompatible(untouched(), 3, weight=WEIGHT, alignment=1.5), loss)
     found = model.evaluate(
         NEW, (IDS, OLD), sample_weight=weights, batch_size=7, verbose=0, return_dict=True
     )
     both = each(IDS, NEW) + WEIGHT * each.between(IDS, NEW[:, :3], IDS, OLD)
-    expected = np.mean(keras.ops.convert_to_numpy(both) * weights)
+    both = keras.ops.convert_to_numpy(both) + WEIGHT * 1.5 * apart(NEW[:, :3], OLD)
+    expected = np.mean(both * weights)
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -156,7 +167,8 @@ def test_a_saved_model_continues(tmp_path, proxies):
     loss, inner, head = losses.SupConLoss(), untouched(), None
     if proxies:
         loss, inner, head = losses.NormSoftmaxLoss(), models.proxy_model(untouched(), 4), old_head()
-    model = compiled(models.BackwardCompatible(inner, 3, weight=WEIGHT, old_head=head), loss, 0.01)
+    given = {"weight": WEIGHT, "alignment": 0.0 if proxies else 1.5, "old_head": head}
+    model = compiled(models.BackwardCompatible(inner, 3, **given), loss, 0.01)
     step(model, NEW, (IDS, OLD))
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -183,7 +195,8 @@ def test_chunks_and_half_precision_train_the_same():
         models.CachedGradients(untouched(), 3),
         untouched("mixed_bfloat16"),
     ):
-        model = compiled(models.BackwardCompatible(inner, 3), losses.SupConLoss(), 0.1)
+        model = models.BackwardCompatible(inner, 3, alignment=1.0)
+        model = compiled(model, losses.SupConLoss(), 0.1)
         step(model, NEW, (IDS, OLD))
         trained.append(model.get_weights()[0])
     np.testing.assert_allclose(trained[1], trained[0], atol=1e-6)
@@ -228,6 +241,8 @@ def classes_of(length):
         ({"model": embedding_of(2)}, "old_dimensions.*at most 2"),
         ({"old_dimensions": 0}, "old_dimensions"),
         ({"weight": -1.0}, "weight"),
+        ({"alignment": -1.0}, "alignment"),
+        ({"model": classes_of(5), "old_head": old_head(), "alignment": 1.0}, "alignment.*old_head"),
         ({"model": classes_of(5), "old_head": layers.ProxyHead(3)}, "old_head.*not built"),
         ({"model": classes_of(5), "old_head": "proxies"}, "old_head.*ProxyHead"),
         ({"model": classes_of(2), "old_head": old_head()}, "old_dimensions.*at most 2"),
@@ -276,3 +291,42 @@ def test_wrong_targets():
         step(model, NEW, (IDS, NEW))
     with pytest.raises(ValueError, match="loss_weights"):
         model.compile("sgd", losses.SupConLoss(), loss_weights=[2.0])
+
+
+def encoder(dimensions, hidden=4):
+    """A small encoder, with statistics that are no trainable weights."""
+    layers_ = [keras.layers.Dense(hidden), keras.layers.BatchNormalization()]
+    return keras.Sequential([keras.Input((5,)), *layers_, keras.layers.Dense(dimensions)])
+
+
+def test_a_longer_embedding_starts_from_the_old_one():
+    old, new = encoder(3), encoder(5)
+    for number, weight in enumerate(old.weights):
+        weight.assign(np.random.default_rng(number).uniform(0.5, 1, weight.shape))
+    kept = [np.array(weight) for weight in new.weights[-2:]]
+    models.copy_weights(old, new)
+    embeddings = new.predict(NEW, verbose=0)
+    np.testing.assert_allclose(embeddings[:, :3], old.predict(NEW, verbose=0), rtol=1e-5)
+    for weight, before in zip(new.weights[-2:], kept, strict=True):
+        np.testing.assert_array_equal(np.array(weight)[..., 3:], before[..., 3:])
+    same = encoder(3)
+    models.copy_weights(old, same)
+    np.testing.assert_array_equal(same.predict(NEW, verbose=0), old.predict(NEW, verbose=0))
+
+
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        (lambda: encoder(6), "shape"),
+        (lambda: encoder(3, hidden=3), "shape"),
+        (lambda: functional((5,), keras.layers.Dense(5)), "2 weights of source"),
+        (lambda: keras.Sequential([keras.layers.Dense(5)]), "source must be a built"),
+    ],
+)
+def test_a_start_from_other_layers_is_refused_and_changes_nothing(source, words):
+    new = encoder(5)
+    before = [np.array(weight) for weight in new.weights]
+    with pytest.raises(ValueError, match=words):
+        models.copy_weights(source(), new)
+    for weight, kept in zip(new.weights, before, strict=True):
+        np.testing.assert_array_equal(np.array(weight), kept)
