@@ -80,7 +80,7 @@ class OldModel:
         """Copy the weights of the run's kept model into an encoder.
 
         Raises:
-            UsageError: `compatible_with` is no run, or the encoder has other layers.
+            UsageError: `compatible_with` is an index, or the encoder has other layers.
             DamagedError: The file of the kept model has changed.
         """
         if not (self._path / SERVED).is_dir():

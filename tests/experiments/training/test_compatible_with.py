@@ -72,7 +72,7 @@ def test_a_run_reports_the_scores_of_both_models(photos, finished, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_starts_from_the_old_weights(photos, finished, tmp_path):
-    """With a rate of almost 0, the first numbers of the embeddings are those of the old model."""
+    """With a rate of almost 0, the embeddings begin with the numbers of the old model."""
     more = ["--compatible_start", "--learning_rate=1e-20", "--frozen_batch_norm", "--epochs=1"]
     assert compatible(photos, finished, tmp_path / "new", *more) == 0
     old, new = (np.load(each / "test_embeddings.npz") for each in (finished, tmp_path / "new"))

@@ -294,7 +294,7 @@ def test_wrong_targets():
 
 
 def encoder(dimensions, hidden=4):
-    """A small encoder, with statistics that are no trainable weights."""
+    """A small encoder. Its statistics are weights that do not train."""
     layers_ = [keras.layers.Dense(hidden), keras.layers.BatchNormalization()]
     return keras.Sequential([keras.Input((5,)), *layers_, keras.layers.Dense(dimensions)])
 
