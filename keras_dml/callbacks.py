@@ -815,9 +815,17 @@ def _checked_inputs(name: str, inputs: Any, rows: int) -> Any:
 
     None is for a subclass that embeds other inputs.
     """
-    if inputs is not None and not callable(inputs) and len(inputs) != rows:
+    if inputs is None or callable(inputs):
+        return inputs
+    if isinstance(inputs, (list, tuple)) or keras.ops.is_tensor(inputs):
+        inputs = as_array(name, inputs)  # row numbers do not index them
+    shape = getattr(inputs, "shape", None)
+    if not shape:
+        wanted = "an array [n, ...], or a function from row numbers to their inputs"
+        raise argument_error(name, wanted, inputs, ArgumentTypeError)
+    if shape[0] != rows:
         wanted = f"of {rows} rows, one for each label of the sampler"
-        raise argument_error(name, wanted, np.shape(inputs))
+        raise argument_error(name, wanted, tuple(shape))
     return inputs
 
 

@@ -183,6 +183,11 @@ def test_mistakes_of_the_callbacks():
     ):
         with pytest.raises(ValueError, match=message):
             RefreshHardClasses(**{"sampler": hard_classes(), "images": IMAGES, **change})
+    for images in ({"images": IMAGES}, pipelines.ImageTable.from_arrays(IMAGES, LABELS)):
+        with pytest.raises(TypeError, match="images must be an array"):
+            RefreshHardClasses(hard_classes(), images)
+    for images in (IMAGES.tolist(), keras.ops.convert_to_tensor(IMAGES)):
+        np.testing.assert_array_equal(RefreshHardClasses(hard_classes(), images).images, IMAGES)
     with pytest.raises(TypeError, match="sampler must be a pipelines.HardClassSampler"):
         RefreshHardClasses(pipelines.BalancedSampler(LABELS, 4, 2), IMAGES)
     candidates = hard_candidates()
