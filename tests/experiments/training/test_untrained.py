@@ -1,5 +1,7 @@
 """A run with pretrained weights also shows the scores of the untrained backbone."""
 
+import contextlib
+import io
 import json
 import re
 import sys
@@ -40,13 +42,19 @@ def with_weights_for(size, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run(photos, weights, tmp_path_factory):
-    """The folder of a run at the size of its weights."""
-    with pytest.MonkeyPatch.context() as patch:
+def run_and_bars(photos, weights, tmp_path_factory):
+    """The folder of a run at the size of its weights, and its progress bars."""
+    folder, bars = tmp_path_factory.mktemp("runs") / "run", io.StringIO()
+    bars.isatty = lambda: True  # so that short bars are shown
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(bars):
         with_weights_for(16, patch)
-        return finished_run(
-            tmp_path_factory.mktemp("runs") / "run", photos, weights, "--raw_pixels"
-        )
+        finished_run(folder, photos, weights, "--raw_pixels")
+    return folder, bars.getvalue()
+
+
+@pytest.fixture
+def run(run_and_bars):
+    return run_and_bars[0]
 
 
 def baseline(folder):
@@ -83,13 +91,10 @@ def test_a_run_at_another_size_than_its_weights_shows_both_sizes(
     photos, weights, tmp_path, monkeypatch, capsys
 ):
     with_weights_for(24, monkeypatch)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)  # so that short bars are shown
     # Without a projection, the weights of the embedding are those of the backbone.
     words = [weights, "--resize=18", "--embedding_size=none"]
     folder = finished_run(tmp_path / "run", photos, *words)
-    printed, bars = capsys.readouterr()
-    assert f"{NAME}, test: " in bars
-    result = json.loads((folder / "result.json").read_text())
+    printed, result = capsys.readouterr().out, json.loads((folder / "result.json").read_text())
     backbone = models.build_backbone("small_convnet", 24, weights.partition("=")[2])
     table = load_dataset("folder", data_dir=str(photos)).test
     batches = evaluation_batches(table, EvaluationTransform(24, resize=27), 8)
@@ -116,8 +121,10 @@ def test_evaluate_and_a_run_show_the_same_untrained_backbone(run, photos, weight
 
 
 def test_cached_features_are_reused_for_the_scores(
-    run, photos, weights, tmp_path, monkeypatch, capsys
+    run_and_bars, photos, weights, tmp_path, monkeypatch, capsys
 ):
+    run, bars = run_and_bars
+    assert f"{NAME}, test: " in bars
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     flags = [weights, "--freeze_backbone", "--cache_features"]
     cached, expected = baseline(finished_run(tmp_path / "cached", photos, *flags)), baseline(run)
