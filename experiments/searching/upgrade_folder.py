@@ -47,7 +47,7 @@ from experiments.searching.index_folder import (
     write_skipped,
 )
 from experiments.searching.index_map import MAPPED, QUERY_MAP, IndexMap
-from experiments.searching.upgrade_options import Stage
+from experiments.searching.upgrade_options import UPGRADED, Stage
 from keras_dml import retrieval
 from keras_dml._files.atomic import read_folder, replace_folder, replacing_folder
 from keras_dml._files.manifest import MANIFEST, Manifest
@@ -253,15 +253,15 @@ def write_stage(
             has other images.
     """
     found = gallery.map
-    if found is not None and found.mapped is None:
-        raise UsageError(
-            f"index must have mapped rows for --stage, but got {folder} with the rows of the old "
-            f"model. Embed all images again: {found.how_to_finish(folder)}"
-        )
-    if found is None or found.mapped is None:
+    if found is None:
         raise UsageError(
             f"index must have mapped rows for --stage, but got {folder}. --to=map writes such an "
             "index, and after the last stage no row is left to embed."
+        )
+    if found.mapped is None:
+        raise UsageError(
+            f"index must have mapped rows for --stage, but got {folder} with the rows of the old "
+            f"model. Embed all images again: {found.how_to_finish(folder)}"
         )
     if model.fingerprint != found.fingerprint:
         raise UsageError(
@@ -302,7 +302,7 @@ def write_stage(
     _write(folder, folder, settings, index, others, after, new, images.left_out | bad)
     done = f"share {stage.number} of {stage.shares}: {len(paths) - len(kept):,} of {len(paths):,}"
     done += f" images are embedded by {model.path}"
-    old = folder.with_name(folder.name.removesuffix("-upgraded"))
+    old = folder.with_name(folder.name.removesuffix(UPGRADED))
     return f"{done}\n{how_to_replace(old)}" if not kept and old != folder else done
 
 

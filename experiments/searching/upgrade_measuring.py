@@ -312,10 +312,9 @@ def recommended(ways: Mapping[str, Way]) -> Recommendation:
     With classes, "keep the old model" if the new model is worse. Otherwise a search without a map,
     or else with one, if it keeps 95 % of the R@1 and MAP@R of the weaker of the two models, and
     90 % at the low end of the interval. A map comes first if its MAP@R is higher, also at the low
-    end. Otherwise "embed again" if the new model is better, or else
-    "keep the old model". The new model is worse if a score is lower by more than 5 % and no score
-    is higher, and better if a score is higher and none is lower, each with the whole interval of
-    the difference.
+    end. Otherwise "embed again" if the new model is better, or else "keep the old model". The new
+    model is worse if a score is lower by more than 5 % and no score is higher, and better if a
+    score is higher and none is lower, each with the whole interval of the difference.
 
     Without classes, no score shows which model is better. Then the same if the search finds 80 % of
     the new model's ten nearest images, at the low end of the interval, or else "embed again".

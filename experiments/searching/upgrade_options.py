@@ -14,6 +14,7 @@ from experiments.searching.addresses import is_address
 
 _MEASURE, _WRITE = "Measurement", "Upgrade"
 MAP, QUERIES, PREFIX, AGAIN = "map", "queries", "prefix", "again"
+UPGRADED = "-upgraded"  # end of the name of an upgraded index, next to the index
 
 
 class Stage(NamedTuple):
@@ -86,7 +87,7 @@ interrupted command leaves an index that answers. A search names the map.
     def upgraded(self) -> pathlib.Path:
         """The folder of the upgraded index, next to the index."""
         folder = self.folder
-        return folder.with_name(f"{folder.name}-upgraded")
+        return folder.with_name(f"{folder.name}{UPGRADED}")
 
     @property
     def stages(self) -> Stage | None:

@@ -26,7 +26,7 @@ from experiments.evaluation.result import Findings
 from experiments.evaluation.score_table import label_of
 from experiments.options import RunOptions
 from experiments.options.errors import UsageError
-from experiments.training.run_files import SERVED, kept_model
+from experiments.training.run_files import FLAGS_FILE, SERVED, kept_model
 from keras_dml import upgrade
 from keras_dml._common.errors import ArgumentError
 from keras_dml._files.json_files import read_json
@@ -93,8 +93,8 @@ class OldModel:
             copy_weights(old, encoder)
         except ArgumentError as error:
             raise UsageError(
-                "compatible_start must be unset unless the old model has the layers of this run "
-                f"(--backbone, --backbone_args, and the head), but got {self._path}. {error}"
+                "compatible_start must be unset unless this run has the layers of the old model, "
+                f"whose flags are in {self._path / FLAGS_FILE}, but got other layers. {error}"
             ) from error
 
     def embeddings(self, side: str, table: ImageTable) -> np.ndarray:

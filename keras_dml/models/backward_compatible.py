@@ -38,8 +38,8 @@ class BackwardCompatible(Wrapper):
       are new, and their images have no compatible part.
 
     If the layers are the same, start from the old model (`keras_dml.models.copy_weights`). Of the
-    [trainings we measured](../results/upgrade.md), only such a start with a = 1 finds old rows as
-    well as the old queries do.
+    trainings in docs/pages/results/upgrade.md, only such starts with a > 0 find old rows as well as
+    the old queries do.
 
     If the new embeddings are longer, only their first d_o numbers are compatible, and the others
     are free to be better. Search the old index with `n(x)[:, :d_o]`, and a new index with n(x).

@@ -16,8 +16,8 @@ def copy_weights(source: keras.Model, target: keras.Model) -> None:
     their values. So the first numbers of the target's embeddings are the source's embeddings until
     the target trains.
 
-    With `BackwardCompatible`, such a start lets the new model find old rows from the first step on
-    ([measured](../results/upgrade.md)).
+    With `BackwardCompatible`, such a start lets the new model find old rows from the first step on.
+    docs/pages/results/upgrade.md has measurements.
 
     Args:
         source: A built model.
